@@ -20,7 +20,7 @@
 //!     batch_size: BatchSize::Auto,
 //!     deterministic: false,
 //!     model_options: ModelOptions::default(),
-//!     setup: Setup::default(),
+//!     setups: vec![Setup::default()],
 //!     sheet: None,
 //! };
 //! let report = BatchRun::plan(set, options)?.run(&mut |event| {
@@ -34,6 +34,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod device_run;
 mod drawing;
 mod error;
 mod events;
@@ -55,6 +56,7 @@ mod shard;
 mod sheet;
 mod source;
 mod unique;
+mod work_queue;
 
 pub use error::{Error, Result};
 pub use events::{BatchEvent, BatchProgress, BatchReport};

@@ -17,6 +17,9 @@ use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
 use crate::error::{Error, Result};
 
+/// The most engines of a run.
+const MAX_ENGINES: usize = 256;
+
 /// Options of a batch run.
 #[derive(Debug, Clone)]
 pub struct BatchOptions {
@@ -34,8 +37,8 @@ pub struct BatchOptions {
     pub deterministic: bool,
     /// Overrides of the models' files.
     pub model_options: ModelOptions,
-    /// The options for running the models.
-    pub setup: Setup,
+    /// How models run: an engine for each, all of which take from the set.
+    pub setups: Vec<Setup>,
     /// A contact sheet of all images.
     pub sheet: Option<ContactSheet>,
 }
@@ -83,6 +86,7 @@ impl BatchRun {
         if let BatchSize::Of(size) = options.batch_size {
             in_range("batch_size", size, 1, MAX_IMAGES)?;
         }
+        in_range("device", options.setups.len(), 1, MAX_ENGINES)?;
         let folder = &options.folder;
         let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;
         if !folder.is_dir() {

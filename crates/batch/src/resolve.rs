@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_engine::{DenoiserSpan, Job, LoraName, LoraUse, find_lora};
+use kiln_engine::{DenoiserSpan, Job, LoraName, LoraUse, Setup, find_lora};
 use kiln_models::{ModelFolder, locate_model};
 use kiln_request::InputCache;
 
@@ -25,7 +25,7 @@ pub(super) struct OfModel {
 /// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
 /// LoRA file that is missing. [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
 pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
-    options.setup.check()?;
+    options.setups.iter().try_for_each(Setup::check)?;
     let mut resolver = Resolver {
         options,
         models: Vec::new(),
@@ -112,7 +112,7 @@ impl Resolver<'_> {
     }
 
     fn find(&mut self, lora: &LoraUse) -> std::result::Result<(), String> {
-        let folder = self.options.setup.lora_dir.as_deref();
+        let folder = self.options.setups.first().and_then(|setup| setup.lora_dir.as_deref());
         let look = || find_lora(&lora.lora, folder).err().map(|error| error.to_string());
         self.loras.entry(lora.lora.clone()).or_insert_with(look).clone().map_or(Ok(()), Err)
     }

@@ -1,25 +1,23 @@
-//! The state of a run of a set: what is pending, made and failed, and who gets its events.
+//! What the engines of a run have in common: what is pending, made and failed, and who gets the events.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kiln_engine::pipeline::{DecodedImage, Latents};
-use kiln_engine::{Error, Event, Result, Stage, proceed};
+use kiln_engine::{Error, Result, proceed};
 use kiln_mempool::ProcessMemory;
 
 use super::events::{BatchEvent, BatchProgress};
-use super::image_task::{ImageTask, Unsaved};
 use super::journal::{Journal, Line};
-use super::overlap_worker::{Decoded, Done, OverlapWorker};
 use super::plan::{State, Todo};
 use super::saver::{Saved, Savers};
 use crate::error::Error as BatchError;
 
-/// Who listens, and may stop the run.
-pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + 'a;
+/// Who listens, and may stop the run. Where there are several engines, each calls it from its own thread, one at a time.
+pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + Send + 'a;
 
-/// What a run has besides the engine.
+/// What a run has besides the engines.
 pub(super) struct RunState<'a, 'w> {
     pub(super) todos: Vec<Todo>,
     pub(super) journal: Arc<Mutex<Journal>>,
@@ -28,14 +26,6 @@ pub(super) struct RunState<'a, 'w> {
     pub(super) start: Instant,
     /// When the first image was begun: loading counts in no speed.
     pub(super) first_image: Option<Instant>,
-    /// Encodes and decodes while the engine denoises, from the first image on where that is done.
-    pub(super) worker: Option<OverlapWorker>,
-    /// Images for which the worker had no memory. They are decoded when the engine has its turn.
-    pub(super) undecoded: Vec<ImageTask<Latents>>,
-    /// How long the worker encoded.
-    pub(super) encoded: Duration,
-    /// How long the worker decoded.
-    pub(super) decoded: Duration,
     /// Images of this run.
     pub(super) made: usize,
     /// How long saving them took.
@@ -43,7 +33,12 @@ pub(super) struct RunState<'a, 'w> {
     /// Images of all runs.
     pub(super) done: usize,
     pub(super) failed: usize,
-    pub(super) gpu_memory: Option<u64>,
+    /// Memory in use on each engine's GPU, in bytes.
+    pub(super) gpu_memory: Vec<Option<u64>>,
+    /// The models whose loading was reported.
+    models: HashSet<String>,
+    /// Whether an engine has ended the run: the others stop at their next event.
+    pub(super) stopping: bool,
     /// The error that ended the run though it is no job's fault, such as a full disk. Callers get
     /// [`kiln_engine::Error::Interrupted`], which no job is blamed for.
     pub(super) stopped_by: Option<BatchError>,
@@ -57,6 +52,7 @@ impl<'a, 'w> RunState<'a, 'w> {
         savers: Savers,
         watch: &'a mut Watch<'w>,
         [done, failed]: [usize; 2],
+        engines: usize,
     ) -> Self {
         Self {
             todos,
@@ -65,15 +61,13 @@ impl<'a, 'w> RunState<'a, 'w> {
             watch,
             start: Instant::now(),
             first_image: None,
-            worker: None,
-            undecoded: Vec::new(),
-            encoded: Duration::ZERO,
-            decoded: Duration::ZERO,
             made: 0,
             saved: Duration::ZERO,
             done,
             failed,
-            gpu_memory: None,
+            gpu_memory: vec![None; engines],
+            models: HashSet::new(),
+            stopping: false,
             stopped_by: None,
         }
     }
@@ -87,72 +81,21 @@ impl<'a, 'w> RunState<'a, 'w> {
         Error::Interrupted
     }
 
-    /// Takes an event of the engine, and looks what other threads have done.
-    pub(super) fn event(&mut self, event: Event) -> Result<()> {
-        self.look()?;
-        self.pass_on(event)
-    }
-
-    fn pass_on(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Begin(stage) => self.tell(BatchEvent::Begin(stage)),
-            Event::Step { done, total } => self.tell(BatchEvent::Step { done, total }),
-            Event::DecodeAgain { seed, from, to, .. } => self.tell(BatchEvent::Warning(format!(
-                "the image with seed {seed} overflowed {from} in the VAE; it and all that follow are decoded in {to}"
-            ))),
-            Event::Smaller { stage, from, to } => self
-                .tell(BatchEvent::Warning(format!("no memory for {} with {from}; going on with {to}", stage.doing()))),
-            Event::Text { .. } => self.tell(BatchEvent::Begin(Stage::Encode)),
-            Event::Enlarge { .. } => self.tell(BatchEvent::Begin(Stage::Upscale)),
-            Event::Preview { .. } | Event::Image(_) => Ok(()),
+    /// Notes when the first image is begun, and the memory of an engine's GPU.
+    pub(super) fn begin_images(&mut self, engine: usize, gpu_memory: Option<u64>) {
+        self.first_image.get_or_insert_with(Instant::now);
+        if let Some(place) = self.gpu_memory.get_mut(engine) {
+            *place = gpu_memory;
         }
     }
 
-    /// Looks what was decoded and saved.
+    /// Says once that a model is being loaded.
+    pub(super) fn tell_model(&mut self, name: &str) -> Result<()> {
+        if self.models.insert(name.into()) { self.tell(BatchEvent::Model(name)) } else { Ok(()) }
+    }
+
+    /// Looks what was saved.
     pub(super) fn look(&mut self) -> Result<()> {
-        let news = self.worker.as_ref().map(OverlapWorker::news).unwrap_or_default();
-        self.take(news)?;
-        let news = self.savers.news();
-        self.record(news)
-    }
-
-    /// Takes what the worker has done: all of it, also where the run is to stop.
-    pub(super) fn take(&mut self, news: Vec<Done>) -> Result<()> {
-        let take = |done| match done {
-            Done::Decoded(decoded) => self.take_one(*decoded),
-            Done::Encoded(duration) => {
-                self.encoded += duration;
-                Ok(())
-            }
-        };
-        news.into_iter().map(take).fold(Ok(()), Result::and)
-    }
-
-    fn take_one(&mut self, decoded: Decoded) -> Result<()> {
-        let Decoded { task, events } = decoded;
-        let told = events.into_iter().try_for_each(|event| self.pass_on(event));
-        match task {
-            Ok(task) => {
-                self.decoded += task.content.decode;
-                self.save(task)?;
-            }
-            Err((task, error)) if error.is_out_of_memory() => {
-                tracing::warn!("decoding while steps run: {error}; it is tried again between them");
-                self.undecoded.push(task);
-            }
-            Err((task, error)) => self.fail(task.id, &error.to_string())?,
-        }
-        told
-    }
-
-    /// Hands an image to the threads that save.
-    pub(super) fn save(&mut self, mut task: ImageTask<DecodedImage>) -> Result<()> {
-        task.seconds.decode = task.content.decode.as_secs_f64();
-        let Todo { task: of_set, path, replace, .. } = &self.todos[task.id];
-        let file = |image| Unsaved { image, key: of_set.key.clone(), path: path.clone(), replace: *replace };
-        let (task, image) = task.with(());
-        let task = task.with(file(image)).0;
-        self.savers.give(task).map_err(|error| self.stop(error))?;
         let news = self.savers.news();
         self.record(news)
     }
@@ -195,8 +138,11 @@ impl<'a, 'w> RunState<'a, 'w> {
         Ok(())
     }
 
-    /// Sends an event to the caller, who may stop the run.
+    /// Sends an event to the caller, who may stop the run. Where another engine has ended the run, this one gets [`Error::Interrupted`].
     pub(super) fn tell(&mut self, event: BatchEvent<'_>) -> Result<()> {
+        if self.stopping {
+            return Err(Error::Interrupted);
+        }
         proceed((self.watch)(event))
     }
 
@@ -212,7 +158,7 @@ impl<'a, 'w> RunState<'a, 'w> {
             images_per_second,
             seconds_left: if self.made > 0 { left / images_per_second } else { 0.0 },
             memory: ProcessMemory::now().unwrap_or_default().resident,
-            card_memory: self.gpu_memory,
+            card_memory: self.gpu_memory.iter().flatten().copied().reduce(|a, b| a + b),
         }
     }
 }

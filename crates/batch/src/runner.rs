@@ -1,27 +1,29 @@
 //! Making what is missing of a set.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 
-use kiln_engine::{Engine, Error, Job, LoraUse};
+use kiln_engine::{Error, Timings};
 use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
 
-use super::events::{BatchEvent, BatchReport};
+use super::device_run::{Common, DeviceRun};
+use super::events::BatchReport;
 use super::groups::groups;
 use super::index::write_index;
-use super::plan::{BatchOptions, BatchRun};
+use super::plan::BatchRun;
 use super::resolve::OfModel;
 use super::run_state::{RunState, Watch};
-use super::saver::Savers;
+use super::saver::{SaveQueue, Savers};
 use super::sheet::write_sheet;
+use super::work_queue::{Image, WorkQueue};
 use crate::error::Result;
 
 impl BatchRun {
-    /// Makes the images that are missing. `watch` gets the events, and may stop the run between steps: what is
+    /// Makes the images that are missing, with an engine for each of the setups. `watch` gets the events, and may stop the run between steps: what is
     /// made by then is saved. An image that cannot be made is recorded, and the others go on.
     ///
     /// # Errors
@@ -29,16 +31,28 @@ impl BatchRun {
     /// the folder takes no more files: then the run stops, and nothing is recorded of what is missing. All else is
     /// counted in the report.
     pub fn run(self, watch: &mut Watch<'_>) -> Result<BatchReport> {
+        self.run_unless(watch, &|_| false)
+    }
+
+    /// The same, where a test has the devices of some engines lost.
+    fn run_unless(self, watch: &mut Watch<'_>, is_lost: &(dyn Fn(usize) -> bool + Sync)) -> Result<BatchReport> {
         let index = self.own_file("index", ".jsonl");
         let (known, failed) = (self.made(), self.failed());
         let Self { todos, axes, journal, models, sheet, options } = self;
         let folders: BTreeSet<&Path> = todos.iter().filter_map(|todo| todo.path.parent()).collect();
         folders.into_iter().for_each(remove_orphans); // what a process that was killed has left
         let journal = Arc::new(Mutex::new(journal));
-        let savers = Savers::start(&journal)?;
-        let mut state = RunState::new(todos, journal, savers, watch, [known, failed]);
+        let engines = options.setups.len();
+        let (savers, saving) = Savers::start(&journal, engines)?;
+        let state = RunState::new(todos, journal, savers, watch, [known, failed], engines);
         let mut report = BatchReport { known, all: state.todos.len(), ..BatchReport::default() };
-        let result = state.make(models, &options, &mut report);
+        let queue = WorkQueue::new(models.iter().map(grouped).collect(), engines);
+        let models: Vec<Arc<ModelFolder>> = models.into_iter().map(|of_model| of_model.model).collect();
+        let state = parking_lot::Mutex::new(state);
+        let common = Common { state: &state, queue: &queue, models: &models, options: &options, is_lost };
+        let (result, timings) = make(&common, saving);
+        let mut state = state.into_inner();
+        state.stopping = false;
         // Whatever happened, what is made is saved, and the index has it.
         let rest = state.savers.finish();
         let recorded = state.record(rest);
@@ -51,13 +65,11 @@ impl BatchRun {
             Ok(()) | Err(Error::Interrupted) => written?,
             Err(error) => return Err(error.into()),
         }
-        (report.made, report.timings.save) = (state.made, state.saved);
+        (report.made, report.timings) = (state.made, Timings { save: state.saved, ..timings });
         report.failed = state.failed;
         if let (Some(file), Some(sheet), false) = (&sheet, &options.sheet, report.interrupted) {
             write_sheet(file, sheet.side, &state.todos, &axes)?;
         }
-        report.timings.encode += state.encoded;
-        report.timings.decode += state.decoded;
         report.wall = state.start.elapsed();
         report.timings.images = state.made;
         report.peak_memory = ProcessMemory::now().unwrap_or_default().peak_resident;
@@ -65,69 +77,154 @@ impl BatchRun {
     }
 }
 
-impl RunState<'_, '_> {
-    /// Makes all that is pending, model by model.
-    fn make(
-        &mut self,
-        models: Vec<OfModel>,
-        options: &BatchOptions,
-        report: &mut BatchReport,
-    ) -> kiln_engine::Result<()> {
-        let only_one = models.len() == 1;
-        for OfModel { model, jobs } in models {
-            self.tell(BatchEvent::Model(&model.name()))?;
-            let groups = groups(jobs.iter().map(|(_, job)| &**job));
-            let Some(first) = groups.first().and_then(|group| jobs.get(*group.first()?)) else { continue };
-            let mut engine = match self.load(&model, options, &first.1) {
-                Ok(engine) => engine,
-                // What holds for every job is the run's error, not theirs.
-                Err(error @ (Error::Interrupted | Error::Device(_))) => return Err(error),
-                Err(error) if only_one => return Err(error),
-                Err(error) => {
-                    let error = error.to_string();
-                    jobs.iter().try_for_each(|(id, _)| self.fail(*id, &error))?;
-                    continue;
-                }
-            };
-            let result = groups.iter().try_for_each(|group| {
-                let group: Vec<&(usize, Arc<Job>)> = group.iter().map(|&i| &jobs[i]).collect();
-                self.run_group(&mut engine, &model, &group, options)
-            });
-            let result = result.and(self.finish_decoding(&mut engine));
-            let timings = engine.timings();
-            let sum = &mut report.timings;
-            sum.load += timings.load;
-            sum.encode += timings.encode;
-            sum.texts_encoded += timings.texts_encoded;
-            sum.texts_known += timings.texts_known;
-            sum.denoise += timings.denoise;
-            sum.steps += timings.steps;
-            sum.decode += timings.decode;
-            result?;
+/// The images of a model by what a batch has in common.
+fn grouped(of_model: &OfModel) -> Vec<Vec<Image>> {
+    let jobs = &of_model.jobs;
+    let groups = groups(jobs.iter().map(|(_, job)| &**job));
+    groups.into_iter().map(|group| group.into_iter().map(|i| jobs[i].clone()).collect()).collect()
+}
+
+/// Has an engine for each setup make what is pending: one alone on this thread, several each on its own.
+fn make(common: &Common<'_, '_, '_>, saving: SaveQueue) -> (kiln_engine::Result<()>, Timings) {
+    let run = |number: usize, setup, saving| DeviceRun::new(common, number, setup, saving).run();
+    let setups = &common.options.setups;
+    if let [setup] = &setups[..] {
+        return run(0, setup, saving);
+    }
+    let ended: Vec<(kiln_engine::Result<()>, Timings)> = std::thread::scope(|scope| {
+        let start = |(number, setup)| {
+            let saving = saving.clone();
+            std::thread::Builder::new()
+                .name(format!("engine-{number}"))
+                .spawn_scoped(scope, move || run(number, setup, saving))
+                .map_err(|error| Error::Device(format!("a thread for {}: {error}", setup.device)))
+        };
+        let threads: Vec<_> = setups.iter().enumerate().map(start).collect();
+        let end = |thread: kiln_engine::Result<ScopedJoinHandle<'_, _>>| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| {
+                (Err(Error::Device("the thread of an engine has failed".into())), Timings::default())
+            }),
+            Err(error) => (Err(error), Timings::default()),
+        };
+        threads.into_iter().map(end).collect()
+    });
+    let mut timings = Timings::default();
+    let mut result = Ok(());
+    for (ended, own) in ended {
+        timings += own;
+        // The others were interrupted by the one that failed.
+        if let (Ok(()) | Err(Error::Interrupted), Err(error)) = (&result, ended) {
+            result = Err(error);
         }
-        Ok(())
+    }
+    (result, timings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ops::ControlFlow;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kiln_engine::{BatchSize, ByteSize, DTypeChoice, DeviceChoice, MemoryOptions, ModelOptions, Overlap, Setup};
+
+    use super::*;
+    use crate::{BatchEvent, BatchOptions, JobFile, JobSet};
+
+    fn setup() -> Setup {
+        Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: Some(1), ..Setup::default() }
     }
 
-    /// Loads a model with the first job's LoRAs, or without where they are at fault: then that job will say so.
-    fn load(&mut self, model: &ModelFolder, options: &BatchOptions, first: &Job) -> kiln_engine::Result<Engine> {
-        let mut load = |loras: &[LoraUse]| {
-            let mut failure = None;
-            let mut watch = |event| match self.event(event) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            };
-            let engine = Engine::load_expecting(model.clone(), &options.setup, first, loras, &mut watch);
-            match failure {
-                Some(error) => Err(error),
-                None => engine,
-            }
+    fn overlapping(beside: Overlap) -> Setup {
+        Setup { beside, ..setup() }
+    }
+
+    /// A set of nine images in a folder of its own, with the files and the warnings of the run.
+    fn run(
+        setups: Vec<Setup>,
+        is_lost: impl Fn(usize, usize) -> bool + Sync,
+    ) -> (Result<BatchReport>, BTreeMap<String, Vec<u8>>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let job = |i: usize| {
+            let width = [32, 64][i % 2];
+            format!("{{\"prompt\": \"image {i}\", \"seed\": {i}, \"width\": {width}, \"height\": 32, \"steps\": 2}}\n")
         };
-        match load(&first.loras) {
-            Err(error) if !first.loras.is_empty() && !matches!(error, Error::Interrupted) => load(&[]),
-            other => other,
+        let jobs = folder.path().join("jobs.jsonl");
+        std::fs::write(&jobs, (0..9).map(job).collect::<String>()).unwrap();
+        let model = kiln_testkit::fixtures("models/sd1");
+        let set = JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&model)).unwrap();
+        let options = BatchOptions {
+            folder: folder.path().join("out"),
+            shard: None,
+            retry: false,
+            overwrite: false,
+            batch_size: BatchSize::Of(2),
+            deterministic: false,
+            model_options: ModelOptions::default(),
+            setups,
+            sheet: None,
+        };
+        let (made, mut warnings) = (AtomicUsize::new(0), Vec::new());
+        let report = BatchRun::plan(set, options).unwrap().run_unless(
+            &mut |event| {
+                match event {
+                    BatchEvent::Made { .. } => drop(made.fetch_add(1, Ordering::Relaxed)),
+                    BatchEvent::Warning(text) => warnings.push(text),
+                    _ => {}
+                }
+                ControlFlow::Continue(())
+            },
+            &|engine| is_lost(engine, made.load(Ordering::Relaxed)),
+        );
+        let entries = std::fs::read_dir(folder.path().join("out")).unwrap().map(|entry| entry.unwrap().path());
+        let images = entries.filter(|path| path.extension().is_some_and(|ending| ending == "png"));
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+        let files = images.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect();
+        (report, files, warnings)
+    }
+
+    #[test]
+    fn several_engines_make_the_files_of_one() {
+        let (report, expected, _) = run(vec![setup()], |_, _| false);
+        assert_eq!((report.unwrap().made, expected.len()), (9, 9));
+        for setups in [vec![setup(); 2], vec![setup(); 4], vec![overlapping(Overlap::Always); 2]] {
+            let (report, files, _) = run(setups, |_, _| false);
+            let report = report.unwrap();
+            assert_eq!((report.made, report.failed, report.interrupted), (9, 0, false));
+            assert!(files == expected && report.timings.steps > 0);
         }
+    }
+
+    #[test]
+    fn the_images_of_a_lost_device_go_to_the_others() {
+        let (_, expected, _) = run(vec![setup()], |_, _| false);
+        for overlap in [Overlap::Never, Overlap::Always] {
+            let setups = vec![overlapping(overlap); 3];
+            let (report, files, warnings) = run(setups, |engine, made| engine == 1 || (engine == 2 && made > 2));
+            let report = report.unwrap();
+            assert_eq!((report.made, report.failed), (9, 0));
+            assert!(files == expected && !warnings.is_empty(), "{warnings:?}");
+            assert!(warnings.iter().all(|text| text.contains("does not work any more")), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_whose_devices_are_all_lost_ends_and_blames_no_image() {
+        for engines in [1, 2] {
+            let (report, files, _) = run(vec![setup(); engines], |_, made| made > 3);
+            let message = report.unwrap_err().to_string();
+            assert!(message.contains("does not work any more") && (4..9).contains(&files.len()), "{message}");
+        }
+    }
+
+    #[test]
+    fn images_without_room_on_one_device_are_made_by_another() {
+        let (_, expected, _) = run(vec![setup()], |_, _| false);
+        let memory = MemoryOptions { budget: Some(ByteSize(64 << 10)), ..MemoryOptions::default() };
+        let (report, files, _) = run(vec![Setup { memory: memory.clone(), ..setup() }, setup()], |_, _| false);
+        let report = report.unwrap();
+        assert!((report.made, report.failed) == (9, 0) && files == expected, "{report:?}");
+        let (report, files, _) = run(vec![Setup { memory, ..setup() }; 2], |_, _| false);
+        assert_eq!((report.unwrap().failed, files.len()), (9, 0), "there is no room anywhere");
     }
 }

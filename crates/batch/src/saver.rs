@@ -13,9 +13,9 @@ use super::image_task::{ImageTask, Unsaved};
 use super::journal::{Journal, Line, Made};
 use crate::error::{Error, Result};
 
-/// Threads that save: compressing an image takes a small part of the time that making it takes.
+/// Threads that save for each engine: compressing an image takes a small part of the time that making it takes.
 const THREADS: usize = 2;
-/// Images that may wait for a thread. The engine waits where there are more, so that memory stays bounded.
+/// Images of each engine that may wait for a thread. The engine waits where there are more, so that memory stays bounded.
 const WAITING: usize = 4;
 
 /// The end of saving an image.
@@ -24,20 +24,33 @@ pub(crate) struct Saved {
     pub(crate) result: Result<Made>,
 }
 
-/// Threads that save.
+/// Threads that save. They end when all of their queues are dropped.
 pub(crate) struct Savers {
-    tasks: Option<SyncSender<ImageTask<Unsaved>>>,
     saved: Receiver<Saved>,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Where engines give their images to the threads, each with a queue of its own.
+#[derive(Clone)]
+pub(crate) struct SaveQueue(SyncSender<ImageTask<Unsaved>>);
+
+impl SaveQueue {
+    /// Has an image saved; waits while too many wait.
+    pub(crate) fn give(&self, task: ImageTask<Unsaved>) -> Result<()> {
+        let path = task.content.path.clone();
+        let ended = |_| Error::write(&path)(std::io::Error::other("the threads that save have ended"));
+        self.0.send(task).map_err(ended)
+    }
+}
+
 impl Savers {
-    /// Starts the threads. Files are written under temporary names in the folders where they belong.
+    /// Starts the threads for so many engines, with the queue that they take from. Files are written under temporary names in
+    /// the folders where they belong.
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`] where the system gives no thread.
-    pub(crate) fn start(journal: &Arc<Mutex<Journal>>) -> Result<Self> {
-        let (tasks, queue) = sync_channel(WAITING);
+    pub(crate) fn start(journal: &Arc<Mutex<Journal>>, engines: usize) -> Result<(Self, SaveQueue)> {
+        let (tasks, queue) = sync_channel(WAITING * engines);
         let (tell, saved) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let thread = |i: usize| {
@@ -45,16 +58,8 @@ impl Savers {
             let thread = std::thread::Builder::new().name(format!("save-{i}"));
             thread.spawn(move || work(&queue, &tell, &journal)).map_err(Error::write(Path::new("a thread")))
         };
-        let threads = (0..THREADS).map(thread).collect::<Result<_>>()?;
-        Ok(Self { tasks: Some(tasks), saved, threads })
-    }
-
-    /// Has an image saved; waits while too many wait.
-    pub(crate) fn give(&self, task: ImageTask<Unsaved>) -> Result<()> {
-        let path = task.content.path.clone();
-        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
-        let ended = || Error::write(&path)(std::io::Error::other("the threads that save have ended"));
-        if sent { Ok(()) } else { Err(ended()) }
+        let threads = (0..THREADS * engines).map(thread).collect::<Result<_>>()?;
+        Ok((Self { saved, threads }, SaveQueue(tasks)))
     }
 
     /// What was saved since this was asked before.
@@ -62,9 +67,8 @@ impl Savers {
         self.saved.try_iter().collect()
     }
 
-    /// Waits for the threads, and gives the rest.
+    /// Waits for the threads, and gives the rest. The queue of each engine was dropped before.
     pub(crate) fn finish(&mut self) -> Vec<Saved> {
-        self.tasks = None; // the threads find their queue closed
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread that saves images has failed");

@@ -34,7 +34,12 @@ fn memory_of_a_set_is_constant() {
         deterministic: false,
         model_options: ModelOptions::default(),
         // One thread: with several, one may run its first large task, and allocate its buffer, at any image.
-        setup: Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: Some(1), ..Setup::default() },
+        setups: vec![Setup {
+            device: DeviceChoice::Cpu,
+            dtype: DTypeChoice::F32,
+            threads: Some(1),
+            ..Setup::default()
+        }],
         sheet: None,
     };
     let mut kept = Vec::new();

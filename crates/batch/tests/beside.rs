@@ -48,7 +48,7 @@ fn make(folder: &Path, beside: Overlap, stop: Option<usize>) -> Set {
         batch_size: BatchSize::Of(2),
         deterministic: false,
         model_options: ModelOptions::default(),
-        setup: Setup { device, dtype: DTypeChoice::F32, beside, ..Setup::default() },
+        setups: vec![Setup { device, dtype: DTypeChoice::F32, beside, ..Setup::default() }],
         sheet: None,
     };
     let (mut steps, mut in_turn) = (0, 0);

@@ -185,18 +185,19 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,
     #[command(flatten)]
-    place: PlaceArgs,
+    pub place: PlaceArgs,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 impl PlanArgs {
-    /// Starts the threads of the process.
+    /// Starts the threads of the process, for one device.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::start_threads`].
+    /// Those of [`kiln_engine::start_threads`] and of several devices.
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.check_one()?;
         self.place.start_threads()
     }
 

@@ -33,7 +33,7 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         located(model, &args.run.hub())?;
     }
     let whole = set.len();
-    let run = BatchRun::plan(set, args.options())?;
+    let run = BatchRun::plan(set, args.options()?)?;
     let (all, made, failed) = (run.all(), run.made(), run.failed());
     let part = args.shard.map_or(String::new(), |_| format!(" of {whole}"));
     tell!("{all} images{part}: {made} done, {failed} failed previously");

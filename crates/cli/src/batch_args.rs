@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_batch::{Assignment, Axis, BatchOptions, ContactSheet, JobFormat, Shard};
-use kiln_engine::{BatchSize, Overlap, Setup};
+use kiln_engine::{BatchSize, Overlap, Result, Setup};
 
 use crate::run_args::RunArgs;
 use crate::values::parse_count;
@@ -58,11 +58,14 @@ pub struct BatchArgs {
 
 impl BatchArgs {
     /// As the engine takes it.
-    pub fn options(&self) -> BatchOptions {
+    ///
+    /// # Errors
+    /// Where all GPUs are asked for and CUDA cannot list them.
+    pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
         let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
-        BatchOptions {
+        Ok(BatchOptions {
             folder: self.output.clone(),
             shard: self.shard,
             retry: self.retry,
@@ -70,8 +73,8 @@ impl BatchArgs {
             batch_size: self.batch_size,
             deterministic: self.deterministic,
             model_options: self.run.model_options(),
-            setup: Setup { beside: Overlap::OnCards, ..self.run.setup() },
+            setups: self.run.setups(|setup| Setup { beside: Overlap::OnCards, ..setup })?,
             sheet: sheet.map(|file| ContactSheet { file, side: self.thumbnail }),
-        }
+        })
     }
 }

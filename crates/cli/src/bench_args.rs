@@ -58,7 +58,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub memory_trace: Option<PathBuf>,
     #[command(flatten)]
-    place: PlaceArgs,
+    pub place: PlaceArgs,
 }
 
 impl BenchArgs {
@@ -85,11 +85,12 @@ impl BenchArgs {
         }
     }
 
-    /// Starts the threads of the process.
+    /// Starts the threads of the process, for one device.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::start_threads`].
+    /// Those of [`kiln_engine::start_threads`] and of several devices.
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
+        self.place.check_one()?;
         self.place.start_threads()
     }
 }

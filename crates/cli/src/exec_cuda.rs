@@ -54,24 +54,23 @@ fn warn(program: &Path, problem: &str) {
 impl Args {
     /// Whether `kiln-cuda` could run the command on another device than `kiln`.
     fn may_use_gpu(&self) -> bool {
-        let device = match &self.command {
-            Subcommand::Txt2img(args) => args.common.run.setup().device,
-            Subcommand::Img2img(args) => args.common.run.setup().device,
-            Subcommand::Batch(args) => args.run.setup().device,
-            Subcommand::Serve(args) => args.served.run.setup().device,
-            Subcommand::Upscale(args) => args.device(),
-            Subcommand::Bench(args) => args.plan().setup.device,
-            Subcommand::Plan(args) => args.setup().device,
-            Subcommand::Devices(_) => DeviceChoice::Auto,
+        match &self.command {
+            Subcommand::Txt2img(args) => args.common.run.place.devices().may_be_gpu(),
+            Subcommand::Img2img(args) => args.common.run.place.devices().may_be_gpu(),
+            Subcommand::Batch(args) => args.run.place.devices().may_be_gpu(),
+            Subcommand::Serve(args) => args.served.run.place.devices().may_be_gpu(),
+            Subcommand::Upscale(args) => args.device() != DeviceChoice::Cpu,
+            Subcommand::Bench(args) => args.place.devices().may_be_gpu(),
+            Subcommand::Plan(args) => args.place.devices().may_be_gpu(),
+            Subcommand::Devices(_) => true,
             Subcommand::Inspect(_)
             | Subcommand::Preprocess(_)
             | Subcommand::Convert(_)
             | Subcommand::Pull(_)
             | Subcommand::Completions { .. }
             | Subcommand::Man
-            | Subcommand::Memory { .. } => DeviceChoice::Cpu,
-        };
-        device != DeviceChoice::Cpu
+            | Subcommand::Memory { .. } => false,
+        }
     }
 }
 

@@ -30,6 +30,7 @@ pub enum Kind<'a> {
 /// read.
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
+    args.run.place.check_one()?;
     args.run.start_threads()?;
     args.run.fetch(&mut args.loras, &mut args.controls, &mut args.ip_adapters)?;
     let (mut options, mut setup) = (args.run.model_options(), args.run.setup());

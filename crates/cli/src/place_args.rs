@@ -1,16 +1,17 @@
 //! The flags that say where a model runs, in which types and with how many threads: the same for every command.
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, LinearWeightType, Setup, start_threads};
+use kiln_engine::{DTypeChoice, DeviceChoice, DeviceList, LinearWeightType, Result, Setup, start_threads};
 
 use crate::values::parse_count;
 
 /// What a user may say of where a model runs.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
-    /// Device: auto, cpu, cuda or cuda:N.
+    /// Device: auto, cpu, cuda or cuda:N. kiln batch and kiln serve take several, each with an engine: cuda:0,cuda:1, or all
+    /// for all GPUs.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
+    device: DeviceList,
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DTypeChoice,
@@ -24,17 +25,37 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// A setup with these, and nothing said of all else. The threads are the process's.
+    /// A setup with these, and nothing said of all else. The threads are the process's. Where several devices are named it has the
+    /// first that a command with one engine would take.
     pub fn setup(&self) -> Setup {
-        let Self { device, dtype, weight_type, .. } = *self;
-        Setup { device, dtype, weight_type, ..Setup::default() }
+        let device = self.device.one().unwrap_or(DeviceChoice::Auto);
+        Setup { device, dtype: self.dtype, weight_type: self.weight_type, ..Setup::default() }
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> &DeviceList {
+        &self.device
+    }
+
+    /// Refuses several devices, for a command with one engine.
+    ///
+    /// # Errors
+    /// [`kiln_engine::Error::Request`].
+    pub fn check_one(&self) -> Result<()> {
+        match self.device.one() {
+            Some(_) => Ok(()),
+            None => {
+                let expected = "one device; `kiln batch` and `kiln serve` take several".into();
+                Err(kiln_request::Error::Value { name: "device", found: self.device.to_string(), expected }.into())
+            }
+        }
     }
 
     /// Starts the threads of the process.
     ///
     /// # Errors
     /// Those of [`start_threads`].
-    pub fn start_threads(&self) -> kiln_engine::Result<()> {
+    pub fn start_threads(&self) -> Result<()> {
         start_threads(self.threads)
     }
 }

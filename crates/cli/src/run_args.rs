@@ -52,7 +52,7 @@ pub struct RunArgs {
     prompt_cache: Option<PromptCache>,
 
     #[command(flatten)]
-    place: PlaceArgs,
+    pub place: PlaceArgs,
 
     #[command(flatten)]
     memory: MemoryArgs,
@@ -160,5 +160,14 @@ impl RunArgs {
             cache_dir: cache_folder(),
             ..self.place.setup()
         }
+    }
+
+    /// How the model is run on each of the devices, for a command that has an engine on each. `adjust` changes what they have in
+    /// common.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::DeviceList::setups`].
+    pub fn setups(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
+        self.place.devices().setups(&adjust(self.setup()))
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, HostPool};
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
@@ -161,15 +161,15 @@ impl Engine {
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
-        let ceiling = setup.memory.budget.filter(|_| device.is_cpu()).map(|budget| Ceiling::new(budget.0));
+        let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
         let options = ComponentOptions::new(&device, &setup.memory, threads);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let beside = if memory_manager.fits_overlap() { setup.beside.device(&device)? } else { None };
-        let has_beside = beside.is_some();
-        let place = Placement { device: beside.unwrap_or_else(|| device.clone()), ..placement.clone() };
+        let second = if memory_manager.fits_overlap() { setup.beside.device(&device)? } else { None };
+        let has_beside = second.is_some();
+        let place = Placement { device: second.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
@@ -393,6 +393,12 @@ impl Engine {
     /// Whether the denoiser runs on a GPU.
     pub fn is_on_gpu(&self) -> bool {
         self.device.is_cuda()
+    }
+
+    /// Whether the device still works. One that was lost, or whose context an error has ended, fails every call.
+    pub fn is_alive(&self) -> bool {
+        let probe = || Tensor::zeros(1, DType::F32, &self.device)?.to_vec1::<f32>();
+        probe().is_ok_and(|values| values == [0.0]) || probe().is_err_and(|error| kiln_ops::is_out_of_memory(&error))
     }
 
     /// Bytes of the GPU's memory that are in use, where there is a GPU.

@@ -166,6 +166,13 @@ impl Error {
         }
     }
 
+    /// Whether another device may make what failed: memory that is out, and errors of a device rather than of a job.
+    pub fn is_of_device(&self) -> bool {
+        let is_of_run = !self.is_usage() && !matches!(self, Self::Interrupted | Self::NotANumber { .. });
+        let is_of_files = matches!(self, Self::Files(_) | Self::Models(_) | Self::Media(_) | Self::NoSettings { .. });
+        matches!(self, Self::Budget { .. }) || (is_of_run && !is_of_files)
+    }
+
     pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::read_error(path);
         |source| error(source).into()

@@ -24,6 +24,7 @@
 
 mod applied_loras;
 mod component;
+mod device_list;
 mod devices;
 mod engine;
 mod error;
@@ -52,6 +53,7 @@ mod threads;
 mod upscaling;
 mod words;
 
+pub use device_list::DeviceList;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
 pub use error::{Error, Result, proceed};

@@ -57,6 +57,8 @@ pub struct MemoryOptions {
     pub pin_shared_memory: bool,
     /// The options of the autoencoder.
     pub vae: VaeMemory,
+    /// Engines of this process that share the device's memory, or the budget: each plans with its part. At least 1.
+    pub shared_by: usize,
 }
 
 impl Default for MemoryOptions {
@@ -68,6 +70,7 @@ impl Default for MemoryOptions {
             cuda_stream: true,
             pin_shared_memory: true,
             vae: VaeMemory::default(),
+            shared_by: 1,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Memory management of a model: the plan for its runs, and the reaction to out-of-memory errors.
 
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::Device;
 use kiln_mempool::HostPool;
 use kiln_models::ModelFolder;
@@ -47,7 +49,8 @@ impl MemoryManager {
         options: MemoryOptions,
         expected: Option<Workload>,
     ) -> Result<Self> {
-        Self::within(planner, DeviceMemory::of(device), on, options, expected)
+        let memory = DeviceMemory::of(device).map(|memory| memory.shared_by(options.shared_by));
+        Self::within(planner, memory, on, options, expected)
     }
 
     fn within(
@@ -261,20 +264,39 @@ impl MemoryManager {
     }
 }
 
-/// A limit on CPU memory during its lifetime.
-pub(crate) struct Ceiling;
+/// The budget of an engine on the CPU during its lifetime, a limit on the memory of the process: the largest of all engines on
+/// the CPU, and none where one of them has no budget.
+pub(crate) struct Ceiling(Option<usize>);
+
+/// The budgets of the engines on the CPU.
+static CEILINGS: Mutex<Vec<Option<usize>>> = Mutex::new(Vec::new());
 
 impl Ceiling {
-    /// Limits the host pool to `bytes`.
-    pub(crate) fn new(bytes: usize) -> Self {
-        HostPool::set_ceiling(Some(bytes));
-        Self
+    /// An engine with this budget in bytes.
+    pub(crate) fn new(bytes: Option<usize>) -> Self {
+        Self::change(|all| all.push(bytes));
+        Self(bytes)
+    }
+
+    fn change(change: impl FnOnce(&mut Vec<Option<usize>>)) {
+        let mut all = CEILINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let had_any = all.iter().any(Option::is_some);
+        change(&mut all);
+        // A limit that the program has set itself stays where no engine has one.
+        if had_any || all.iter().any(Option::is_some) {
+            let largest = all.iter().copied().reduce(|a, b| Some(a?.max(b?)));
+            HostPool::set_ceiling(largest.flatten());
+        }
     }
 }
 
 impl Drop for Ceiling {
     fn drop(&mut self) {
-        HostPool::set_ceiling(None);
+        Self::change(|all| {
+            if let Some(own) = all.iter().position(|bytes| *bytes == self.0) {
+                all.swap_remove(own);
+            }
+        });
     }
 }
 

@@ -52,7 +52,8 @@ impl Room {
     pub(crate) fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
         let pieces = if target.is_gpu() { 2 * POOL_GRANULARITY } else { 0 };
         let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
-        options.budget.map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
+        let part = |budget: ByteSize| ByteSize(budget.0 / options.shared_by.max(1));
+        options.budget.map(part).map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
     }
 
     /// The bytes before margins.
@@ -110,6 +111,12 @@ impl DeviceMemory {
     /// A GPU's memory.
     pub(crate) fn of_card(gpu: &Gpu) -> Self {
         Self::new((gpu.memory_free as u64).saturating_sub(LIBRARIES), gpu.memory_total as u64)
+    }
+
+    /// The part of each of `n` engines on the device.
+    pub(crate) fn shared_by(self, n: usize) -> Self {
+        let part = |room: Room| Room { bytes: room.bytes / n.max(1), ..room };
+        Self { free: part(self.free), total: part(self.total) }
     }
 
     /// From `free` and `total` in bytes.

@@ -27,6 +27,16 @@ pub enum DeviceChoice {
     Cuda(usize),
 }
 
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
 impl std::str::FromStr for DeviceChoice {
     type Err = String;
 

@@ -7,6 +7,7 @@
 
 mod batch;
 mod checkpoints;
+mod devices;
 mod exec_cuda;
 mod flags;
 mod help;

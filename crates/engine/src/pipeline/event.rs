@@ -1,5 +1,6 @@
 //! The events of a run, and how long its stages took.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use kiln_media::Rgb8Image;
@@ -151,6 +152,21 @@ pub struct Timings {
     pub save: Duration,
     /// How many images.
     pub images: usize,
+}
+
+impl AddAssign for Timings {
+    fn add_assign(&mut self, other: Self) {
+        self.load += other.load;
+        self.encode += other.encode;
+        self.texts_encoded += other.texts_encoded;
+        self.texts_known += other.texts_known;
+        self.texts_shared += other.texts_shared;
+        self.denoise += other.denoise;
+        self.steps += other.steps;
+        self.decode += other.decode;
+        self.save += other.save;
+        self.images += other.images;
+    }
 }
 
 impl Timings {

@@ -67,6 +67,7 @@ impl ExecutionTarget {
                 gpu(0).map_or_else(on_processor, |gpu| (on(Target::Gpu), Some(DeviceMemory::of_card(&gpu))))
             }
         };
-        (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))
+        let free = memory.map(|memory| memory.shared_by(setup.memory.shared_by).free);
+        (on, Room::of_budget(&setup.memory, on.target).or(free))
     }
 }

@@ -75,6 +75,17 @@ pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<O
 
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.
 pub fn gpus() -> Result<Gpus> {
+    // Looking at a GPU makes its context the current one of this thread, which may belong to the engine of another GPU.
+    let current = result::ctx::get_current().ok().flatten();
+    let found = all_gpus();
+    if let Some(context) = current {
+        // SAFETY: the context was current on this thread, and primary contexts live as long as the process.
+        unsafe { result::ctx::set_current(context) }.map_err(driver)?;
+    }
+    found
+}
+
+fn all_gpus() -> Result<Gpus> {
     let count = CudaContext::device_count().map_err(driver)?;
     Ok(Gpus {
         gpus: (0..count as usize).map(gpu).collect::<Result<_, _>>().map_err(driver)?,

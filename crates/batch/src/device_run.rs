@@ -1,0 +1,295 @@
+//! One engine of a run: it takes portions of the set until nothing is left.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use kiln_engine::pipeline::{DecodedImage, Latents};
+use kiln_engine::{Engine, Error, Event, Job, LoraUse, Result, Setup, Stage, Timings};
+use kiln_models::ModelFolder;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::events::BatchEvent;
+use super::image_task::{ImageTask, Unsaved};
+use super::overlap_worker::{Decoded, Done, OverlapWorker};
+use super::plan::{BatchOptions, Todo};
+use super::run_state::RunState;
+use super::saver::SaveQueue;
+use super::work_queue::{At, WorkQueue};
+
+/// What the engines of a run share.
+pub(super) struct Common<'s, 'a, 'w> {
+    pub(super) state: &'s Mutex<RunState<'a, 'w>>,
+    pub(super) queue: &'s WorkQueue,
+    /// The models, in the order of the queue.
+    pub(super) models: &'s [Arc<ModelFolder>],
+    pub(super) options: &'s BatchOptions,
+    /// Whether a test has this engine's device lost.
+    pub(super) is_lost: &'s (dyn Fn(usize) -> bool + Sync),
+}
+
+/// The run of one engine.
+pub(super) struct DeviceRun<'s, 'a, 'w> {
+    pub(super) common: &'s Common<'s, 'a, 'w>,
+    /// The number of the engine, and how it runs models.
+    pub(super) number: usize,
+    pub(super) setup: &'s Setup,
+    saving: SaveQueue,
+    /// Encodes and decodes while the engine denoises, from the first image on where that is done.
+    pub(super) worker: Option<OverlapWorker>,
+    /// Images for which the worker had no memory. They are decoded when the engine has its turn.
+    pub(super) undecoded: Vec<ImageTask<Latents>>,
+    /// Images that were taken and are neither saved nor failed.
+    pub(super) held: HashMap<usize, Arc<Job>>,
+    /// The times of all of its models.
+    pub(super) timings: Timings,
+}
+
+impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
+    pub(super) fn new(common: &'s Common<'s, 'a, 'w>, number: usize, setup: &'s Setup, saving: SaveQueue) -> Self {
+        let (worker, undecoded, held) = (None, Vec::new(), HashMap::new());
+        Self { common, number, setup, saving, worker, undecoded, held, timings: Timings::default() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'s, RunState<'a, 'w>> {
+        self.common.state.lock()
+    }
+
+    /// Makes what the queue has for this engine. Whatever ends it ends the others, too.
+    pub(super) fn run(mut self) -> (Result<()>, Timings) {
+        let result = self.run_models();
+        if result.is_err() {
+            self.state().stopping = true;
+            self.common.queue.stop();
+        }
+        (result, self.timings)
+    }
+
+    /// Makes models after models.
+    fn run_models(&mut self) -> Result<()> {
+        let queue = self.common.queue;
+        while let Some((at, _)) = queue.wait_for_next(self.number) {
+            let Some((_, first)) = queue.first(self.number, at) else { continue };
+            let model = &self.common.models[at.model];
+            self.state().tell_model(&model.name())?;
+            let mut engine = match self.load(model, &first) {
+                Ok(engine) => engine,
+                // What holds for every job is the run's error, not theirs.
+                Err(error @ (Error::Interrupted | Error::Device(_))) => return Err(error),
+                Err(error) => {
+                    let orphans = queue.refuse(self.number, at.model, &error.to_string());
+                    if !orphans.is_empty() && self.common.models.len() == 1 {
+                        return Err(error);
+                    }
+                    self.fail_all(orphans)?;
+                    continue;
+                }
+            };
+            let result = self.run_model(&mut engine, at.model);
+            let result = result.and(self.finish_decoding(&mut engine));
+            self.timings += engine.timings();
+            match result {
+                Err(error) if !matches!(error, Error::Interrupted) && !self.is_alive(&engine) => {
+                    return self.lose(&error);
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes images of a model until none of them is left for this engine.
+    fn run_model(&mut self, engine: &mut Engine, model: usize) -> Result<()> {
+        let queue = self.common.queue;
+        let mut current: Option<(At, usize)> = None;
+        loop {
+            let Some((at, left)) = queue.next(self.number) else {
+                // What is being decoded may come back.
+                self.finish_decoding(engine)?;
+                match queue.next(self.number) {
+                    Some((at, _)) if at.model == model => continue,
+                    _ => return Ok(()),
+                }
+            };
+            if at.model != model {
+                return Ok(());
+            }
+            let size = match current {
+                Some((known, size)) if known == at => size,
+                _ => {
+                    let Some((_, first)) = queue.first(self.number, at) else { continue };
+                    let size = self.batch_size(&first, model, left);
+                    if let Err(error) = engine.take_networks(&first, &mut |event| self.event(event)) {
+                        self.refuse_networks(engine, at, error)?;
+                        continue;
+                    }
+                    current = Some((at, size));
+                    size
+                }
+            };
+            let images = queue.take(self.number, at, size);
+            self.held.extend(images.iter().cloned());
+            self.run_portion(engine, &images, size)?;
+        }
+    }
+
+    /// The networks of a group cannot be opened: the next portion of it fails.
+    fn refuse_networks(&mut self, engine: &Engine, at: At, error: Error) -> Result<()> {
+        if matches!(error, Error::Interrupted) {
+            return Err(error);
+        }
+        let images = self.common.queue.take(self.number, at, 1);
+        self.held.extend(images.iter().cloned());
+        images.iter().try_for_each(|(id, _)| self.fail(engine, *id, error.to_string(), error.is_of_device()))
+    }
+
+    /// Loads a model with the first job's LoRAs, or without where they are at fault: then that job will say so.
+    fn load(&mut self, model: &ModelFolder, first: &Job) -> Result<Engine> {
+        let setup = self.setup;
+        let mut load = |loras: &[LoraUse]| {
+            let mut failure = None;
+            let mut watch = |event| match self.event(event) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            };
+            let engine = Engine::load_expecting(model.clone(), setup, first, loras, &mut watch);
+            match failure {
+                Some(error) => Err(error),
+                None => engine,
+            }
+        };
+        match load(&first.loras) {
+            Err(error) if !first.loras.is_empty() && !matches!(error, Error::Interrupted) => load(&[]),
+            other => other,
+        }
+    }
+
+    /// Whether the engine's device still works.
+    fn is_alive(&self, engine: &Engine) -> bool {
+        engine.is_alive() && !(self.common.is_lost)(self.number)
+    }
+
+    /// Leaves everything to the other engines; an error where there is none.
+    fn lose(&mut self, error: &Error) -> Result<()> {
+        let device = self.setup.device;
+        let lost = format!("{device} does not work any more: {error}");
+        let taken = match self.worker.take() {
+            Some(worker) => self.take(worker.finish()),
+            None => Ok(()),
+        };
+        self.undecoded.clear();
+        let held = self.held.drain().collect();
+        match self.common.queue.lose(self.number, held, &lost) {
+            None => Err(Error::Device(lost)),
+            Some(orphans) => {
+                tracing::warn!("{lost}");
+                taken.and(self.state().tell(BatchEvent::Warning(format!("{lost}; the other devices go on"))))?;
+                self.fail_all(orphans)
+            }
+        }
+    }
+
+    /// Takes an event of the engine, and looks what other threads have done.
+    pub(super) fn event(&mut self, event: Event) -> Result<()> {
+        self.look()?;
+        self.pass_on(event)
+    }
+
+    fn pass_on(&mut self, event: Event) -> Result<()> {
+        let name =
+            if self.common.options.setups.len() > 1 { format!("{}: ", self.setup.device) } else { String::new() };
+        let mut state = self.state();
+        match event {
+            Event::Begin(stage) => state.tell(BatchEvent::Begin(stage)),
+            Event::Step { done, total } => state.tell(BatchEvent::Step { done, total }),
+            Event::DecodeAgain { seed, from, to, .. } => state.tell(BatchEvent::Warning(format!(
+                "{name}the image with seed {seed} overflowed {from} in the VAE; it and all that follow are decoded in {to}"
+            ))),
+            Event::Smaller { stage, from, to } => state.tell(BatchEvent::Warning(format!(
+                "{name}no memory for {} with {from}; going on with {to}",
+                stage.doing()
+            ))),
+            Event::Text { .. } => state.tell(BatchEvent::Begin(Stage::Encode)),
+            Event::Enlarge { .. } => state.tell(BatchEvent::Begin(Stage::Upscale)),
+            Event::Preview { .. } | Event::Image(_) => Ok(()),
+        }
+    }
+
+    /// Looks what was decoded and saved.
+    fn look(&mut self) -> Result<()> {
+        let news = self.worker.as_ref().map(OverlapWorker::news).unwrap_or_default();
+        self.take(news)?;
+        self.state().look()
+    }
+
+    /// Takes what the worker has done: all of it, also where the run is to stop.
+    pub(super) fn take(&mut self, news: Vec<Done>) -> Result<()> {
+        let take = |done| match done {
+            Done::Decoded(decoded) => self.take_one(*decoded),
+            Done::Encoded(duration) => {
+                self.timings.encode += duration;
+                Ok(())
+            }
+        };
+        news.into_iter().map(take).fold(Ok(()), Result::and)
+    }
+
+    fn take_one(&mut self, decoded: Decoded) -> Result<()> {
+        let Decoded { task, events } = decoded;
+        let told = events.into_iter().try_for_each(|event| self.pass_on(event));
+        match task {
+            Ok(task) => {
+                self.timings.decode += task.content.decode;
+                self.save(task)?;
+            }
+            Err((task, error)) if error.is_of_device() => {
+                tracing::warn!("decoding while steps run: {error}; it is tried again between them");
+                self.undecoded.push(task);
+            }
+            Err((task, error)) => self.fail_all(vec![(task.id, error.to_string())])?,
+        }
+        told
+    }
+
+    /// Hands an image to the threads that save.
+    pub(super) fn save(&mut self, mut task: ImageTask<DecodedImage>) -> Result<()> {
+        task.seconds.decode = task.content.decode.as_secs_f64();
+        let mut state = self.state();
+        let Todo { task: of_set, path, replace, .. } = &state.todos[task.id];
+        let file = |image| Unsaved { image, key: of_set.key.clone(), path: path.clone(), replace: *replace };
+        let (id, (task, image)) = (task.id, task.with(()));
+        let task = task.with(file(image)).0;
+        drop(state);
+        self.saving.give(task).map_err(|error| self.state().stop(error))?;
+        self.held.remove(&id);
+        state = self.state();
+        state.look()
+    }
+
+    /// An image could not be made here: another engine makes it, where that may help, or it has failed.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is lost: the image stays with this engine then, which gives it back.
+    pub(super) fn fail(&mut self, engine: &Engine, id: usize, error: String, of_device: bool) -> Result<()> {
+        if of_device && !self.is_alive(engine) {
+            return Err(Error::Device(error));
+        }
+        match self.held.remove(&id) {
+            Some(job) if of_device && self.common.queue.pass_on(self.number, (id, job.clone()), &error) => {
+                tracing::warn!("{} cannot make an image, which another device tries: {error}", self.setup.device);
+                Ok(())
+            }
+            _ => self.state().fail(id, &error),
+        }
+    }
+
+    fn fail_all(&mut self, images: Vec<(usize, String)>) -> Result<()> {
+        images.into_iter().try_for_each(|(id, error)| {
+            self.held.remove(&id);
+            self.state().fail(id, &error)
+        })
+    }
+}

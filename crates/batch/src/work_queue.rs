@@ -1,0 +1,347 @@
+//! The pending images of a set, from which the engines of several devices take.
+//!
+//! A device stays with the model that it has loaded, and with a group of images that have all in common but texts and noise,
+//! as long as there are such. The portions become smaller towards the end of a group, so that the devices end together.
+//! What a device could not make goes to another one that has not tried it. A device that was lost is left out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use kiln_engine::Job;
+use parking_lot::{Condvar, Mutex};
+
+/// Batches whose texts are looked at before they are run.
+pub(super) const LOOK_AHEAD: usize = 64;
+
+/// An image by its place in the list of the set's images.
+pub(super) type Image = (usize, Arc<Job>);
+
+/// A group of images of a model, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct At {
+    pub(super) model: usize,
+    pub(super) group: usize,
+}
+
+/// The queue that all devices share.
+pub(super) struct WorkQueue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Images that no device can make any more, with the reason.
+pub(super) type Orphans = Vec<(usize, String)>;
+
+struct State {
+    groups: Vec<(At, VecDeque<Image>)>,
+    devices: Vec<Device>,
+    /// The group of each image that was taken.
+    homes: HashMap<usize, At>,
+    /// The devices that could not make an image, with the last reason.
+    tried: HashMap<usize, (Vec<usize>, String)>,
+    stopped: bool,
+}
+
+#[derive(Default, Clone)]
+struct Device {
+    at: Option<At>,
+    /// Whether it may still give images back.
+    works: bool,
+    is_lost: bool,
+    /// Models that it could not load.
+    refused: Vec<usize>,
+}
+
+impl Device {
+    fn may_load(&self, model: usize) -> bool {
+        !self.is_lost && !self.refused.contains(&model)
+    }
+}
+
+impl WorkQueue {
+    /// The groups of each model, for so many devices. None of the groups is empty.
+    pub(super) fn new(models: Vec<Vec<Vec<Image>>>, devices: usize) -> Self {
+        let mut all = Vec::new();
+        for (model, groups) in models.into_iter().enumerate() {
+            for (group, images) in groups.into_iter().enumerate() {
+                all.push((At { model, group }, images.into()));
+            }
+        }
+        let (homes, tried) = (HashMap::new(), HashMap::new());
+        let devices = vec![Device { works: true, ..Device::default() }; devices];
+        let state = State { groups: all, devices, homes, tried, stopped: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// The group that a device continues with, and how many images of it there are; `None` where there is none at the moment.
+    pub(super) fn next(&self, device: usize) -> Option<(At, usize)> {
+        self.state.lock().next(device)
+    }
+
+    /// The same for a device that holds no image. It waits while others may give images back.
+    pub(super) fn wait_for_next(&self, device: usize) -> Option<(At, usize)> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(next) = state.next(device) {
+                return Some(next);
+            }
+            state.devices[device].works = false;
+            if state.stopped || !state.devices.iter().any(|device| device.works) {
+                self.changed.notify_all();
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// The first image of a group that this device may make.
+    pub(super) fn first(&self, device: usize, at: At) -> Option<Image> {
+        let state = self.state.lock();
+        let (_, images) = state.groups.iter().find(|(known, _)| *known == at)?;
+        images.iter().find(|(id, _)| !state.has_tried(device, *id)).cloned()
+    }
+
+    /// Takes images of a group that run in batches of `n`. Other devices may have taken all.
+    pub(super) fn take(&self, device: usize, at: At, n: usize) -> Vec<Image> {
+        let mut state = self.state.lock();
+        let alive = state.devices.iter().filter(|device| device.may_load(at.model)).count();
+        let State { groups, tried, homes, .. } = &mut *state;
+        let Some((_, images)) = groups.iter_mut().find(|(known, _)| *known == at) else { return Vec::new() };
+        let most = portion(images.len(), n, alive);
+        let is_its = |id: &usize| tried.get(id).is_none_or(|(tried, _)| !tried.contains(&device));
+        let mut taken = Vec::with_capacity(most);
+        let mut rest = VecDeque::new();
+        while let Some(image) = images.pop_front() {
+            if taken.len() < most && is_its(&image.0) {
+                homes.insert(image.0, at);
+                taken.push(image);
+                if taken.len() == most {
+                    break;
+                }
+            } else {
+                rest.push_back(image);
+            }
+        }
+        rest.extend(images.drain(..));
+        *images = rest;
+        taken
+    }
+
+    /// Returns an image that a device could not make. False where no other device may make it either: then it has failed.
+    pub(super) fn pass_on(&self, device: usize, image: Image, error: &str) -> bool {
+        let mut state = self.state.lock();
+        let (tried, last) = state.tried.entry(image.0).or_default();
+        tried.push(device);
+        *last = error.into();
+        let is_left = state.homes.get(&image.0).is_some_and(|at| state.is_left(at.model, image.0));
+        if is_left {
+            state.put_back(image);
+            self.changed.notify_all();
+        }
+        is_left
+    }
+
+    /// Says that a device cannot load a model, and returns those images of the model that no device can make any more.
+    pub(super) fn refuse(&self, device: usize, model: usize, error: &str) -> Orphans {
+        let mut state = self.state.lock();
+        (state.devices[device].at, state.devices[device].works) = (None, true);
+        state.devices[device].refused.push(model);
+        let orphans = state.take_orphans(error);
+        self.changed.notify_all();
+        orphans
+    }
+
+    /// Says that a device was lost while it held `images`: they go to the others. Returns what none of them can make. `None` where
+    /// no device is left; the images stay pending then.
+    pub(super) fn lose(&self, device: usize, images: Vec<Image>, error: &str) -> Option<Orphans> {
+        let mut state = self.state.lock();
+        let lost = &mut state.devices[device];
+        (lost.is_lost, lost.works, lost.at) = (true, false, None);
+        images.into_iter().for_each(|image| state.put_back(image));
+        self.changed.notify_all();
+        if state.devices.iter().all(|device| device.is_lost) { None } else { Some(state.take_orphans(error)) }
+    }
+
+    /// Ends the run: no device gets anything more.
+    pub(super) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn has_tried(&self, device: usize, id: usize) -> bool {
+        self.tried.get(&id).is_some_and(|(tried, _)| tried.contains(&device))
+    }
+
+    /// Whether a device is left that may make an image of this model.
+    fn is_left(&self, model: usize, id: usize) -> bool {
+        let mut devices = self.devices.iter().enumerate();
+        devices.any(|(i, device)| device.may_load(model) && !self.has_tried(i, id))
+    }
+
+    /// Chooses a group: the device's own, one of its model, or one of the model at which the fewest devices are.
+    fn next(&mut self, device: usize) -> Option<(At, usize)> {
+        if self.stopped {
+            return None;
+        }
+        let own = self.devices[device].at;
+        let at_model = |model| self.devices.iter().filter(|one| one.at.is_some_and(|at| at.model == model)).count();
+        let at_group = |group| self.devices.iter().filter(|one| one.at == Some(group)).count();
+        let may_run = |at: At, images: &VecDeque<Image>| {
+            self.devices[device].may_load(at.model) && images.iter().any(|(id, _)| !self.has_tried(device, *id))
+        };
+        let open = self.groups.iter().filter(|(at, images)| may_run(*at, images));
+        let (at, images) = open.min_by_key(|(at, _)| {
+            let is_own = own == Some(*at);
+            let is_of_model = own.is_some_and(|own| own.model == at.model);
+            (!is_own, !is_of_model, at_model(at.model), at_group(*at), *at)
+        })?;
+        let next = (*at, images.len());
+        (self.devices[device].at, self.devices[device].works) = (Some(next.0), true);
+        Some(next)
+    }
+
+    fn put_back(&mut self, image: Image) {
+        let home = self.homes.get(&image.0).copied();
+        if let Some((_, images)) = self.groups.iter_mut().find(|(at, _)| Some(*at) == home) {
+            images.push_front(image);
+        }
+    }
+
+    /// Takes the waiting images that no device can make. `error` is the reason for those that none has tried.
+    fn take_orphans(&mut self, error: &str) -> Orphans {
+        let mut orphans = Orphans::new();
+        let mut groups = std::mem::take(&mut self.groups);
+        for (at, images) in &mut groups {
+            let (left, lost): (VecDeque<Image>, VecDeque<Image>) =
+                images.drain(..).partition(|(id, _)| self.is_left(at.model, *id));
+            *images = left;
+            for (id, _) in lost {
+                let known = self.tried.get(&id).map(|(_, error)| error.clone());
+                orphans.push((id, known.unwrap_or_else(|| error.into())));
+            }
+        }
+        self.groups = groups;
+        orphans
+    }
+}
+
+/// How many of `left` images a device takes at once, where `devices` take from them in batches of `n`. One device takes as
+/// many as are looked ahead. Several take half of their share, in whole batches while that lasts, and at least half a batch.
+fn portion(left: usize, n: usize, devices: usize) -> usize {
+    let n = n.max(1);
+    if devices <= 1 {
+        return left.min(LOOK_AHEAD.saturating_mul(n));
+    }
+    let share = left / (2 * devices);
+    let last = || left.div_ceil(devices).clamp(n.div_ceil(2), n);
+    let wanted = if share > n { (share - share % n).min(LOOK_AHEAD.saturating_mul(n)) } else { last() };
+    wanted.min(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_engine::{ModelFolder, Request};
+
+    use super::*;
+
+    fn queue(groups: &[&[usize]], devices: usize) -> WorkQueue {
+        let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
+        let request = Request { prompt: "a".into(), width: Some(64), height: Some(64), ..Request::default() };
+        let job = Arc::new(request.resolve(&model).unwrap());
+        let mut id = 0;
+        let mut images = |n: usize| -> Vec<Image> {
+            let first = id;
+            id += n;
+            (first..id).map(|id| (id, job.clone())).collect()
+        };
+        let models = groups.iter().map(|sizes| sizes.iter().map(|&n| images(n)).collect()).collect();
+        WorkQueue::new(models, devices)
+    }
+
+    fn at(model: usize, group: usize) -> At {
+        At { model, group }
+    }
+
+    #[test]
+    fn devices_stay_with_their_models_and_help_others_at_the_end() {
+        let queue = queue(&[&[4, 2], &[3]], 2);
+        assert_eq!((queue.next(0), queue.next(1)), (Some((at(0, 0), 4)), Some((at(1, 0), 3))));
+        assert_eq!(queue.take(1, at(1, 0), 9).len(), 3);
+        assert_eq!(queue.next(1), Some((at(0, 1), 2)), "the group of the other model where no one is");
+        assert_eq!(queue.take(1, at(0, 1), 9).len(), 2);
+        assert_eq!(queue.next(1), Some((at(0, 0), 4)));
+        assert_eq!(queue.take(0, at(0, 0), 1).len(), 1);
+    }
+
+    #[test]
+    fn portions_shrink_towards_the_end() {
+        assert_eq!([1000, 100, 32, 10, 8, 5, 1].map(|left| portion(left, 8, 2)), [248, 24, 8, 5, 4, 4, 1]);
+        assert_eq!([1000, 5].map(|left| portion(left, 8, 1)), [512, 5]);
+        for (n, devices) in [(1, 2), (3, 4), (8, 3)] {
+            let mut left = 500;
+            while left > 0 {
+                let taken = portion(left, n, devices);
+                assert!(taken > 0 && taken <= left, "{taken} of {left}");
+                left -= taken;
+            }
+        }
+    }
+
+    #[test]
+    fn images_go_to_devices_that_have_not_tried_them() {
+        let queue = queue(&[&[2]], 2);
+        queue.next(0).unwrap();
+        let mut taken = queue.take(0, at(0, 0), 1);
+        taken.extend(queue.take(0, at(0, 0), 1));
+        let [first, second] = &taken[..] else { panic!("{}", taken.len()) };
+        assert!(queue.pass_on(0, first.clone(), "no room"));
+        assert_eq!(queue.next(0), None, "it has tried that one");
+        queue.next(1).unwrap();
+        assert_eq!(queue.take(1, at(0, 0), 4).len(), 1);
+        assert!(!queue.pass_on(1, first.clone(), "no room"), "no one is left");
+        assert!(queue.pass_on(0, second.clone(), "no room"));
+        assert_eq!(queue.lose(1, Vec::new(), "lost"), Some(vec![(second.0, "no room".into())]));
+    }
+
+    #[test]
+    fn a_lost_device_leaves_its_images_to_the_others() {
+        let queue = queue(&[&[3]], 2);
+        queue.next(0).unwrap();
+        let held = queue.take(0, at(0, 0), 2);
+        assert_eq!(queue.lose(0, held, "lost"), Some(Vec::new()));
+        assert_eq!((queue.next(0), queue.next(1)), (None, Some((at(0, 0), 3))));
+        let held = queue.take(1, at(0, 0), 9);
+        assert_eq!((held.len(), queue.lose(1, held, "lost")), (3, None), "no device is left");
+    }
+
+    #[test]
+    fn a_model_that_no_device_can_load_fails() {
+        let queue = queue(&[&[2], &[1]], 2);
+        queue.next(0).unwrap();
+        queue.next(1).unwrap();
+        assert_eq!(queue.refuse(0, 0, "damaged"), []);
+        let orphans = queue.refuse(1, 0, "damaged");
+        assert_eq!(orphans, [(0, "damaged".into()), (1, "damaged".into())]);
+        assert_eq!(queue.next(0), Some((at(1, 0), 1)));
+    }
+
+    #[test]
+    fn a_device_waits_for_what_others_give_back() {
+        let queue = queue(&[&[1]], 2);
+        queue.next(0).unwrap();
+        let held = queue.take(0, at(0, 0), 1);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.wait_for_next(1));
+            assert!(queue.pass_on(0, held[0].clone(), "no room"));
+            assert_eq!(waits.join().unwrap(), Some((at(0, 0), 1)));
+        });
+        assert_eq!(queue.take(1, at(0, 0), 1).len(), 1);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.wait_for_next(0));
+            assert_eq!(queue.wait_for_next(1), None);
+            assert_eq!(waits.join().unwrap(), None);
+        });
+    }
+}

@@ -1,0 +1,167 @@
+//! The devices of one run: an engine on each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kiln_ops::device::gpus;
+
+use crate::error::{Error, Result};
+use crate::setup::{DeviceChoice, Setup};
+
+/// The devices of a run, as a user names them: one, several, or all GPUs of the machine.
+///
+/// The CPU may occur several times: its threads are then divided among the engines. A GPU occurs once, since it runs one
+/// engine's work at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceList(Named);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Named {
+    /// All GPUs; the CPU where there is none.
+    All,
+    /// At least one.
+    These(Vec<DeviceChoice>),
+}
+
+impl Default for DeviceList {
+    fn default() -> Self {
+        Self::from(DeviceChoice::Auto)
+    }
+}
+
+impl From<DeviceChoice> for DeviceList {
+    fn from(device: DeviceChoice) -> Self {
+        Self(Named::These(vec![device]))
+    }
+}
+
+impl FromStr for DeviceList {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        const EXPECTED: &str = "expected auto, cpu, cuda, cuda:N, all, or a list as in cuda:0,cuda:1";
+        if text == "all" {
+            return Ok(Self(Named::All));
+        }
+        let devices = text.split(',').map(str::parse).collect::<std::result::Result<Vec<DeviceChoice>, _>>();
+        let devices = devices.map_err(|_| EXPECTED.to_string())?;
+        for (i, device) in devices.iter().enumerate() {
+            match device {
+                DeviceChoice::Auto if devices.len() > 1 => {
+                    return Err(format!("{EXPECTED}; auto is one device, which a list names itself"));
+                }
+                DeviceChoice::Cuda(number) if devices[..i].contains(device) => {
+                    return Err(format!("cuda:{number} is named twice, expected each GPU once"));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self(Named::These(devices)))
+    }
+}
+
+impl fmt::Display for DeviceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Named::All => f.write_str("all"),
+            Named::These(devices) => {
+                let names: Vec<String> = devices.iter().map(DeviceChoice::to_string).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+impl DeviceList {
+    /// The device of a run with one engine; `None` where several are named.
+    pub fn one(&self) -> Option<DeviceChoice> {
+        match &self.0 {
+            Named::These(devices) if devices.len() == 1 => devices.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether any of the devices may be a GPU.
+    pub fn may_be_gpu(&self) -> bool {
+        match &self.0 {
+            Named::All => true,
+            Named::These(devices) => devices.iter().any(|device| *device != DeviceChoice::Cpu),
+        }
+    }
+
+    /// The setups of the engines, one for each device, which differ from `setup` in the device alone where there is one.
+    /// Engines on the CPU share its threads (`setup.threads`, or those of the process) and its memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where all GPUs are asked for and CUDA cannot list them.
+    pub fn setups(&self, setup: &Setup) -> Result<Vec<Setup>> {
+        let devices = match &self.0 {
+            Named::These(devices) => devices.clone(),
+            Named::All => match gpus() {
+                Ok(found) if !found.gpus.is_empty() => {
+                    found.gpus.iter().map(|gpu| DeviceChoice::Cuda(gpu.ordinal)).collect()
+                }
+                Ok(_) | Err(kiln_ops::Error::NoCuda) => {
+                    tracing::info!("running on the CPU: no GPU was found");
+                    vec![DeviceChoice::Cpu]
+                }
+                Err(error) => return Err(Error::Device(format!("`device` all: {error}"))),
+            },
+        };
+        let on_cpu = devices.iter().filter(|device| **device == DeviceChoice::Cpu).count();
+        let mut number = 0;
+        let of_device = |device: DeviceChoice| {
+            let mut setup = Setup { device, ..setup.clone() };
+            if device == DeviceChoice::Cpu && on_cpu > 1 {
+                let all = setup.threads.unwrap_or_else(rayon::current_num_threads);
+                setup.threads = Some(part(all, number, on_cpu));
+                setup.memory.shared_by = on_cpu;
+                number += 1;
+            }
+            setup
+        };
+        Ok(devices.into_iter().map(of_device).collect())
+    }
+}
+
+/// Part `i` of `n` parts of `all` threads that differ by at most one; at least one thread.
+fn part(all: usize, i: usize, n: usize) -> usize {
+    (all / n + usize::from(i < all % n)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setups(list: &str, threads: usize) -> Vec<(DeviceChoice, Option<usize>, usize)> {
+        let setup = Setup { threads: Some(threads), ..Setup::default() };
+        let setups = list.parse::<DeviceList>().unwrap().setups(&setup).unwrap();
+        setups.into_iter().map(|setup| (setup.device, setup.threads, setup.memory.shared_by)).collect()
+    }
+
+    #[test]
+    fn engines_on_the_cpu_share_its_threads() {
+        use DeviceChoice::{Cpu, Cuda};
+        assert_eq!(setups("cpu", 5), [(Cpu, Some(5), 1)]);
+        assert_eq!(setups("cpu,cpu", 5), [(Cpu, Some(3), 2), (Cpu, Some(2), 2)]);
+        assert_eq!(setups("cpu,cpu,cpu", 2), [(Cpu, Some(1), 3); 3]);
+        assert_eq!(setups("cuda:1,cpu", 5), [(Cuda(1), Some(5), 1), (Cpu, Some(5), 1)]);
+        let process = DeviceList::default().setups(&Setup::default()).unwrap();
+        assert_eq!(process, [Setup::default()]);
+    }
+
+    #[test]
+    fn lists_are_read_and_shown() {
+        let list = |text: &str| text.parse::<DeviceList>();
+        for text in ["auto", "cpu", "cuda:0,cuda:1", "cuda:3,cpu,cpu", "all"] {
+            assert_eq!(list(text).unwrap().to_string(), text);
+        }
+        assert_eq!((list("cuda").unwrap().one(), list("cpu,cpu").unwrap().one()), (Some(DeviceChoice::Cuda(0)), None));
+        assert!(list("all").unwrap().may_be_gpu() && !list("cpu,cpu").unwrap().may_be_gpu());
+        assert!(list("cuda,cuda:0").unwrap_err().contains("cuda:0 is named twice"));
+        assert!(list("auto,cpu").unwrap_err().contains("auto is one device"));
+        for text in ["", "cpu,", "gpu", "cuda:x", "all,cpu"] {
+            assert!(list(text).unwrap_err().starts_with("expected auto, cpu, cuda"), "{text}");
+        }
+    }
+}
