@@ -15,8 +15,7 @@ from diffusers import (
 )
 from diffusers.image_processor import IPAdapterMaskProcessor
 from PIL import Image
-from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers import CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from common import FIXTURES, MODELS, load_json, load_text, make_sampler, randn, save_json_rows, save_safetensors
 from control import CONTROL_SIZE, control_image, control_net, values
@@ -177,7 +176,7 @@ def run_case(kind, case, image, embeds):
     pipe.set_progress_bar_config(disable=True)
     pipe.register_modules(
         image_encoder=vision(),
-        feature_extractor=CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}),
+        feature_extractor=CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}),
     )
     states = [adapter(pipe.unet, number, row[0]) for number, row in enumerate(case["adapters"])]
     for state in states:
@@ -225,7 +224,7 @@ def run_case(kind, case, image, embeds):
 def main():
     """Write features and cases."""
     image = control_image(*IMAGE_SIZE)
-    pixels = CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})(
+    pixels = CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})(
         image, return_tensors="pt"
     ).pixel_values
     found = vision()(pixels, output_hidden_states=True)

@@ -389,8 +389,7 @@ fn settings_make_the_image_again() {
     assert!(!images[0].settings.contains(&files.0.path().display().to_string()));
 }
 
-/// The IP-Adapter that comes with Kiln: its encoder's features, and from diffusers' features the final latents that diffusers
-/// computed. The pixels there were torchvision's, of which one in 250 differs by a level from Pillow's.
+/// The IP-Adapter that comes with Kiln: its encoder's features of an image, and the final latents that diffusers computed.
 #[test]
 #[ignore = "needs ../shared/models"]
 fn shared_data_the_emoji_ip_adapter_gives_diffusers_latents() {
@@ -417,7 +416,8 @@ fn shared_data_the_emoji_ip_adapter_gives_diffusers_latents() {
             BOUND,
         );
         let adapter = IpAdapterUse {
-            embeds: Some(file(".safetensors")),
+            image: Some(file("-reference.png").into()),
+            encoder: Some(folder.clone()),
             weight,
             ..IpAdapterUse::new(models.join("emoji-ip-adapter/emoji-ip-adapter.safetensors"))
         };

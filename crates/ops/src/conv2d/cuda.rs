@@ -108,7 +108,7 @@ fn conv2d(
     let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
     let image_bias = image_bias.map(|image_bias| operand(&image_bias.flatten_all()?)).transpose()?; // (c_out)
     let bias = match (bias.map(operand).transpose()?, image_bias) {
-        (Some(bias), Some(image_bias)) => Some((bias + image_bias)?),
+        (Some(bias), Some(image_bias)) => Some(crate::arithmetic(crate::Arithmetic::Add, &bias, &image_bias)?),
         (bias, image_bias) => bias.or(image_bias),
     };
     let (input, kernel) = (operand(x)?, operand(weight.tensor())?);
