@@ -27,9 +27,9 @@ use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::overlap::OverlappedNetworks;
+use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, run_batch};
 use crate::pipeline::shared_texts::{SharedTexts, TextStore};
-use crate::pipeline::step::RecordedStep;
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{BatchTexts, Shape};
 use crate::pipeline::trace::TraceFile;
@@ -178,7 +178,8 @@ impl Engine {
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
-        let (recorded, timings, trace) = (RecordedStep::default(), Timings::default(), None);
+        let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
+        let (recorded, timings, trace) = (RecordedStep::with_budget(budget), Timings::default(), None);
         let mut engine = Self {
             model,
             device,
@@ -295,7 +296,7 @@ impl Engine {
         let result = self.loras.set(&all, &networks(&self.unet_component, &text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
-            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.recorded.clear(); // it reads the weights where they were
         }
         text.set_loras(self.loras.files(), changed.text);
         drop(text);
@@ -311,7 +312,7 @@ impl Engine {
     /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
         if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
-            self.recorded = RecordedStep::default(); // it has the networks that were open in it
+            self.recorded.clear(); // it has the networks that were open in it
             self.memory_manager.set_controls(&self.controls.configs());
             self.origin.start_controls(controls);
         }
@@ -453,7 +454,7 @@ impl Engine {
 
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
-        self.recorded = RecordedStep::default();
+        self.recorded.clear();
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
         self.controls.leave();
@@ -494,7 +495,7 @@ impl Engine {
             refiner.leave();
         }
         if stage != Stage::Denoise {
-            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.recorded.clear(); // it reads the weights where they were
             self.unet_component.leave();
             self.controls.leave();
         }

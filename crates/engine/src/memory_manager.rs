@@ -258,6 +258,11 @@ impl MemoryManager {
         Room::of_budget(&self.options, self.on.target).map(|room| room.bytes)
     }
 
+    /// The bytes that inputs of recorded steps may take besides those of the last one.
+    pub(crate) fn recorded_inputs(&self) -> usize {
+        self.room().map_or(0, |room| room.bytes / 20)
+    }
+
     /// The bytes available to a run: those of the budget, else the free memory.
     fn room(&self) -> Option<Room> {
         Room::of_budget(&self.options, self.on.target).or(self.memory.map(|memory| memory.free))

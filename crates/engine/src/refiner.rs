@@ -11,7 +11,7 @@ use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::step::RecordedStep;
+use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::BatchTexts;
 use crate::plan::Workload;
@@ -71,7 +71,7 @@ impl RefinerNetworks {
         let result = applied.set(loras, &networks(&self.component, &self.text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
-            self.recorded = RecordedStep::default(); // it reads the weights where they were
+            self.recorded.clear(); // it reads the weights where they were
         }
         self.text.set_loras(applied.files(), changed.text);
         result.map(drop)
@@ -95,7 +95,7 @@ impl RefinerNetworks {
 
     /// Frees the denoiser's memory.
     pub(crate) fn leave(&mut self) {
-        self.recorded = RecordedStep::default(); // it reads the weights where they were
+        self.recorded.clear(); // it reads the weights where they were
         self.component.leave();
     }
 

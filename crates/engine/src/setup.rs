@@ -104,6 +104,9 @@ pub struct Setup {
     pub prompt_cache: Option<usize>,
     /// Whether a set's prompts are encoded and its images decoded in parallel with the steps of others.
     pub beside: Overlap,
+    /// Whether a GPU keeps the recorded steps of several batch sizes, with inputs of up to a twentieth of the available memory:
+    /// for batches that change from step to step. Otherwise it keeps the last one.
+    pub keeps_recorded_steps: bool,
     /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
     pub cache_dir: Option<PathBuf>,
 }

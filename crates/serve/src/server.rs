@@ -10,7 +10,7 @@ use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use kiln_engine::TextStore;
+use kiln_engine::{Setup, TextStore};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -80,7 +80,8 @@ impl Server {
             max_delay: options.max_delay,
             texts,
             queue: options.limits.queue,
-            setup: options.setup.clone(),
+            // Images join and leave between steps.
+            setup: Setup { keeps_recorded_steps: true, ..options.setup.clone() },
         };
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
         let jobs = Jobs::new(options.keep);

@@ -4,29 +4,22 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::TensorLike;
-use kiln_ops::graph::{Graph, Prepared, is_recordable, prepare};
+use kiln_ops::graph::is_recordable;
 use kiln_ops::trace::{Trace, record};
 use kiln_unet::Conditioning;
 
 use crate::error::Result;
 use crate::pipeline::denoiser::{Denoiser, Forward};
-
-/// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the
-/// second one is recorded.
-pub const RUNS_UNTIL_RECORDED: usize = 2;
-
-/// Replays before a step is traced. They keep the GPU busy while the host launches one step operator by operator, which
-/// takes the host longer than the GPU needs for the step. Otherwise the trace would show a GPU that waits.
-const REPLAYS_AHEAD: usize = 4;
+use crate::pipeline::recorded::RecordedStep;
 
 /// The guided step of a batch: a denoiser's prediction under one set of conditions and one guidance.
 pub struct GuidedStep {
-    constants: Constants,
+    pub(super) constants: Constants,
     /// Tells these constants from all others: a recorded step that holds this has their values.
-    version: Arc<()>,
-    dtype: DType,
+    pub(super) version: Arc<()>,
+    pub(super) dtype: DType,
     /// Whether it is the second call of self-attention guidance.
-    is_degraded: bool,
+    pub(super) is_degraded: bool,
 }
 
 /// The inputs of a step that stay the same from step to step.
@@ -38,44 +31,6 @@ pub(crate) struct Constants<T = Tensor> {
     /// The weight of each conditional part of an image, `(k n, c, h, w)` in f32, where an image has several parts or one of
     /// another weight than 1. A value for each element: candle sends strides to the GPU, which cannot be recorded.
     pub(crate) weights: Option<T>,
-}
-
-/// All inputs of a step besides the weights.
-struct Inputs {
-    /// `(n, c, h, w)` in f32.
-    latents: Tensor,
-    /// `(1)` or `(n)` in f32.
-    timestep: Tensor,
-    constants: Constants,
-}
-
-/// The step of one size and one set of weights as it was recorded on a GPU. Another size takes its place.
-#[derive(Default)]
-pub struct RecordedStep {
-    whole: Option<Recorded>,
-    /// The step that uses a feature which the other one has stored.
-    shortcut: Option<Recorded>,
-    /// The step of self-attention guidance.
-    degraded: Option<Recorded>,
-}
-
-struct Recorded {
-    /// The tensors that the recorded launches read.
-    inputs: Inputs,
-    /// Whose constants the inputs have.
-    version: Arc<()>,
-    /// `(n, c, h, w)` in f32, or `(k n, c, h, w)` where the step gives `k` predictions.
-    output: Tensor,
-    dtype: DType,
-    state: State,
-}
-
-enum State {
-    /// Ran once, with all that libraries make on their first use.
-    Warm(Prepared),
-    Replayed(Graph),
-    /// Something in it cannot be recorded.
-    Eager,
 }
 
 impl GuidedStep {
@@ -135,116 +90,16 @@ impl GuidedStep {
         };
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
         let recordable = is_recordable(device) && !denoiser.is_streamed();
-        let hooks = &self.constants.conditioning.hooks;
-        let place = recorded.map(|recorded| match (hooks.is_shortcut(), self.is_degraded) {
-            (_, true) => &mut recorded.degraded,
-            (true, _) => &mut recorded.shortcut,
-            _ => &mut recorded.whole,
-        });
-        let Some(place) = place.filter(|_| recordable) else {
-            let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
-            return trace_into(trace, device, run);
-        };
-        let fits = |recorded: &Recorded| {
-            recorded.dtype == self.dtype
-                && recorded.inputs.latents.dims() == latents.dims()
-                && recorded.inputs.timestep.dims() == timestep.dims()
-                && recorded.inputs.constants.same_shapes(&self.constants)
-        };
-        let recorded = match place.take().filter(fits) {
-            Some(mut recorded) => {
-                if let (true, Some(to), Some(from)) = (hooks.is_shortcut(), recorded.feature(), hooks.feature()) {
-                    to.slice_set(from, 0, 0)?;
-                }
-                recorded.inputs.latents.slice_set(&latents, 0, 0)?;
-                recorded.inputs.timestep.slice_set(&timestep, 0, 0)?;
-                if !Arc::ptr_eq(&recorded.version, &self.version) {
-                    recorded.inputs.constants.write(&self.constants)?;
-                    recorded.version = self.version.clone();
-                }
-                recorded.step(denoiser, device, trace)?;
-                recorded
+        match recorded.filter(|_| recordable) {
+            Some(recorded) => {
+                let inputs = [&latents, &timestep];
+                recorded.run(self, inputs, denoiser, trace)
             }
             None => {
-                // Copies, so that nobody else writes to them or frees them.
-                let constants = self.constants.copy()?;
-                let (latents, timestep) = (latents.force_contiguous()?, timestep.force_contiguous()?);
-                let inputs = Inputs { latents, timestep, constants };
-                // As it will be recorded: with the same requests for memory.
-                let predictions = inputs.constants.predictions(inputs.latents.dim(0)?);
-                let output = Tensor::cat(&vec![&inputs.latents; predictions], 0)?.zeros_like()?;
-                let eager = || inputs.run(denoiser, self.dtype, Some(&output)).map(drop);
-                let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
-                result?;
-                let (state, version) = (State::Warm(prepared), self.version.clone());
-                Recorded { inputs, version, output, dtype: self.dtype, state }
+                let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
+                trace_into(trace, device, run)
             }
-        };
-        if let (false, Some(from), Some(to)) = (hooks.is_shortcut(), recorded.feature(), hooks.feature()) {
-            to.slice_set(from, 0, 0)?;
         }
-        if let (Some(from), Some(to)) = (recorded.map(), hooks.map.as_ref()) {
-            to.map.slice_set(from, 0, 0)?;
-        }
-        let output = recorded.output.force_contiguous()?;
-        *place = Some(recorded);
-        Ok(output)
-    }
-}
-
-impl RecordedStep {
-    /// Does `run`, which has nothing to do with the step, with the step's memory, which nothing else uses between two
-    /// steps. `run` frees what it allocates on the GPU.
-    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
-        match &self.whole {
-            Some(Recorded { state: State::Replayed(graph), .. }) => graph.with_arena(run),
-            _ => run(),
-        }
-    }
-}
-
-impl Recorded {
-    /// The attention that tokens get, in memory of its own.
-    fn map(&self) -> Option<&Tensor> {
-        self.inputs.constants.conditioning.hooks.map.as_ref().map(|map| &map.map)
-    }
-
-    /// The feature that it stores or uses, in memory of its own.
-    fn feature(&self) -> Option<&Tensor> {
-        self.inputs.constants.conditioning.hooks.feature()
-    }
-
-    /// Runs the step into `output`, recorded where that is possible and no trace is asked for.
-    fn step(&mut self, denoiser: &dyn Denoiser, device: &Device, trace: Option<&mut Trace>) -> Result<()> {
-        let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
-        if let State::Warm(prepared) = &self.state {
-            self.state = match Graph::record(device, prepared, eager) {
-                Ok(graph) => {
-                    tracing::info!(bytes = graph.bytes(), "recorded a step");
-                    State::Replayed(graph)
-                }
-                Err(error) => {
-                    tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
-                    State::Eager
-                }
-            };
-        }
-        match (&mut self.state, trace) {
-            (State::Replayed(graph), None) => Ok(graph.replay()?),
-            (State::Replayed(graph), trace) => {
-                for _ in 0..REPLAYS_AHEAD {
-                    graph.replay()?;
-                }
-                trace_into(trace, device, eager)
-            }
-            (State::Warm(_) | State::Eager, trace) => trace_into(trace, device, eager),
-        }
-    }
-}
-
-impl Inputs {
-    fn run(&self, denoiser: &dyn Denoiser, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
-        guided_step(denoiser, &self.latents, &self.timestep, &self.constants, dtype, out)
     }
 }
 
@@ -257,18 +112,18 @@ impl Constants {
 
     /// How many predictions the step gives for each of `n` images: all where no strength joins them. Parts that are combined
     /// are one.
-    fn predictions(&self, n: usize) -> usize {
+    pub(super) fn predictions(&self, n: usize) -> usize {
         let perturbed = self.perturbed(n);
         if self.cfg_scale.is_some() { 1 } else { (self.copies(n) - perturbed).min(2) + perturbed.min(1) }
     }
 
     /// All tensors, in one order.
-    fn tensors(&self) -> Vec<&Tensor> {
+    pub(super) fn tensors(&self) -> Vec<&Tensor> {
         self.conditioning.tensors().into_iter().chain(&self.cfg_scale).chain(&self.weights).collect()
     }
 
     /// Whether a step that was recorded with these constants can be replayed with the values of `other`.
-    fn same_shapes(&self, other: &Self) -> bool {
+    pub(super) fn same_shapes(&self, other: &Self) -> bool {
         let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
         let kinds = |all: &Self| [all.cfg_scale.is_some(), all.weights.is_some()];
         kinds(self) == kinds(other)
@@ -277,14 +132,14 @@ impl Constants {
     }
 
     /// Writes the values of `other`, which has the same shapes.
-    fn write(&self, other: &Self) -> Result<()> {
+    pub(super) fn write(&self, other: &Self) -> Result<()> {
         for (to, from) in self.tensors().into_iter().zip(other.tensors()) {
             to.slice_set(&kiln_ops::contiguous(from)?, 0, 0)?;
         }
         Ok(())
     }
 
-    fn copy(&self) -> Result<Self> {
+    pub(super) fn copy(&self) -> Result<Self> {
         let conditioning = self.conditioning.copy()?;
         let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
         let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
@@ -306,7 +161,7 @@ impl<T: TensorLike> Constants<T> {
 }
 
 /// Does `run`, and writes to `trace`, where there is one, how long its operators took.
-fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let Some(trace) = trace else { return run() };
     let result;
     (result, *trace) = record(device, run)?;

@@ -50,12 +50,19 @@ pub fn trace_allocations<T>(run: impl FnOnce() -> T) -> (T, AllocationTrace) {
     (result, recorded)
 }
 
-/// A block of a GPU's pool for a recorded step.
+/// A block of a GPU's pool for a recorded step, which several steps may share: only one of them runs at a time.
 #[derive(Debug)]
 pub struct Scratch {
-    block: Arc<Mutex<Block>>,
+    memory: Arc<Memory>,
     plan: Arc<ScratchPlan>,
+}
+
+/// The memory of a block. It is freed with the last step that uses it.
+#[derive(Debug)]
+struct Memory {
+    block: Arc<Mutex<Block>>,
     base: CUdeviceptr,
+    bytes: usize,
     stream: Arc<CudaStream>,
 }
 
@@ -85,13 +92,19 @@ impl Scratch {
         let mut blocks = BLOCKS.lock();
         blocks.push(block.clone());
         COUNT.store(blocks.len(), Ordering::SeqCst);
-        Ok(Self { block, plan: Arc::new(plan), base, stream: stream.clone() })
+        let memory = Memory { block, base, bytes, stream: stream.clone() };
+        Ok(Self { memory: Arc::new(memory), plan: Arc::new(plan) })
+    }
+
+    /// The same block for another step on the same stream; `None` where `plan` needs a larger one.
+    pub fn share(&self, plan: ScratchPlan) -> Option<Self> {
+        (plan.bytes <= self.memory.bytes).then(|| Self { memory: self.memory.clone(), plan: Arc::new(plan) })
     }
 
     /// Calls `run`, whose allocations on this thread get their planned addresses. The second result says which
     /// allocation differed from the plan, or that some memory was not freed at the end.
     pub fn record<T>(&self, run: impl FnOnce() -> T) -> (T, Option<String>) {
-        let (block, plan) = (self.block.clone(), self.plan.clone());
+        let (block, plan) = (self.memory.block.clone(), self.plan.clone());
         let (result, scope) = within(Scope::Record { block, plan, next: 0, problem: None }, run);
         let problem = match scope {
             Scope::Record { problem, .. } => problem,
@@ -105,25 +118,25 @@ impl Scratch {
     /// Weights are not served from it, since they outlive the call. [`Scratch::is_idle`] says whether everything has
     /// been freed.
     pub fn with_arena<T>(&self, run: impl FnOnce() -> T) -> T {
-        let stream = self.stream.cu_stream() as usize;
-        within(Scope::Arena { block: self.block.clone(), stream }, run).0
+        let stream = self.memory.stream.cu_stream() as usize;
+        within(Scope::Arena { block: self.memory.block.clone(), stream }, run).0
     }
 
     /// Whether nothing of the block is in use. Only then may the recorded step be replayed.
     pub fn is_idle(&self) -> bool {
-        locked(&self.block).is_idle()
+        locked(&self.memory.block).is_idle()
     }
 
-    /// The size of the block in bytes.
+    /// The bytes of the block that the step uses.
     pub fn bytes(&self) -> usize {
         self.plan.bytes
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Memory {
     fn drop(&mut self) {
         // A tensor that still lies in the block would lose its memory. Then the block is leaked.
-        if !self.is_idle() {
+        if !locked(&self.block).is_idle() {
             return;
         }
         let mut blocks = BLOCKS.lock();

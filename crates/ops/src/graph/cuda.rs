@@ -59,7 +59,8 @@ fn with_cached_copies<T>(device: &Device, run: impl FnOnce() -> T) -> T {
 impl Graph {
     /// Captures the work that `run` submits to the GPU, without executing it. The same work, with the same allocations
     /// in the same order, has been run once by [`prepare`]. Tensors from outside must outlive the graph. Tensors that
-    /// `run` makes must be dropped at its end.
+    /// `run` makes must be dropped at its end. The block is that of one of `others`, graphs of the same device that do not run
+    /// meanwhile, where it is large enough.
     ///
     /// # Errors
     /// The error of `run`, [`Error::Pool`] without memory for its tensors, and [`Error::Driver`] where part of it
@@ -67,19 +68,25 @@ impl Graph {
     pub fn record<E: From<Error> + Send>(
         device: &Device,
         prepared: &Prepared,
+        others: &[&Self],
         run: impl FnOnce() -> Result<(), E> + Send,
     ) -> Result<Self, E> {
-        prepared.recorder.run(|| Self::record_here(device, prepared, run))
+        let shared = others.iter().find_map(|other| other.scratch.share(prepared.plan.clone()));
+        prepared.recorder.run(|| Self::record_here(device, prepared, shared, run))
     }
 
     fn record_here<E: From<Error>>(
         device: &Device,
         prepared: &Prepared,
+        shared: Option<Scratch>,
         run: impl FnOnce() -> Result<(), E>,
     ) -> Result<Self, E> {
         let stream = device.as_cuda_device().map_err(Error::from)?.cuda_stream();
         // Relaxed: other threads may use the GPU meanwhile, and libraries may load code.
-        let scratch = Scratch::new(&stream, prepared.plan.clone()).map_err(Error::from)?;
+        let scratch = match shared {
+            Some(scratch) => scratch,
+            None => Scratch::new(&stream, prepared.plan.clone()).map_err(Error::from)?,
+        };
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(driver)?;
         let (result, problem) = scratch.record(|| with_cached_copies(device, run));
@@ -97,7 +104,12 @@ impl Graph {
         }
     }
 
-    /// The size of the block of [`kiln_mempool::Scratch`] in bytes.
+    /// Whether its block is large enough for another run.
+    pub fn has_memory_for(&self, other: &Prepared) -> bool {
+        self.scratch.share(other.plan.clone()).is_some()
+    }
+
+    /// The bytes of its block that the run uses ([`kiln_mempool::Scratch`]).
     pub fn bytes(&self) -> usize {
         self.scratch.bytes()
     }

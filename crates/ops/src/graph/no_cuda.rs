@@ -34,9 +34,15 @@ impl Graph {
     pub fn record<E: From<Error> + Send>(
         _device: &Device,
         _prepared: &Prepared,
+        _others: &[&Self],
         _run: impl FnOnce() -> Result<(), E> + Send,
     ) -> Result<Self, E> {
         Err(Error::NoCuda.into())
+    }
+
+    /// Whether its block is large enough for another run.
+    pub fn has_memory_for(&self, _other: &Prepared) -> bool {
+        match self.0 {}
     }
 
     /// The size of the block in bytes.

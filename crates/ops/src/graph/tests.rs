@@ -12,7 +12,7 @@ fn the_cpu_cannot_record() {
     let (result, prepared) = prepare(&Device::Cpu, run).unwrap();
     result.unwrap();
     assert!(!is_recordable(&Device::Cpu));
-    assert!(Graph::record(&Device::Cpu, &prepared, run).is_err());
+    assert!(Graph::record(&Device::Cpu, &prepared, &[], run).is_err());
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_captured_run_reads_its_inputs_again() {
     };
     let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
-    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    let mut graph = Graph::record(device, &prepared, &[], run).unwrap();
     assert!(!DevicePool::intercepts() || graph.bytes() >= 3 * 40 * x.dtype().size_in_bytes());
     for _ in 0..3 {
         let input = random(&[3, 40]);
@@ -49,8 +49,9 @@ fn a_run_that_fails_during_capture_leaves_the_gpu_usable() {
         activation(&x, Activation::Silu, None)?;
         Err(Error::Driver("stop".into()))
     };
-    let record =
-        |run: &(dyn Fn() -> crate::Result<()> + Sync)| Graph::record(device, &prepare(device, || ()).unwrap().1, run);
+    let record = |run: &(dyn Fn() -> crate::Result<()> + Sync)| {
+        Graph::record(device, &prepare(device, || ()).unwrap().1, &[], run)
+    };
     assert!(record(&fails).is_err());
     let read = || -> crate::Result<()> {
         x.to_dtype(DType::F32)?.to_vec1::<f32>()?;
@@ -75,7 +76,7 @@ fn results_are_the_same_as_without_capture() {
     let run = || -> crate::Result<()> { activation(&x, Activation::GeluErf, Some(&out)).map(drop) };
     let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
-    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    let mut graph = Graph::record(device, &prepared, &[], run).unwrap();
     out.zero_set().unwrap(); // `prepare` has written the result already
     graph.replay().unwrap();
     assert_close(&out, &exact(&eager), 0.0);
@@ -95,7 +96,7 @@ fn a_replay_is_refused_while_its_memory_is_used() {
     };
     let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
-    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    let mut graph = Graph::record(device, &prepared, &[], run).unwrap();
     graph.replay().unwrap();
     let lent = graph.with_arena(|| activation(&x, Activation::Relu, None)).unwrap();
     let problem = graph.replay().unwrap_err().to_string();
@@ -104,4 +105,43 @@ fn a_replay_is_refused_while_its_memory_is_used() {
     drop(lent);
     graph.replay().unwrap();
     assert_close(&y, &exact(&x).relu().unwrap().silu().unwrap(), 2e-6);
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn runs_share_a_block() {
+    let device = &TARGET.0;
+    if !DevicePool::intercepts() {
+        return;
+    }
+    let sizes = [256, 64, 512];
+    let tensors = sizes.map(|rows| (random(&[rows, 40]), random(&[rows, 40])));
+    let run = |i: usize| -> crate::Result<()> {
+        let (x, y) = &tensors[i];
+        let between = activation(x, Activation::Relu, None)?;
+        activation(&between, Activation::Silu, Some(y)).map(drop)
+    };
+    let prepared = [0, 1, 2].map(|i| {
+        let (result, prepared) = prepare(device, || run(i)).unwrap();
+        result.unwrap();
+        prepared
+    });
+    let mut large = Graph::record(device, &prepared[0], &[], || run(0)).unwrap();
+    assert!(large.has_memory_for(&prepared[1]) && !large.has_memory_for(&prepared[2]));
+    let before = DevicePool::calls();
+    let mut small = Graph::record(device, &prepared[1], &[&large], || run(1)).unwrap();
+    assert_eq!(DevicePool::calls(), before, "the block is there");
+    for (x, y) in &tensors {
+        x.slice_set(&random(x.dims()), 0, 0).unwrap();
+        y.zero_set().unwrap();
+    }
+    for graph in [&mut large, &mut small] {
+        graph.replay().unwrap();
+    }
+    for (x, y) in &tensors[..2] {
+        assert_close(y, &exact(x).relu().unwrap().silu().unwrap(), 2e-6);
+    }
+    drop(large); // the block stays
+    small.replay().unwrap();
+    assert_close(&tensors[1].1, &exact(&tensors[1].0).relu().unwrap().silu().unwrap(), 2e-6);
 }

@@ -1,0 +1,259 @@
+//! Guided steps that were recorded on a GPU, and their replays.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_ops::graph::{Graph, Prepared, prepare};
+use kiln_ops::trace::Trace;
+
+use crate::error::Result;
+use crate::pipeline::denoiser::Denoiser;
+use crate::pipeline::step::{Constants, GuidedStep, guided_step, trace_into};
+
+/// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the
+/// second one is recorded.
+pub const RUNS_UNTIL_RECORDED: usize = 2;
+
+/// Replays before a step is traced. They keep the GPU busy while the host launches one step operator by operator, which
+/// takes the host longer than the GPU needs for the step. Otherwise the trace would show a GPU that waits.
+const REPLAYS_AHEAD: usize = 4;
+
+/// The steps of one set of weights as they were recorded on a GPU: the last one of each kind, and more of other sizes as far as
+/// a budget allows. All of them share one block of memory, as large as the largest one needs.
+#[derive(Default)]
+pub struct RecordedStep {
+    /// The one that ran last comes first.
+    steps: Vec<Recorded>,
+    /// Bytes of the inputs of steps beyond the last one of each kind.
+    budget: usize,
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The whole network.
+    Whole,
+    /// The part of the network that uses a stored feature.
+    Shortcut,
+    /// The second call of self-attention guidance.
+    Degraded,
+}
+
+struct Recorded {
+    kind: Kind,
+    /// The tensors that the recorded launches read.
+    inputs: Inputs,
+    /// Whose constants the inputs have.
+    version: Arc<()>,
+    /// `(n, c, h, w)` in f32, or `(k n, c, h, w)` where the step gives `k` predictions.
+    output: Tensor,
+    dtype: DType,
+    state: State,
+}
+
+/// All inputs of a step besides the weights.
+struct Inputs {
+    /// `(n, c, h, w)` in f32.
+    latents: Tensor,
+    /// `(1)` or `(n)` in f32.
+    timestep: Tensor,
+    constants: Constants,
+}
+
+enum State {
+    /// Ran once, with all that libraries make on their first use.
+    Warm(Prepared),
+    Replayed(Graph),
+    /// Something in it cannot be recorded.
+    Eager,
+}
+
+impl RecordedStep {
+    /// Steps of several sizes, whose inputs take `budget` bytes besides those of the last one of each kind.
+    pub fn with_budget(budget: usize) -> Self {
+        Self { steps: Vec::new(), budget }
+    }
+
+    /// Drops all steps: those of other weights, or of weights elsewhere.
+    pub fn clear(&mut self) {
+        self.steps.clear();
+    }
+
+    /// Does `run`, which has nothing to do with the step, with the step's memory, which nothing else uses between two
+    /// steps. `run` frees what it allocates on the GPU.
+    pub fn lend<T>(&self, run: impl FnOnce() -> T) -> T {
+        match self.steps.iter().filter(|step| step.kind == Kind::Whole).find_map(Recorded::graph) {
+            Some(graph) => graph.with_arena(run),
+            None => run(),
+        }
+    }
+
+    /// The prediction of `step` for `latents` `(n, c, h, w)` at `timestep` `(1)` or `(n)`, both contiguous and in f32.
+    pub(super) fn run(
+        &mut self,
+        step: &GuidedStep,
+        [latents, timestep]: [&Tensor; 2],
+        denoiser: &dyn Denoiser,
+        trace: Option<&mut Trace>,
+    ) -> Result<Tensor> {
+        let (hooks, device) = (&step.constants.conditioning.hooks, latents.device());
+        let kind = match (step.is_degraded, hooks.is_shortcut()) {
+            (true, _) => Kind::Degraded,
+            (_, true) => Kind::Shortcut,
+            _ => Kind::Whole,
+        };
+        let fits = |recorded: &Recorded| {
+            recorded.kind == kind
+                && recorded.dtype == step.dtype
+                && recorded.inputs.latents.dims() == latents.dims()
+                && recorded.inputs.timestep.dims() == timestep.dims()
+                && recorded.inputs.constants.same_shapes(&step.constants)
+        };
+        // A step that fails is not kept.
+        let recorded = match self.steps.iter().position(fits) {
+            Some(place) => {
+                let mut recorded = self.steps.remove(place);
+                recorded.write(step, [latents, timestep])?;
+                recorded.step(denoiser, device, &mut self.steps, trace)?;
+                recorded
+            }
+            None => {
+                self.make_room(kind);
+                Recorded::first_run(kind, step, [latents, timestep], denoiser, trace)?
+            }
+        };
+        recorded.read(step)?;
+        let output = kiln_ops::copy(&recorded.output)?;
+        self.steps.insert(0, recorded);
+        Ok(output)
+    }
+
+    /// Drops what a new step of `kind` leaves no room for.
+    fn make_room(&mut self, kind: Kind) {
+        let (mut seen, mut bytes) = (vec![kind], 0);
+        let budget = self.budget;
+        self.steps.retain(|step| {
+            if !seen.contains(&step.kind) {
+                seen.push(step.kind);
+                return true;
+            }
+            bytes += step.bytes();
+            bytes <= budget
+        });
+    }
+}
+
+impl Recorded {
+    /// Runs a step as it will be recorded: with the same requests for memory.
+    fn first_run(
+        kind: Kind,
+        step: &GuidedStep,
+        [latents, timestep]: [&Tensor; 2],
+        denoiser: &dyn Denoiser,
+        trace: Option<&mut Trace>,
+    ) -> Result<Self> {
+        // Copies, so that nobody else writes to them or frees them.
+        let (latents, timestep) = (kiln_ops::copy(latents)?, kiln_ops::copy(timestep)?);
+        let inputs = Inputs { latents, timestep, constants: step.constants.copy()? };
+        let predictions = inputs.constants.predictions(inputs.latents.dim(0)?);
+        let output = Tensor::cat(&vec![&inputs.latents; predictions], 0)?.zeros_like()?;
+        let device = inputs.latents.device();
+        let eager = || inputs.run(denoiser, step.dtype, Some(&output)).map(drop);
+        let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
+        result?;
+        let (state, version) = (State::Warm(prepared), step.version.clone());
+        Ok(Self { kind, inputs, version, output, dtype: step.dtype, state })
+    }
+
+    /// Writes the inputs of `step`, which has the same shapes.
+    fn write(&mut self, step: &GuidedStep, [latents, timestep]: [&Tensor; 2]) -> Result<()> {
+        if let (Kind::Shortcut, Some(to), Some(from)) =
+            (self.kind, self.feature(), step.constants.conditioning.hooks.feature())
+        {
+            to.slice_set(from, 0, 0)?;
+        }
+        self.inputs.latents.slice_set(latents, 0, 0)?;
+        self.inputs.timestep.slice_set(timestep, 0, 0)?;
+        if !Arc::ptr_eq(&self.version, &step.version) {
+            self.inputs.constants.write(&step.constants)?;
+            self.version = step.version.clone();
+        }
+        Ok(())
+    }
+
+    /// Writes what the step has stored to the tensors of `step`.
+    fn read(&self, step: &GuidedStep) -> Result<()> {
+        let hooks = &step.constants.conditioning.hooks;
+        if let (false, Some(from), Some(to)) = (self.kind == Kind::Shortcut, self.feature(), hooks.feature()) {
+            to.slice_set(from, 0, 0)?;
+        }
+        if let (Some(from), Some(to)) = (self.inputs.constants.conditioning.hooks.map.as_ref(), hooks.map.as_ref()) {
+            to.map.slice_set(&from.map, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The feature that it stores or uses, in memory of its own.
+    fn feature(&self) -> Option<&Tensor> {
+        self.inputs.constants.conditioning.hooks.feature()
+    }
+
+    fn graph(&self) -> Option<&Graph> {
+        match &self.state {
+            State::Replayed(graph) => Some(graph),
+            State::Warm(_) | State::Eager => None,
+        }
+    }
+
+    /// Bytes of its inputs and its output.
+    fn bytes(&self) -> usize {
+        let of = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let inputs = self.inputs.constants.tensors().into_iter().map(of).sum::<usize>();
+        inputs + of(&self.inputs.latents) + of(&self.output)
+    }
+
+    /// Runs the step into `output`, recorded where that is possible and no trace is asked for. `others` are steps whose memory
+    /// it may use; where that is too small for it, it gets memory that is large enough for them, and they are recorded again.
+    fn step(
+        &mut self,
+        denoiser: &dyn Denoiser,
+        device: &Device,
+        others: &mut Vec<Self>,
+        trace: Option<&mut Trace>,
+    ) -> Result<()> {
+        let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
+        if let State::Warm(prepared) = &self.state {
+            let shared: Vec<&Graph> = others.iter().filter_map(Self::graph).collect();
+            if !shared.is_empty() && !shared.iter().any(|graph| graph.has_memory_for(prepared)) {
+                others.retain(|other| other.graph().is_none());
+            }
+            let shared: Vec<&Graph> = others.iter().filter_map(Self::graph).collect();
+            self.state = match Graph::record(device, prepared, &shared, eager) {
+                Ok(graph) => {
+                    tracing::info!(bytes = graph.bytes(), "recorded a step");
+                    State::Replayed(graph)
+                }
+                Err(error) => {
+                    tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
+                    State::Eager
+                }
+            };
+        }
+        match (&mut self.state, trace) {
+            (State::Replayed(graph), None) => Ok(graph.replay()?),
+            (State::Replayed(graph), trace) => {
+                for _ in 0..REPLAYS_AHEAD {
+                    graph.replay()?;
+                }
+                trace_into(trace, device, eager)
+            }
+            (State::Warm(_) | State::Eager, trace) => trace_into(trace, device, eager),
+        }
+    }
+}
+
+impl Inputs {
+    fn run(&self, denoiser: &dyn Denoiser, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
+        guided_step(denoiser, &self.latents, &self.timestep, &self.constants, dtype, out)
+    }
+}
