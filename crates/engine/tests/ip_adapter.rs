@@ -416,7 +416,7 @@ fn shared_data_the_emoji_ip_adapter_gives_diffusers_latents() {
             BOUND,
         );
         let adapter = IpAdapterUse {
-            image: Some(file("-reference.png").into()),
+            image: Some(file("-reference.png")),
             encoder: Some(folder.clone()),
             weight,
             ..IpAdapterUse::new(models.join("emoji-ip-adapter/emoji-ip-adapter.safetensors"))
