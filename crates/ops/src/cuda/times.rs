@@ -208,7 +208,7 @@ fn time(shape: &[usize], operations: f64, launch: impl Fn(&Weight) + Sync) -> f6
     };
     let (result, prepared) = prepare(device, run).unwrap();
     result.unwrap();
-    let mut graph = Graph::record(device, &prepared, run).unwrap();
+    let mut graph = Graph::record(device, &prepared, &[], run).unwrap();
     let mut times: Vec<f64> = (0..6)
         .map(|_| {
             device.synchronize().unwrap();
