@@ -29,7 +29,7 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
             "warning: everybody who reaches this machine can use the server; --api-key or --api-auth asks for a secret"
         );
     }
-    let server = Arc::new(Server::start(args.options(models))?);
+    let server = Arc::new(Server::start(args.options(models)?)?);
     let (first, second) = (server.clone(), server.clone());
     interrupt::listen_twice(
         move || {

@@ -139,12 +139,15 @@ fn parse_user(text: &str) -> Result<(String, String), String> {
 
 impl ServeArgs {
     /// The options of the server with these models.
-    pub fn options(self, models: Vec<PathBuf>) -> ServeOptions {
-        ServeOptions {
+    ///
+    /// # Errors
+    /// Where all GPUs are asked for and CUDA cannot list them.
+    pub fn options(self, models: Vec<PathBuf>) -> kiln_engine::Result<ServeOptions> {
+        Ok(ServeOptions {
             listen: self.listen,
             models,
             model_options: self.served.run.model_options(),
-            setup: Setup { beside: Overlap::OnCards, ..self.served.run.setup() },
+            setups: self.served.run.setups(|setup| Setup { beside: Overlap::OnCards, ..setup })?,
             limits: Limits {
                 pixels: self.max_pixels,
                 steps: self.max_steps,
@@ -163,7 +166,7 @@ impl ServeArgs {
             keep: Duration::from_secs(self.keep as u64),
             tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| Tls { certificate, key }),
             access: Access { keys: self.api_key, users: self.api_auth, origins: self.cors },
-        }
+        })
     }
 
     /// Whether others than this machine reach the server, and nothing is asked of them.
@@ -186,10 +189,13 @@ mod tests {
 
     #[test]
     fn prompts_are_kept_here_or_in_a_store() {
-        let options = |cache: &str| parsed(&["kiln", "serve", "--prompt-cache", cache]).options(Vec::new());
-        assert_eq!((options("7").setup.prompt_cache, options("7").prompt_store), (Some(7), None));
+        let options = |cache: &str| parsed(&["kiln", "serve", "--prompt-cache", cache]).options(Vec::new()).unwrap();
+        assert_eq!((options("7").setups[0].prompt_cache, options("7").prompt_store), (Some(7), None));
         let shared = options("redis://127.0.0.1:6379");
-        assert_eq!((shared.setup.prompt_cache, shared.prompt_store.as_deref()), (None, Some("redis://127.0.0.1:6379")));
+        assert_eq!(
+            (shared.setups[0].prompt_cache, shared.prompt_store.as_deref()),
+            (None, Some("redis://127.0.0.1:6379"))
+        );
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl App {
             refuse("hires_steps", pass.job.steps, limits.steps)?;
         }
         refuse("batch_size", job.images(), limits.images)?;
-        let folder = self.options.setup.lora_dir.as_deref();
+        let folder = self.options.setup().lora_dir.as_deref();
         for lora in &job.loras {
             let name = lora.name();
             find_lora(&lora.lora, folder).map_err(|_| {

@@ -12,7 +12,7 @@
 //!     listen: ([127, 0, 0, 1], 7860).into(),
 //!     models: vec!["models/emoji".into()],
 //!     model_options: ModelOptions::default(),
-//!     setup: Setup::default(),
+//!     setups: vec![Setup::default()],
 //!     limits: Limits::default(),
 //!     max_batch: None,
 //!     max_per_client: 4,

@@ -34,6 +34,24 @@ pub struct Metrics {
     request: Histogram,
 }
 
+/// What one engine counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineNumbers {
+    /// Texts that were encoded, known, and from a store that servers share.
+    texts: [usize; 3],
+    /// Bytes in use on its GPU, where it has one.
+    gpu_memory: Option<u64>,
+}
+
+impl EngineNumbers {
+    /// Those of an engine.
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let timings = engine.timings();
+        let texts = [timings.texts_encoded, timings.texts_known, timings.texts_shared];
+        Self { texts, gpu_memory: engine.gpu_memory() }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
@@ -123,15 +141,17 @@ impl Metrics {
         self.jobs.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// The engine's memory and its cache of texts.
-    pub(crate) fn engine(&self, engine: &Engine) {
-        let timings = engine.timings();
-        for (source, count) in
-            [("encoder", timings.texts_encoded), ("cache", timings.texts_known), ("store", timings.texts_shared)]
-        {
+    /// The engines' memory and their caches of texts.
+    pub(crate) fn engines(&self, all: impl Iterator<Item = EngineNumbers>) {
+        let add = |sum: EngineNumbers, one: EngineNumbers| EngineNumbers {
+            texts: [0, 1, 2].map(|i| sum.texts[i] + one.texts[i]),
+            gpu_memory: sum.gpu_memory.into_iter().chain(one.gpu_memory).reduce(|a, b| a + b),
+        };
+        let sum = all.fold(EngineNumbers::default(), add);
+        for (source, count) in ["encoder", "cache", "store"].into_iter().zip(sum.texts) {
             self.texts.get_or_create(&Texts { source }).set(whole(count as u64));
         }
-        if let Some(bytes) = engine.gpu_memory() {
+        if let Some(bytes) = sum.gpu_memory {
             self.memory.get_or_create(&Memory { of: "gpu" }).set(whole(bytes));
         }
     }

@@ -2,11 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use kiln_engine::{ModelOptions, Setup};
 
 use crate::error::{Error, Result};
+
+/// The most engines of a server.
+const MAX_ENGINES: usize = 256;
 
 /// The options of a server.
 #[derive(Debug, Clone)]
@@ -17,13 +21,13 @@ pub struct ServeOptions {
     pub models: Vec<PathBuf>,
     /// What of the models is not what their folders or files say.
     pub model_options: ModelOptions,
-    /// How models run.
-    pub setup: Setup,
+    /// How models run: an engine for each, all of which take jobs from one queue. They differ in what concerns their devices.
+    pub setups: Vec<Setup>,
     /// What a request may ask for.
     pub limits: Limits,
     /// The most images of one step; `None` is for 1 on the CPU and 8 on a GPU.
     pub max_batch: Option<usize>,
-    /// The most jobs of one client that run at once while others wait; 0 is for no limit.
+    /// The most jobs of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
     /// How long a step waits for company where nothing runs.
     pub max_delay: Duration,
@@ -94,11 +98,21 @@ impl Access {
 }
 
 impl ServeOptions {
+    /// What all engines have in common.
+    pub(crate) fn setup(&self) -> &Setup {
+        static NONE: LazyLock<Setup> = LazyLock::new(Setup::default);
+        self.setups.first().unwrap_or(&NONE)
+    }
+
     /// Refuses options that cannot be, before anything is opened.
     ///
     /// # Errors
     /// [`Error::Value`] with the option.
     pub(crate) fn check(&self) -> Result<()> {
+        if !(1..=MAX_ENGINES).contains(&self.setups.len()) {
+            let (found, expected) = (self.setups.len().to_string(), format!("1 to {MAX_ENGINES} devices"));
+            return Err(Error::Value { name: "device", found, expected });
+        }
         let limits = self.limits;
         let counts = [
             ("max_pixels", limits.pixels),

@@ -57,7 +57,7 @@ impl Server {
     /// [`Error::Value`] for options that cannot be, the errors of the models, and [`Error::Listen`].
     pub fn start(options: ServeOptions) -> Result<Self> {
         options.check()?;
-        options.setup.check()?;
+        options.setups.iter().try_for_each(Setup::check)?;
         check_folders(&options)?;
         let texts = options.prompt_store.as_deref().map(RedisTexts::new).transpose()?;
         let texts = texts.map(|texts| Arc::new(texts) as Arc<dyn TextStore>);
@@ -81,7 +81,7 @@ impl Server {
             texts,
             queue: options.limits.queue,
             // Images join and leave between steps.
-            setup: Setup { keeps_recorded_steps: true, ..options.setup.clone() },
+            setups: options.setups.iter().map(|setup| Setup { keeps_recorded_steps: true, ..setup.clone() }).collect(),
         };
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
         let jobs = Jobs::new(options.keep);

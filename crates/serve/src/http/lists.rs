@@ -104,7 +104,7 @@ pub(super) struct LimitsView {
 #[utoipa::path(get, path = "/v1/capabilities", tag = "lists", responses((status = 200, description = "The lists.", body = Capabilities)))]
 pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
     let limits = app.options.limits;
-    let setup = &app.options.setup;
+    let setup = app.options.setup();
     let names = |all: Vec<(String, PathBuf)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     let filters: Vec<String> = HiresUpscaler::names().into_iter().map(String::from).collect();
     let loras = setup.lora_dir.as_deref().and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
@@ -137,7 +137,7 @@ fn model_view(app: &App, model: &Model) -> ModelView {
             Family::Sd => "sd",
             Family::Sdxl => "sdxl",
         },
-        loaded: app.scheduler.loaded().is_some_and(|loaded| std::sync::Arc::ptr_eq(&loaded, folder)),
+        loaded: app.scheduler.has_loaded(folder),
         width: defaults.width,
         height: defaults.height,
         steps: defaults.steps,

@@ -54,7 +54,7 @@ pub(crate) fn settings(app: &App, bytes: &[u8]) -> Result<SettingsView, Refused>
     let named = |name: &str| report.parameters.as_ref().and_then(|text| text.get(name)).map(String::from);
     let model = report.kiln.as_ref().map(|own| own.model.name.clone()).or_else(|| named("Model"));
     let mut like = Like::read(&path).map_err(unread)?;
-    let request = like.request(&app.models.first().folder, &app.options.setup);
+    let request = like.request(&app.models.first().folder, app.options.setup());
     let warnings = like.take_warnings().into_iter().map(|warning| warning.replace(&place, "")).collect();
     Ok(SettingsView { request: said(&request), model, parameters, warnings })
 }

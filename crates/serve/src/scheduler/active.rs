@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use kiln_engine::{Event, GroupId};
+use kiln_engine::{Error, Event, GroupId};
 
 use super::policy::Candidate;
-use super::task::{End, News, Task};
+use super::task::{News, Task};
 
 /// A task that is not done.
 pub(super) struct Active {
@@ -22,8 +22,10 @@ pub(super) struct Active {
     pub(super) decoding: usize,
     /// Batches that run.
     pub(super) parts: Vec<Part>,
-    /// How it ends when the step is done, where it cannot go on.
-    pub(super) failed: Option<End>,
+    /// Why it cannot go on when the step is done.
+    pub(super) failed: Option<Error>,
+    /// The workers that could not make it.
+    pub(super) tried: Vec<usize>,
     /// The position that was reported last.
     position: Option<usize>,
 }
@@ -51,8 +53,8 @@ impl Active {
             Ok(evaluations) => evaluations,
             Err(error) => return Err(Box::new((task, error.into()))),
         };
-        let (next, finished, parts) = (0, 0, Vec::new());
-        Ok(Self { task, arrived, evaluations, next, finished, decoding: 0, parts, failed: None, position: None })
+        let (next, finished, parts, tried) = (0, 0, Vec::new(), Vec::new());
+        Ok(Self { task, arrived, evaluations, next, finished, decoding: 0, parts, failed: None, tried, position: None })
     }
 
     /// Adds a batch that has joined a running batch of `lane`: the next one.
@@ -60,6 +62,20 @@ impl Active {
         let size = [self.task.job.width, self.task.job.height];
         self.parts.push(Part { number: self.next, lane, group, done: 0, before: 0, size, previewed: None });
         self.next += 1;
+    }
+
+    /// The same task from its start, where another worker can begin it: none of its images is done.
+    pub(super) fn restarted(self) -> std::result::Result<Self, Box<Self>> {
+        if self.finished > 0 || self.decoding > 0 {
+            return Err(Box::new(self));
+        }
+        Ok(Self { next: 0, parts: Vec::new(), failed: None, position: None, ..self })
+    }
+
+    /// Calls of the denoiser, times images, that it still needs.
+    pub(super) fn remaining(&self) -> usize {
+        let (done, total) = self.progress();
+        total.saturating_sub(done) * self.task.job.batch_size
     }
 
     /// Whether its time is over.
@@ -104,12 +120,12 @@ impl Active {
         may_start: bool,
     ) -> impl Iterator<Item = (Option<usize>, Candidate<'_>)> {
         let job = &self.task.job;
-        let (done, total) = self.progress();
+        let remaining = self.remaining();
         let candidate = move |is_running, size| Candidate {
             client: &self.task.client,
             priority: self.task.priority,
             arrived: self.arrived,
-            remaining: (total - done) * job.batch_size,
+            remaining,
             images: job.batch_size,
             kind: (lane, size),
             is_running,

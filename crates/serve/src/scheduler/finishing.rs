@@ -8,7 +8,7 @@ use kiln_engine::{Event, GroupId, Result, Stage};
 use super::active::{Active, news_of};
 use super::decoding::{Decoded, Decoding, Undecoded};
 use super::task::{End, News, Task};
-use super::worker::{Worker, end_of};
+use super::worker::Worker;
 
 /// The time between two looks at tasks of which all images are being decoded.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ impl Worker {
                 (Err((_, error)), None) => Err(error),
             };
             match image {
-                Err(error) => self.end(place, end_of(&error)),
+                Err(error) => self.give_up(place, &error),
                 Ok(image) => {
                     self.shared.metrics.images.inc();
                     active.task.listener.tell(News::Image(Box::new(image)));
@@ -59,7 +59,7 @@ impl Worker {
             Err(error) => Err(error),
         };
         match done {
-            Err(error) => self.end(place, end_of(&error)),
+            Err(error) => self.give_up(place, &error),
             Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
             Ok(()) => {}
         }

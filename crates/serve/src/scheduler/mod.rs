@@ -1,6 +1,7 @@
 //! The loop over denoising steps: tasks join it, share steps, and leave it.
 //!
-//! A task is a job of the engine with somebody who listens to it. One thread owns the engine. Between two steps it lets tasks
+//! A task is a job of the engine with somebody who listens to it. One thread owns an engine; with several devices each has one
+//! ([`seats`] says who gets a task). Between two steps it lets tasks
 //! join a running batch, lets finished ones leave, and chooses who takes part in the next step ([`policy`]). Whatever runs in
 //! company, each image has the bits that it has alone, on the CPU.
 //!
@@ -12,6 +13,7 @@ mod finishing;
 mod lanes;
 mod policy;
 mod queue;
+mod seats;
 mod task;
 mod worker;
 

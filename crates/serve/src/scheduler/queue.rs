@@ -1,7 +1,8 @@
-//! The scheduler as others see it: a bounded queue in front of a thread.
+//! The scheduler as others see it: a bounded queue in front of threads, one for each device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -9,16 +10,18 @@ use kiln_engine::{Engine, Error, Result, Setup, TextStore};
 use kiln_models::ModelFolder;
 use parking_lot::{Condvar, Mutex};
 
+use super::active::Active;
+use super::seats::{self, Seat};
 use super::task::{End, News, Task};
-use super::worker::Worker;
-use crate::metrics::Metrics;
+use super::worker::{Worker, failed};
+use crate::metrics::{EngineNumbers, Metrics};
 
 /// How the scheduler runs.
 #[derive(Clone)]
 pub struct SchedulerOptions {
     /// The most images of one step. `None` is for 1 on the CPU, whose cores one image keeps busy, and 8 on a GPU.
     pub max_batch: Option<usize>,
-    /// The most tasks of one client that run at once while others wait; 0 is for no limit.
+    /// The most tasks of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
     /// How long a step waits for company where nothing runs and the batch is not full.
     pub max_delay: Duration,
@@ -26,8 +29,8 @@ pub struct SchedulerOptions {
     pub texts: Option<Arc<dyn TextStore>>,
     /// The most tasks that wait.
     pub queue: usize,
-    /// How models run.
-    pub setup: Setup,
+    /// How models run: an engine for each, on a thread of its own.
+    pub setups: Vec<Setup>,
 }
 
 /// Work for the engine that is no task: it is done between two steps.
@@ -53,13 +56,14 @@ pub struct Load {
     pub images: usize,
 }
 
-/// A thread that runs tasks.
+/// Threads that run tasks.
 pub struct Scheduler {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    arrivals: AtomicU64,
 }
 
-/// What the thread and its callers share.
+/// What the threads and their callers share.
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
@@ -69,17 +73,15 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    incoming: VecDeque<Task>,
+    /// The workers, by their numbers.
+    seats: Vec<Seat>,
     errands: VecDeque<Errand>,
-    load: Load,
     /// Whether the first model's weights were read.
     ready: bool,
     /// New tasks are refused; those that were taken are finished.
     draining: bool,
     /// All tasks are canceled.
     stopping: bool,
-    /// The model whose weights are loaded.
-    loaded: Option<Arc<ModelFolder>>,
     /// Why the first model could not be loaded.
     failure: Option<Error>,
     /// When a task ended last, and the mean time between two ends.
@@ -105,36 +107,79 @@ impl Pace {
     }
 }
 
+impl Queue {
+    /// What all workers do together.
+    fn load(&self) -> Load {
+        let sum = |of: fn(&Seat) -> usize| self.seats.iter().map(of).sum();
+        Load {
+            waiting: sum(Seat::waiting),
+            running: sum(|seat| seat.load.running),
+            images: sum(|seat| seat.load.images),
+        }
+    }
+
+    /// Whether no worker is busy, so that nothing comes from a worker any more.
+    fn is_quiet(&self) -> bool {
+        self.seats.iter().all(|seat| seat.is_gone || (seat.is_idle && seat.inbox.is_empty()))
+    }
+}
+
 impl Scheduler {
-    /// Starts the thread, which loads `first` at once.
+    /// Starts a thread for each of the setups, of which there is at least one. They load `first` at once.
     ///
     /// # Errors
     /// [`Error::Device`] where the system gives no thread.
     pub fn start(options: SchedulerOptions, first: Arc<ModelFolder>, metrics: Arc<Metrics>) -> Result<Self> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Condvar::new(), options, metrics });
-        let worker = Worker::new(shared.clone(), first);
-        let thread = std::thread::Builder::new().name("steps".into()).spawn(move || worker.run());
-        let thread = thread.map_err(|error| Error::Device(format!("the thread of the steps: {error}")))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        let setups = options.setups.clone();
+        let queue = Queue { seats: setups.iter().map(|_| Seat::default()).collect(), ..Queue::default() };
+        let shared = Arc::new(Shared { queue: Mutex::new(queue), wake: Condvar::new(), options, metrics });
+        let this = Self { shared, threads: Mutex::default(), arrivals: AtomicU64::new(0) };
+        for (number, setup) in setups.into_iter().enumerate() {
+            let (shared, first) = (this.shared.clone(), first.clone());
+            let run = move || {
+                let _seat = TakenSeat { shared: &shared, number };
+                Worker::new(shared.clone(), number, setup, first).run();
+            };
+            let thread = std::thread::Builder::new().name(format!("steps-{number}")).spawn(run);
+            match thread {
+                Ok(thread) => this.threads.lock().push(thread),
+                Err(error) => {
+                    this.stop();
+                    return Err(Error::Device(format!("the thread of the steps: {error}")));
+                }
+            }
+        }
+        Ok(this)
     }
 
     /// Takes a task.
     ///
     /// # Errors
     /// A [`Refusal`]; the task is dropped and heard nothing.
-    pub fn submit(&self, mut task: Task) -> std::result::Result<(), Refusal> {
+    pub fn submit(&self, task: Task) -> std::result::Result<(), Refusal> {
+        let active = Active::new(task, self.arrivals.fetch_add(1, Ordering::Relaxed));
         let mut queue = self.shared.queue.lock();
         if queue.draining || self.has_ended() {
             return Err(Refusal::Stopping);
         }
-        if queue.load.waiting >= self.shared.options.queue {
+        let waiting = queue.load().waiting;
+        if waiting >= self.shared.options.queue {
             let seconds = queue.pace.mean.unwrap_or(1.0).clamp(1.0, 60.0);
             return Err(Refusal::Full(Duration::from_secs_f64(seconds)));
         }
-        task.listener.tell(News::Position(queue.load.waiting));
-        queue.load.waiting += 1;
-        queue.incoming.push_back(task);
-        self.shared.wake.notify_one();
+        match active {
+            Ok(mut active) => {
+                let Some(worker) = seats::choose(&queue.seats, &active) else { return Err(Refusal::Stopping) };
+                active.task.listener.tell(News::Position(waiting));
+                queue.seats[worker].inbox.push_back(active);
+                self.shared.wake.notify_all();
+            }
+            Err(refused) => {
+                drop(queue);
+                let (mut task, error) = *refused;
+                self.shared.end(&mut task, failed(&error));
+            }
+        }
         Ok(())
     }
 
@@ -151,7 +196,7 @@ impl Scheduler {
             return Err(Refusal::Full(Duration::from_secs(1)));
         }
         queue.errands.push_back(errand);
-        self.shared.wake.notify_one();
+        self.shared.wake.notify_all();
         Ok(())
     }
 
@@ -166,9 +211,10 @@ impl Scheduler {
         self.shared.queue.lock().draining
     }
 
-    /// The model whose weights are loaded.
-    pub fn loaded(&self) -> Option<Arc<ModelFolder>> {
-        self.shared.queue.lock().loaded.clone()
+    /// Whether an engine has the weights of a model.
+    pub fn has_loaded(&self, model: &Arc<ModelFolder>) -> bool {
+        let queue = self.shared.queue.lock();
+        queue.seats.iter().any(|seat| seat.loaded.as_ref().is_some_and(|loaded| Arc::ptr_eq(loaded, model)))
     }
 
     /// Refuses new tasks from now on. Those that were taken are finished.
@@ -184,35 +230,96 @@ impl Scheduler {
         self.shared.wake.notify_all();
     }
 
-    /// Whether the thread has ended: after [`Self::drain`], or by a failure.
+    /// Whether all threads have ended: after [`Self::drain`], or by a failure.
     pub fn has_ended(&self) -> bool {
-        self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished)
+        self.threads.lock().iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for the end of the thread, after [`Self::drain`] or [`Self::stop`].
+    /// Waits for the end of the threads, after [`Self::drain`] or [`Self::stop`].
     ///
     /// # Errors
-    /// Why the first model could not be loaded, and [`Error::Device`] where the thread failed.
+    /// Why the first model could not be loaded, and [`Error::Device`] where a thread failed or no device works any more.
     pub fn join(&self) -> Result<()> {
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let has_failed = threads.into_iter().map(JoinHandle::join).fold(false, |failed, ended| failed | ended.is_err());
+        if has_failed {
             return Err(Error::Device("the thread of the steps has failed".into()));
         }
         self.shared.queue.lock().failure.take().map_or(Ok(()), Err)
     }
 }
 
+/// The seat of a worker while its thread runs, however that ends.
+struct TakenSeat<'a> {
+    shared: &'a Shared,
+    number: usize,
+}
+
+impl Drop for TakenSeat<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(self.number);
+    }
+}
+
 impl Shared {
-    /// The tasks that came; waits for the first one where `is_idle`. `None` where nothing is to be done any more.
-    pub(super) fn take(&self, is_idle: bool) -> Option<Vec<Task>> {
+    /// The tasks that came for a worker; waits for the first one where it has nothing else to do. `None` where nothing is to be done
+    /// any more.
+    pub(super) fn take(&self, number: usize, has_nothing: bool) -> Option<Vec<Active>> {
         let mut queue = self.queue.lock();
-        while is_idle && queue.incoming.is_empty() && queue.errands.is_empty() {
-            if queue.draining {
+        while has_nothing && queue.seats[number].inbox.is_empty() && queue.errands.is_empty() {
+            queue.seats[number].is_idle = true;
+            if queue.draining && queue.is_quiet() {
+                self.wake.notify_all();
                 return None;
             }
             self.wake.wait(&mut queue);
         }
-        Some(queue.incoming.drain(..).collect())
+        let seat = &mut queue.seats[number];
+        seat.is_idle = false;
+        seat.load.waiting += seat.inbox.len();
+        Some(seat.inbox.drain(..).collect())
+    }
+
+    /// Gives a task that a worker could not make to another one. Comes back where there is none.
+    pub(super) fn pass_on(&self, number: usize, mut active: Active) -> std::result::Result<(), Box<Active>> {
+        active.tried.push(number);
+        let mut active = active.restarted()?;
+        let mut queue = self.queue.lock();
+        let Some(worker) = seats::choose(&queue.seats, &active) else { return Err(Box::new(active)) };
+        active.task.listener.tell(News::Position(queue.seats[worker].waiting()));
+        queue.seats[worker].inbox.push_back(active);
+        self.wake.notify_all();
+        Ok(())
+    }
+
+    /// Has an idle worker take over a task of a busy one.
+    pub(super) fn help(&self, tasks: &mut Vec<Active>) {
+        let mut queue = self.queue.lock();
+        if let Some((place, worker)) = seats::help(&queue.seats, tasks) {
+            queue.seats[worker].inbox.push_back(tasks.remove(place));
+            self.wake.notify_all();
+        }
+    }
+
+    /// A worker ends: others get what it has not taken. Tasks that no one takes end.
+    fn leave(&self, number: usize) {
+        let mut queue = self.queue.lock();
+        let seat = &mut queue.seats[number];
+        (seat.is_gone, seat.is_idle, seat.loaded) = (true, false, None);
+        seat.set_load(Load::default(), 0);
+        let rest: Vec<Active> = seat.inbox.drain(..).collect();
+        self.wake.notify_all();
+        drop(queue);
+        for active in rest {
+            if let Err(mut active) = self.pass_on(number, active) {
+                self.end(&mut active.task, End::Canceled);
+            }
+        }
+    }
+
+    /// Whether a worker besides this one is there.
+    pub(super) fn has_others(&self, number: usize) -> bool {
+        self.queue.lock().seats.iter().enumerate().any(|(i, seat)| i != number && !seat.is_gone)
     }
 
     /// The next errand.
@@ -220,10 +327,10 @@ impl Shared {
         self.queue.lock().errands.pop_front()
     }
 
-    /// Waits until something comes, at most for this time.
-    pub(super) fn wait(&self, most: Duration) {
+    /// Waits until something comes for a worker, at most for this time.
+    pub(super) fn wait(&self, number: usize, most: Duration) {
         let mut queue = self.queue.lock();
-        if queue.incoming.is_empty() && queue.errands.is_empty() && !queue.draining {
+        if queue.seats[number].inbox.is_empty() && queue.errands.is_empty() && !queue.draining {
             self.wake.wait_for(&mut queue, most);
         }
     }
@@ -233,27 +340,36 @@ impl Shared {
         self.queue.lock().stopping
     }
 
-    /// Says what the scheduler does. Tasks that came meanwhile wait, too.
-    pub(super) fn publish(&self, load: Load) {
+    /// Says what a worker does, with the calls of the denoiser, times images, that its tasks need.
+    pub(super) fn publish(&self, number: usize, load: Load, work: usize, numbers: Option<EngineNumbers>) {
         let mut queue = self.queue.lock();
-        queue.load = Load { waiting: load.waiting + queue.incoming.len(), ..load };
-        self.metrics.load(queue.load);
+        let seat = &mut queue.seats[number];
+        seat.set_load(load, work);
+        seat.numbers = numbers.unwrap_or(seat.numbers);
+        self.metrics.load(queue.load());
+        self.metrics.engines(queue.seats.iter().map(|seat| seat.numbers));
     }
 
-    /// Says which model is loaded.
-    pub(super) fn publish_model(&self, model: Option<Arc<ModelFolder>>) {
-        let mut queue = self.queue.lock();
-        queue.ready |= model.is_some();
-        queue.loaded = model;
+    /// Says which model a worker loads.
+    pub(super) fn publish_loading(&self, number: usize, model: &Arc<ModelFolder>) {
+        self.queue.lock().seats[number].loads(model);
     }
 
-    /// Says that the first model cannot be loaded: the scheduler ends.
+    /// Says that a worker has loaded a model.
+    pub(super) fn publish_model(&self, number: usize, model: &Arc<ModelFolder>) {
+        let mut queue = self.queue.lock();
+        queue.ready = true;
+        queue.seats[number].loaded = Some(model.clone());
+    }
+
+    /// Says that the first model cannot be loaded, or that no device works: the scheduler ends.
     pub(super) fn fail(&self, error: Error) {
         let mut queue = self.queue.lock();
         queue.draining = true;
-        queue.incoming.clear();
+        queue.seats.iter_mut().for_each(|seat| seat.inbox.clear());
         queue.errands.clear();
-        queue.failure = Some(error);
+        queue.failure.get_or_insert(error);
+        self.wake.notify_all();
     }
 
     /// Reports its end to a task.

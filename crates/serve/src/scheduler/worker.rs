@@ -1,10 +1,10 @@
-//! The thread that owns the engine.
+//! The thread that owns an engine.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Error, Event, GroupId, Result, Stage};
+use kiln_engine::{Engine, Error, Event, GroupId, Result, Setup, Stage};
 use kiln_models::ModelFolder;
 
 use super::active::{Active, news_of};
@@ -13,6 +13,7 @@ use super::lanes::Lanes;
 use super::policy::{Candidate, Policy};
 use super::queue::{Load, Shared};
 use super::task::{End, News, Task};
+use crate::metrics::EngineNumbers;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
 const STAY: u32 = 4;
@@ -22,6 +23,9 @@ const MAX_BATCH_GPU: usize = 8;
 /// The thread's state.
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
+    /// Its number among the workers, and how its engine runs models.
+    number: usize,
+    setup: Setup,
     model: Arc<ModelFolder>,
     pub(super) engine: Option<Engine>,
     /// Until when the model stays while others wait.
@@ -31,7 +35,8 @@ pub(super) struct Worker {
     policy: Policy,
     /// Decodes while steps run; from the first image on that it can decode.
     pub(super) decoding: Option<Decoding>,
-    arrivals: u64,
+    /// Why its device does not work any more.
+    lost: Option<Error>,
     /// The images of a step for which there is memory, where more did not fit.
     pub(super) room: Option<usize>,
 }
@@ -40,10 +45,12 @@ pub(super) struct Worker {
 type Chosen = (usize, Option<usize>);
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, model: Arc<ModelFolder>) -> Self {
-        let policy = Policy::new(1, shared.options.max_per_client);
+    pub(super) fn new(shared: Arc<Shared>, number: usize, setup: Setup, model: Arc<ModelFolder>) -> Self {
+        let policy = Policy::new(1, 0);
         Self {
             shared,
+            number,
+            setup,
             model,
             engine: None,
             stays_until: Instant::now(),
@@ -51,7 +58,7 @@ impl Worker {
             tasks: Vec::new(),
             policy,
             decoding: None,
-            arrivals: 0,
+            lost: None,
             room: None,
         }
     }
@@ -59,22 +66,47 @@ impl Worker {
     /// Runs tasks until the scheduler ends.
     pub(super) fn run(mut self) {
         if let Err(error) = self.load() {
-            self.shared.fail(error);
+            // A device that is not there is a mistake of the caller; one without room leaves the work to others.
+            if !error.is_of_device() || matches!(error, Error::Device(_)) || !self.shared.has_others(self.number) {
+                self.shared.fail(error);
+            } else {
+                tracing::error!("{} is left out: {error}", self.setup.device);
+            }
             return;
         }
-        while let Some(tasks) = self.shared.take(self.tasks.is_empty()) {
-            tasks.into_iter().for_each(|task| self.accept(task));
+        while let Some(tasks) = self.shared.take(self.number, self.tasks.is_empty()) {
+            self.tasks.extend(tasks);
+            self.shared.help(&mut self.tasks);
             self.obey();
             self.take_turn();
             self.run_errand();
             match self.delay() {
-                Some(time) => self.shared.wait(time),
+                Some(time) => self.shared.wait(self.number, time),
                 None => {
                     let moved = self.advance();
                     self.take_decoded(!moved);
                 }
             }
             self.publish();
+            if let Some(error) = self.lost.take() {
+                return self.lose(error);
+            }
+        }
+    }
+
+    /// Leaves all tasks to the other workers. Without others the scheduler ends.
+    fn lose(mut self, error: Error) {
+        let lost = format!("{} does not work any more: {error}", self.setup.device);
+        tracing::error!("{lost}");
+        let is_last = !self.shared.has_others(self.number);
+        let error = Error::Device(lost);
+        for active in std::mem::take(&mut self.tasks) {
+            if let Err(mut active) = self.shared.pass_on(self.number, active) {
+                self.shared.end(&mut active.task, failed(&error));
+            }
+        }
+        if is_last {
+            self.shared.fail(error);
         }
     }
 
@@ -83,9 +115,9 @@ impl Worker {
         let start = Instant::now();
         (self.engine, self.room) = (None, None); // the weights of two models may not fit
         self.lanes.clear();
-        self.shared.publish_model(None);
-        let Self { shared, model, tasks, .. } = self;
-        let mut engine = Engine::load(ModelFolder::clone(model), &shared.options.setup, &mut |event| {
+        self.shared.publish_loading(self.number, &self.model);
+        let Self { shared, model, tasks, setup, .. } = self;
+        let mut engine = Engine::load(ModelFolder::clone(model), setup, &mut |event| {
             if let Event::Begin(stage) = event {
                 let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
                 own.for_each(|active| active.task.listener.tell(News::Stage(stage)));
@@ -99,23 +131,14 @@ impl Worker {
         }
         let usual = if engine.is_on_gpu() { MAX_BATCH_GPU } else { 1 };
         let max_batch = shared.options.max_batch.unwrap_or(usual);
-        self.policy = Policy::new(max_batch, shared.options.max_per_client);
+        let workers = shared.options.setups.len().max(1);
+        self.policy = Policy::new(max_batch, shared.options.max_per_client.div_ceil(workers));
         self.engine = Some(engine);
         self.stays_until = Instant::now() + STAY * start.elapsed();
-        self.shared.publish_model(Some(self.model.clone()));
-        tracing::info!(model = self.model.name(), seconds = start.elapsed().as_secs_f64(), max_batch, "loaded");
+        self.shared.publish_model(self.number, &self.model);
+        let device = self.setup.device;
+        tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), max_batch, "loaded");
         Ok(())
-    }
-
-    fn accept(&mut self, task: Task) {
-        self.arrivals += 1;
-        match Active::new(task, self.arrivals) {
-            Ok(active) => self.tasks.push(active),
-            Err(refused) => {
-                let (mut task, error) = *refused;
-                self.shared.end(&mut task, failed(&error));
-            }
-        }
     }
 
     /// Does the next errand. It is dropped where no model can be loaded.
@@ -200,9 +223,8 @@ impl Worker {
         let Some(oldest) = others.min_by_key(|active| active.arrived) else { return };
         self.model = oldest.task.model.clone();
         if let Err(error) = self.load() {
-            let end = if matches!(error, Error::Interrupted) { End::Canceled } else { failed(&error) };
             while let Some(place) = self.tasks.iter().position(|active| self.is_own(active)) {
-                self.end(place, end.clone());
+                self.give_up(place, &error);
             }
         }
     }
@@ -276,7 +298,7 @@ impl Worker {
                     self.shared.metrics.out_of_memory.inc();
                 }
                 Err(error) if active.is_empty() && chosen.len() == 1 => return Err(error),
-                Err(error) => self.tasks[*place].failed = Some(end_of(&error)),
+                Err(error) => self.tasks[*place].failed = Some(error),
             }
         }
         self.select(lane, active)
@@ -371,21 +393,42 @@ impl Worker {
     fn end_all(&mut self, arrived: &[u64], error: &Error) {
         for number in arrived {
             if let Some(place) = self.tasks.iter().position(|active| active.arrived == *number) {
-                self.end(place, end_of(error));
+                self.give_up(place, error);
             }
+        }
+    }
+
+    /// A task cannot be made here: another worker makes it, where that may help and none of its images is done, or it has failed.
+    pub(super) fn give_up(&mut self, place: usize, error: &Error) {
+        if !error.is_of_device() {
+            return self.end(place, end_of(error));
+        }
+        if self.engine.as_ref().is_some_and(|engine| !engine.is_alive()) {
+            self.lost.get_or_insert(Error::Device(error.to_string()));
+        }
+        let active = self.take_out(place);
+        match self.shared.pass_on(self.number, active) {
+            Ok(()) => tracing::warn!("{} cannot run a job, which another device gets: {error}", self.setup.device),
+            Err(mut active) => self.shared.end(&mut active.task, end_of(error)),
         }
     }
 
     /// Ends a task wherever it is.
     pub(super) fn end(&mut self, place: usize, end: End) {
-        let mut active = self.tasks.remove(place);
+        let mut active = self.take_out(place);
+        self.shared.end(&mut active.task, end);
+    }
+
+    /// Takes a task out, with its batches that run.
+    fn take_out(&mut self, place: usize) -> Active {
+        let active = self.tasks.remove(place);
         for part in &active.parts {
             if let Some(running) = self.lanes.running(part.lane) {
                 running.leave(part.group);
             }
             self.room = None;
         }
-        self.shared.end(&mut active.task, end);
+        active
     }
 
     /// How many images groups of a lane have.
@@ -400,8 +443,8 @@ impl Worker {
     /// Ends what failed, and reports positions and numbers.
     fn publish(&mut self) {
         while let Some(place) = self.tasks.iter().position(|active| active.failed.is_some()) {
-            if let Some(end) = self.tasks[place].failed.take() {
-                self.end(place, end);
+            if let Some(error) = self.tasks[place].failed.take() {
+                self.give_up(place, &error);
             }
         }
         let Self { lanes, tasks, .. } = self;
@@ -409,12 +452,11 @@ impl Worker {
         lanes.retain(|lane| wanted.contains(&lane));
         let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
-        self.shared.publish(Load { waiting, running: tasks.len() - waiting, images });
+        let load = Load { waiting, running: tasks.len() - waiting, images };
+        let work = tasks.iter().map(Active::remaining).sum();
+        self.shared.publish(self.number, load, work, self.engine.as_ref().map(EngineNumbers::of));
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
-        if let Some(engine) = &self.engine {
-            self.shared.metrics.engine(engine);
-        }
     }
 }
 
@@ -428,6 +470,6 @@ pub(super) fn end_of(error: &Error) -> End {
     if matches!(error, Error::Interrupted) { End::Canceled } else { failed(error) }
 }
 
-fn failed(error: &Error) -> End {
+pub(super) fn failed(error: &Error) -> End {
     End::Failed { message: error.to_string(), is_usage: error.is_usage() }
 }

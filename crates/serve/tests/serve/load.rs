@@ -167,7 +167,7 @@ fn images_are_decoded_while_steps_run() {
     let jobs: Vec<Value> = (0..4).map(|seed| job("a pear", 6 + 4 * seed, seed as u64)).collect();
     let expected = alone(&jobs);
     let setup = Setup { beside: Overlap::Always, ..cpu() };
-    let served = Served::start(ServeOptions { max_batch: Some(4), setup, ..options() });
+    let served = Served::start(ServeOptions { max_batch: Some(4), setups: vec![setup], ..options() });
     let mut many = job("a fig", 5, 7);
     (many["batch_size"], many["batch_count"]) = (2.into(), 2.into());
     let ids: Vec<String> = jobs.iter().chain([&many]).map(|job| served.submit(job)).collect();
@@ -203,7 +203,7 @@ fn a_job_joins_while_another_runs_its_second_pass() {
 #[test]
 fn memory_for_one_image_at_a_time_is_enough() {
     let expected = alone(&(0..8).map(|seed| job("a pear", 5, seed)).collect::<Vec<_>>());
-    let served = Served::start(ServeOptions { max_batch: Some(8), setup: small_memory(), ..options() });
+    let served = Served::start(ServeOptions { max_batch: Some(8), setups: vec![small_memory()], ..options() });
     let ids: Vec<String> = (0..8).map(|seed| served.submit(&job("a pear", 5, seed))).collect();
     for (id, expected) in ids.iter().zip(&expected) {
         let done = served.finished(id);

@@ -3,6 +3,7 @@
 mod a1111;
 mod access;
 mod control;
+mod devices;
 mod jobs;
 mod load;
 mod openai;

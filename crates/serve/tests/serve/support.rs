@@ -27,7 +27,7 @@ pub fn options() -> ServeOptions {
         listen: ([127, 0, 0, 1], 0).into(),
         models: vec![fixtures("models/sd1")],
         model_options: ModelOptions::default(),
-        setup: cpu(),
+        setups: vec![cpu()],
         limits: Limits::default(),
         max_batch: None,
         max_per_client: 0,

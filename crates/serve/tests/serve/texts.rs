@@ -89,7 +89,7 @@ fn servers_share_encoded_texts_and_lose_them_without_harm() {
     store.serve(listener);
     let setup = Setup { cache_dir: Some(folder.path().into()), ..cpu() };
     let shared =
-        || ServeOptions { prompt_store: Some(format!("redis://{address}")), setup: setup.clone(), ..options() };
+        || ServeOptions { prompt_store: Some(format!("redis://{address}")), setups: vec![setup.clone()], ..options() };
     let jobs = [job("a pear", 3, 1), job("a fig", 3, 2), job("a (plum:1.2)", 3, 3)];
     let expected = alone(&jobs);
     let made = |served: &Served, i: usize| {

@@ -51,7 +51,7 @@ pub(super) async fn models(State(app): Shared) -> Json<Value> {
 }
 
 pub(super) async fn loras(State(app): Shared) -> Json<Value> {
-    let folder = app.options.setup.lora_dir.as_deref();
+    let folder = app.options.setup().lora_dir.as_deref();
     let files = folder.and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
     // The folders of the server concern no client.
     let one = |(name, path): (String, std::path::PathBuf)| {
@@ -67,7 +67,7 @@ pub(super) async fn embeddings(State(app): Shared) -> Json<Value> {
             json!({ "step": null, "sd_checkpoint": null, "sd_checkpoint_name": null, "shape": null, "vectors": null });
         (name, about)
     };
-    let names = embedding_names(app.options.setup.embeddings_dir.as_deref());
+    let names = embedding_names(app.options.setup().embeddings_dir.as_deref());
     Json(json!({ "loaded": names.into_iter().map(one).collect::<Map<_, _>>(), "skipped": {} }))
 }
 
