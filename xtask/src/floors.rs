@@ -30,12 +30,13 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-bench", 8),
     ("kiln-serve", 9),
     ("kiln-cli", 10),
+    ("kiln-python", 10),
     ("xtask", 10),
 ];
 /// For tests only: any floor may import it as a dev-dependency, and not otherwise.
 const TESTKIT: &str = "kiln-testkit";
 /// The front ends, and our crates that they may import, none of which computes.
-const FRONT_ENDS: [&str; 2] = ["kiln-cli", "kiln-serve"];
+const FRONT_ENDS: [&str; 3] = ["kiln-cli", "kiln-python", "kiln-serve"];
 const FOR_FRONT_ENDS: [&str; 8] = [
     "kiln-files",
     "kiln-media",

@@ -10,8 +10,10 @@ use crate::workspace::{read, root};
 
 const WARN_LINES: usize = 600;
 const MAX_LINES: usize = 1000;
-/// The places where `unsafe` is allowed: kernels, memory pools, and one file that maps files into memory.
-const UNSAFE_PLACES: [&str; 3] = ["crates/ops/", "crates/mempool/", "crates/weights/src/mmap.rs"];
+/// The places where `unsafe` is allowed: kernels, memory pools, one file that maps files into memory, and one that shares memory
+/// with Python.
+const UNSAFE_PLACES: [&str; 4] =
+    ["crates/ops/", "crates/mempool/", "crates/weights/src/mmap.rs", "crates/python/src/elements.rs"];
 
 /// A source file.
 struct Source {

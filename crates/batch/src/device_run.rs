@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use kiln_engine::pipeline::{DecodedImage, Latents};
@@ -35,6 +36,8 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
     pub(super) number: usize,
     pub(super) setup: &'s Setup,
     saving: SaveQueue,
+    /// A model that was loaded before the run.
+    loaded: Option<&'s mut Engine>,
     /// Encodes and decodes while the engine denoises, from the first image on where that is done.
     pub(super) worker: Option<OverlapWorker>,
     /// Images for which the worker had no memory. They are decoded when the engine has its turn.
@@ -46,9 +49,15 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
 }
 
 impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
-    pub(super) fn new(common: &'s Common<'s, 'a, 'w>, number: usize, setup: &'s Setup, saving: SaveQueue) -> Self {
+    pub(super) fn new(
+        common: &'s Common<'s, 'a, 'w>,
+        number: usize,
+        setup: &'s Setup,
+        saving: SaveQueue,
+        loaded: Option<&'s mut Engine>,
+    ) -> Self {
         let (worker, undecoded, held) = (None, Vec::new(), HashMap::new());
-        Self { common, number, setup, saving, worker, undecoded, held, timings: Timings::default() }
+        Self { common, number, setup, saving, loaded, worker, undecoded, held, timings: Timings::default() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'s, RunState<'a, 'w>> {
@@ -72,7 +81,14 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
             let Some((_, first)) = queue.first(self.number, at) else { continue };
             let model = &self.common.models[at.model];
             self.state().tell_model(&model.name())?;
-            let mut engine = match self.load(model, &first) {
+            let mut known = self.loaded.take_if(|engine| is_same(engine.model().path(), model.path()));
+            let mut own = None;
+            let before = known.as_ref().map_or_else(Timings::default, |engine| engine.timings());
+            let engine = match &mut known {
+                Some(engine) => Ok(&mut **engine),
+                None => self.load(model, &first).map(|engine| own.insert(engine)),
+            };
+            let engine = match engine {
                 Ok(engine) => engine,
                 // What holds for every job is the run's error, not theirs.
                 Err(error @ (Error::Interrupted | Error::Device(_))) => return Err(error),
@@ -85,15 +101,16 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
                     continue;
                 }
             };
-            let result = self.run_model(&mut engine, at.model);
-            let result = result.and(self.finish_decoding(&mut engine));
-            self.timings += engine.timings();
+            let result = self.run_model(engine, at.model);
+            let result = result.and(self.finish_decoding(engine));
+            self.timings += engine.timings() - before;
             match result {
-                Err(error) if !matches!(error, Error::Interrupted) && !self.is_alive(&engine) => {
+                Err(error) if !matches!(error, Error::Interrupted) && !self.is_alive(engine) => {
                     return self.lose(&error);
                 }
                 other => other?,
             }
+            self.loaded = known.or(self.loaded.take());
         }
         Ok(())
     }
@@ -292,4 +309,9 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
             self.state().fail(id, &error)
         })
     }
+}
+
+/// Whether two paths name one file or folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok().is_some_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }

@@ -144,14 +144,37 @@ fn expected(field: &str) -> Option<&'static str> {
     kinds.into_iter().find(|(example, _)| check(field, example).is_ok()).map(|(_, kind)| kind)
 }
 
+/// What is wrong with a field of a job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct FieldError {
+    /// The field, as it was written; `None` where none is at fault.
+    pub field: Option<String>,
+    /// The problem, with the field's name.
+    pub message: String,
+}
+
+impl From<String> for FieldError {
+    fn from(message: String) -> Self {
+        Self { field: None, message }
+    }
+}
+
+impl From<FieldError> for String {
+    fn from(error: FieldError) -> Self {
+        error.message
+    }
+}
+
 /// The fields of a job that is an object of JSON, checked one by one.
-pub(crate) fn fields_of_json(object: Map<String, Value>) -> Result<Fields, String> {
+pub(crate) fn fields_of_json(object: Map<String, Value>) -> Result<Fields, FieldError> {
     let mut fields = Fields::new();
     for (name, value) in object {
-        let field = long_name(&name)?;
-        let value = of_json(&field, value).map_err(|what| format!("{name}: {what}"))?;
+        let wrong = |message: String| FieldError { field: Some(name.clone()), message };
+        let field = long_name(&name).map_err(wrong)?;
+        let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
         if fields.insert(field.clone(), value).is_some() {
-            return Err(format!("{field} is set twice"));
+            return Err(wrong(format!("{field} is set twice")));
         }
     }
     Ok(fields)
@@ -170,7 +193,15 @@ impl JobSpec {
             return Err("expected an object, as in {\"prompt\": \"a red apple\"}".into());
         };
         let taken = more.iter().filter_map(|name| object.remove_entry(*name)).collect();
-        Ok((Self::new(fields_of_json(object)?)?, taken))
+        Ok((Self::of_object(object)?, taken))
+    }
+
+    /// The job of an object of JSON, with the fields of a line of a job file.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], with the field by itself.
+    pub fn of_object(object: Map<String, Value>) -> Result<Self, FieldError> {
+        Ok(Self::new(fields_of_json(object)?)?)
     }
 
     /// From fields that were checked one by one.

@@ -60,7 +60,7 @@ mod work_queue;
 
 pub use error::{Error, Result};
 pub use events::{BatchEvent, BatchProgress, BatchReport};
-pub use fields::{Assignment, JobSpec};
+pub use fields::{Assignment, FieldError, JobSpec};
 pub use grid::Axis;
 pub use journal::Seconds;
 pub use plan::{BatchOptions, BatchRun};

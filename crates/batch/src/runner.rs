@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 
-use kiln_engine::{Error, Timings};
+use kiln_engine::{Engine, Error, Timings};
 use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
@@ -31,11 +31,24 @@ impl BatchRun {
     /// the folder takes no more files: then the run stops, and nothing is recorded of what is missing. All else is
     /// counted in the report.
     pub fn run(self, watch: &mut Watch<'_>) -> Result<BatchReport> {
-        self.run_unless(watch, &|_| false)
+        self.run_unless(None, watch, &|_| false)
+    }
+
+    /// The same with a model that is loaded, instead of the one that the first setup loads. Jobs of other models load theirs, next to it.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub fn run_with(self, engine: &mut Engine, watch: &mut Watch<'_>) -> Result<BatchReport> {
+        self.run_unless(Some(engine), watch, &|_| false)
     }
 
     /// The same, where a test has the devices of some engines lost.
-    fn run_unless(self, watch: &mut Watch<'_>, is_lost: &(dyn Fn(usize) -> bool + Sync)) -> Result<BatchReport> {
+    fn run_unless(
+        self,
+        loaded: Option<&mut Engine>,
+        watch: &mut Watch<'_>,
+        is_lost: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<BatchReport> {
         let index = self.own_file("index", ".jsonl");
         let (known, failed) = (self.made(), self.failed());
         let Self { todos, axes, journal, models, sheet, options } = self;
@@ -50,7 +63,7 @@ impl BatchRun {
         let models: Vec<Arc<ModelFolder>> = models.into_iter().map(|of_model| of_model.model).collect();
         let state = parking_lot::Mutex::new(state);
         let common = Common { state: &state, queue: &queue, models: &models, options: &options, is_lost };
-        let (result, timings) = make(&common, saving);
+        let (result, timings) = make(&common, saving, loaded);
         let mut state = state.into_inner();
         state.stopping = false;
         // Whatever happened, what is made is saved, and the index has it.
@@ -85,18 +98,22 @@ fn grouped(of_model: &OfModel) -> Vec<Vec<Image>> {
 }
 
 /// Has an engine for each setup make what is pending: one alone on this thread, several each on its own.
-fn make(common: &Common<'_, '_, '_>, saving: SaveQueue) -> (kiln_engine::Result<()>, Timings) {
-    let run = |number: usize, setup, saving| DeviceRun::new(common, number, setup, saving).run();
+fn make(
+    common: &Common<'_, '_, '_>,
+    saving: SaveQueue,
+    mut loaded: Option<&mut Engine>,
+) -> (kiln_engine::Result<()>, Timings) {
+    let run = |number, setup, saving, loaded| DeviceRun::new(common, number, setup, saving, loaded).run();
     let setups = &common.options.setups;
     if let [setup] = &setups[..] {
-        return run(0, setup, saving);
+        return run(0, setup, saving, loaded);
     }
     let ended: Vec<(kiln_engine::Result<()>, Timings)> = std::thread::scope(|scope| {
         let start = |(number, setup)| {
-            let saving = saving.clone();
+            let (saving, loaded) = (saving.clone(), loaded.take());
             std::thread::Builder::new()
                 .name(format!("engine-{number}"))
-                .spawn_scoped(scope, move || run(number, setup, saving))
+                .spawn_scoped(scope, move || run(number, setup, saving, loaded))
                 .map_err(|error| Error::Device(format!("a thread for {}: {error}", setup.device)))
         };
         let threads: Vec<_> = setups.iter().enumerate().map(start).collect();
@@ -166,6 +183,7 @@ mod tests {
         };
         let (made, mut warnings) = (AtomicUsize::new(0), Vec::new());
         let report = BatchRun::plan(set, options).unwrap().run_unless(
+            None,
             &mut |event| {
                 match event {
                     BatchEvent::Made { .. } => drop(made.fetch_add(1, Ordering::Relaxed)),

@@ -148,7 +148,7 @@ fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
         let Value::Object(said) = value else {
             return Err(wrong("expected an object, as in {\"prompt\": \"a red apple\"}".into()));
         };
-        entries.push(Entry { line: i + 1, fields: fields_of_json(said).map_err(wrong)? });
+        entries.push(Entry { line: i + 1, fields: fields_of_json(said).map_err(|error| wrong(error.message))? });
     }
     Ok(entries)
 }

@@ -1,8 +1,8 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, Planner, RefinerOptions, Result, Room,
-    StagePlan, Workload, control_configs, locate_model, process_bytes, prompt_plans,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, PlanReport, Planner, RefinerOptions,
+    Result, Room, StagePlan, Workload, control_configs, locate_model, prompt_plans,
 };
 
 use crate::args::PlanArgs;
@@ -27,7 +27,6 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let refiner = args.refiner.as_deref().map(|path| ModelFolder::open(&locate_model(Some(path))?)).transpose()?;
     let planner = planner.with_refiner(refiner.as_ref())?;
     let (on, room) = ExecutionTarget::of(&setup);
-    let budget = room.map(|room| room.asked());
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
     if refiner.is_some() {
@@ -40,50 +39,23 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         work.batch_size =
             planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size;
     }
-    let plans = planner.modes(&work, on)?;
-    let chosen = room.map(|room| planner.choose_within(&work, on, room)).transpose();
+    let report = PlanReport::new(&planner, work, on, room)?;
+    let refiner = refiner.as_ref().map(ModelFolder::name);
     if args.json {
-        let chosen = chosen.as_ref().ok().cloned().flatten();
-        print_json(&serde_json::json!({
-            "model": name, "refiner": refiner.as_ref().map(ModelFolder::name), "width": work.width, "height": work.height, "batch_size": work.batch_size,
-            "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
-            "weight_type": on.matrices.map(|matrices| matrices.to_string()), "rates": on.rates,
-            "budget": budget, "process": process_bytes(), "plans": plans.iter().map(with_peak).collect::<Vec<_>>(),
-            "chosen": chosen.as_ref().map(with_peak),
-        }));
+        print_json(&report.to_json(&name, refiner.as_deref()));
     } else {
-        print(&text(
-            &named(&name, refiner.as_ref()),
-            &work,
-            &on,
-            &plans,
-            room,
-            chosen.as_ref().ok().and_then(Option::as_ref),
-        ));
+        print(&text(&named(&name, refiner.as_deref()), &report));
     }
-    chosen.map(drop)
+    report.chosen.map_or(Ok(()), |chosen| chosen.map(drop))
 }
 
 /// The model's name, and that of its refiner.
-fn named(model: &str, refiner: Option<&ModelFolder>) -> String {
-    refiner.map_or_else(|| model.into(), |refiner| format!("{model} with the refiner {}", refiner.name()))
+fn named(model: &str, refiner: Option<&str>) -> String {
+    refiner.map_or_else(|| model.into(), |refiner| format!("{model} with the refiner {refiner}"))
 }
 
-/// A plan with its peak memory, which determines the choice.
-fn with_peak(plan: &Plan) -> serde_json::Value {
-    let mut value = serde_json::json!(plan);
-    value["peak"] = plan.peak().into();
-    value
-}
-
-fn text(
-    name: &str,
-    work: &Workload,
-    on: &ExecutionTarget,
-    plans: &[Plan],
-    room: Option<Room>,
-    chosen: Option<&Plan>,
-) -> String {
+fn text(name: &str, report: &PlanReport) -> String {
+    let PlanReport { work, on, room, plans, chosen } = report;
     let Workload { width, height, batch_size, .. } = *work;
     let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
     let then = work.second.map(|second| format!(", then {}x{}", second.width, second.height)).unwrap_or_default();
@@ -102,13 +74,13 @@ fn text(
         "",
     ];
     let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(plans.iter().map(|plan| row(plan, room)));
+    rows.extend(plans.iter().map(|plan| row(plan, *room)));
     text += &table(&rows, 2);
     text += &match (room, chosen) {
-        (Some(room), Some(plan)) => {
+        (Some(room), Some(Ok(plan))) => {
             format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.mode, ByteSize(plan.peak()))
         }
-        (Some(_), None) => String::new(),
+        (Some(_), _) => String::new(),
         (None, _) => "\nno such GPU on this machine; set its memory with --vram-budget\n".into(),
     };
     text

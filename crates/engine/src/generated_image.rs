@@ -65,6 +65,15 @@ impl GeneratedImage {
         Ok(Self { index, seed, width, height, rgb, parameters: String::new(), settings: String::new(), latents })
     }
 
+    /// The latents that it was decoded from, `(1, c, h, w)` in row-major order, and that shape. Latents of a GPU are copied to
+    /// the host's memory.
+    ///
+    /// # Errors
+    /// Those of the copy.
+    pub fn latents(&self) -> Result<(Vec<f32>, Vec<usize>)> {
+        Ok((self.latents.flatten_all()?.to_vec1()?, self.latents.dims().to_vec()))
+    }
+
     /// The bytes of a PNG file with the settings.
     ///
     /// # Errors

@@ -95,8 +95,8 @@ pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{
-    BatchSize, Enlargement, ExecutionTarget, Pass, Plan, Planner, Rates, SecondPassWork, StagePlan, Workload,
-    process_bytes,
+    BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, SecondPassWork, StagePlan,
+    Workload, process_bytes,
 };
 pub use room::Room;
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};

@@ -1,6 +1,6 @@
 //! The events of a run, and how long its stages took.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 use std::time::Duration;
 
 use kiln_media::Rgb8Image;
@@ -166,6 +166,26 @@ impl AddAssign for Timings {
         self.decode += other.decode;
         self.save += other.save;
         self.images += other.images;
+    }
+}
+
+impl Sub for Timings {
+    type Output = Self;
+
+    /// What came after `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            load: self.load.saturating_sub(before.load),
+            encode: self.encode.saturating_sub(before.encode),
+            texts_encoded: self.texts_encoded.saturating_sub(before.texts_encoded),
+            texts_known: self.texts_known.saturating_sub(before.texts_known),
+            texts_shared: self.texts_shared.saturating_sub(before.texts_shared),
+            denoise: self.denoise.saturating_sub(before.denoise),
+            steps: self.steps.saturating_sub(before.steps),
+            decode: self.decode.saturating_sub(before.decode),
+            save: self.save.saturating_sub(before.save),
+            images: self.images.saturating_sub(before.images),
+        }
     }
 }
 

@@ -71,6 +71,18 @@ impl Planner {
         Ok(choose(&self.measure(work, on)?, bytes))
     }
 
+    /// The networks that `job` needs: those of `model`, its refiner, its control networks and its IP-Adapters.
+    ///
+    /// # Errors
+    /// Those of their files and configurations.
+    pub fn of_job(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<Self> {
+        let refiner = job.refiner.as_ref().map(Refiner::model);
+        let mut planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
+        planner.set_controls(&control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
+        planner.set_prompts(prompt_plans(model, job.ip_adapters.iter().map(|adapter| &adapter.using))?);
+        Ok(planner)
+    }
+
     /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.
     ///
     /// # Errors
@@ -81,10 +93,7 @@ impl Planner {
 
     /// The same for at most `most` images.
     pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
-        let refiner = job.refiner.as_ref().map(Refiner::model);
-        let mut planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
-        planner.set_controls(&control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
-        planner.set_prompts(prompt_plans(model, job.ip_adapters.iter().map(|adapter| &adapter.using))?);
+        let planner = Self::of_job(model, job, setup)?;
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)

@@ -15,6 +15,7 @@ mod network_work;
 mod passes;
 mod planner;
 mod prompts;
+mod report;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -35,6 +36,7 @@ pub use flop::{control_flop, decoder_flop, text_flop, unet_flop};
 pub use network_work::NetworkWork;
 pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
+pub use report::PlanReport;
 pub use time::Rates;
 
 /// The workload, as far as memory depends on it.

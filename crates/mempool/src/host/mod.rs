@@ -44,6 +44,12 @@ impl HostPool {
         pool::statistics()
     }
 
+    /// Leaves the settings of the system's allocator as they are. A program has it keep the memory of small blocks from the
+    /// pool's first request on; a library in another program's process calls this before it allocates.
+    pub fn leave_system_allocator() {
+        pool::leave_system_allocator();
+    }
+
     /// Resets the peaks of [`HostPool::statistics`] to the current values.
     pub fn reset_peaks() {
         pool::reset_peaks();

@@ -25,6 +25,9 @@ const MAP_LEAST: usize = 64 << 20;
 
 static ARENA: Lock<Arena<BLOCKS>> = Lock::new(Arena::new());
 
+/// Whether the system's allocator keeps its settings ([`HostPool::leave_system_allocator`]).
+static LEAVES_SYSTEM: AtomicBool = AtomicBool::new(false);
+
 /// Whether the pool serves requests of this layout.
 fn is_pooled(layout: Layout) -> bool {
     layout.size() >= LIMIT && layout.align() <= map::PAGE
@@ -34,7 +37,9 @@ fn is_pooled(layout: Layout) -> bool {
 fn obtain(bytes: usize) -> Option<Allocation> {
     static READY: AtomicBool = AtomicBool::new(false);
     if !READY.swap(true, Ordering::Relaxed) {
-        map::keep_small_blocks();
+        if !LEAVES_SYSTEM.load(Ordering::Relaxed) {
+            map::keep_small_blocks();
+        }
         map::at_fork(before_fork, after_fork);
     }
     ARENA.with(|arena| {
@@ -61,6 +66,10 @@ extern "C" fn before_fork() {
 extern "C" fn after_fork() {
     ARENA.release();
     trace::unlock_after_fork();
+}
+
+pub(super) fn leave_system_allocator() {
+    LEAVES_SYSTEM.store(true, Ordering::Relaxed);
 }
 
 pub(super) fn reset_peaks() {
