@@ -13,14 +13,14 @@ use rayon::prelude::*;
 use super::{Attention, Call, OP, Shapes};
 use crate::backend::{self, Cpu};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
-use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE, pack, packed_len};
+use crate::cpu::product::{Kernel, MOST_ROWS, Out, PANEL, Panels, STRIDE, pack, packed_len};
 use crate::cpu::rounding::{LANES, Plain};
 use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
 use crate::output::write;
 
-/// Queries of a task.
-const QUERIES: usize = 2 * ROWS;
+/// Queries of a task, in calls of the kernel.
+const CALLS: usize = 2;
 
 impl backend::Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
@@ -46,12 +46,13 @@ fn typed<T: Element>(
             Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], config.causal, shapes)
         })
         .collect::<Result<_>>()?;
-    let blocks = s.div_ceil(QUERIES);
+    let most = CALLS * Kernel::current::<T>().rows();
+    let blocks = s.div_ceil(most);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
         let y = Shared::new(y);
         (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
-            let (i, first) = (task / blocks, task % blocks * QUERIES);
-            let rows = first..(first + QUERIES).min(s);
+            let (i, first) = (task / blocks, task % blocks * most);
+            let rows = first..(first + most).min(s);
             let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;
             let place = |row: usize| start + row * c..start + row * c + head_dim;
             heads[i].attend(
@@ -111,9 +112,9 @@ struct Block<'a, T> {
     weights: &'a mut [u32],
     results: &'a mut [f32],
     /// The maximum of each query's scores.
-    maxima: [f32; QUERIES],
+    maxima: [f32; CALLS * MOST_ROWS],
     /// The sum of its weights.
-    sums: [f32; QUERIES],
+    sums: [f32; CALLS * MOST_ROWS],
 }
 
 impl<T: Element> Head<T> {
@@ -161,8 +162,8 @@ impl<T: Element> Head<T> {
             scores: scores.get(count * k_block),
             weights: weights.get(count * STRIDE),
             results,
-            maxima: [f32::NEG_INFINITY; QUERIES],
-            sums: [0.0; QUERIES],
+            maxima: [f32::NEG_INFINITY; CALLS * MOST_ROWS],
+            sums: [0.0; CALLS * MOST_ROWS],
         };
         let visible = |row: usize| if self.causal { row + 1 } else { self.t };
         for first in (0..self.t.min(visible(rows.end - 1))).step_by(k_block) {
@@ -182,12 +183,12 @@ impl<T: Element> Head<T> {
     /// The scores of some keys, which start at a panel.
     fn score(&self, keys: Range<usize>, count: usize, block: &mut Block<'_, T>) {
         let packed = Panels::new(&self.keys, self.head_dim, self.t);
-        let k_block = block.kernel.k_block();
+        let (k_block, most) = (block.kernel.k_block(), block.kernel.rows());
         for (part, queries) in block.queries.chunks_exact(count * STRIDE).enumerate() {
             let depth = k_block.min(self.head_dim - part * k_block);
-            for (i, queries) in queries.chunks(ROWS * STRIDE).enumerate() {
+            for (i, queries) in queries.chunks(most * STRIDE).enumerate() {
                 for panel in 0..keys.len().div_ceil(PANEL) {
-                    let values = &mut block.scores[i * ROWS * k_block + panel * PANEL..];
+                    let values = &mut block.scores[i * most * k_block + panel * PANEL..];
                     let columns = keys.len() - panel * PANEL;
                     let out = Out { values, stride: k_block, first: part == 0, columns };
                     let b = packed.block(keys.start / PANEL + panel, part * k_block, depth);
@@ -220,9 +221,10 @@ impl<T: Element> Head<T> {
     /// Adds the values of some keys, weighted.
     fn add_values(&self, keys: Range<usize>, block: &mut Block<'_, T>) {
         let packed = Panels::new(&self.values, self.t, self.head_dim);
-        for (i, weights) in block.weights.chunks(ROWS * STRIDE).enumerate() {
+        let most = block.kernel.rows();
+        for (i, weights) in block.weights.chunks(most * STRIDE).enumerate() {
             for panel in 0..self.width / PANEL {
-                let values = &mut block.results[i * ROWS * self.width + panel * PANEL..];
+                let values = &mut block.results[i * most * self.width + panel * PANEL..];
                 let columns = self.head_dim - panel * PANEL;
                 let out = Out { values, stride: self.width, first: false, columns };
                 let b = packed.block(panel, keys.start, keys.len());

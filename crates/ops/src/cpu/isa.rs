@@ -2,10 +2,13 @@
 
 use std::sync::OnceLock;
 
-/// The environment variable that forces a path: `avx512bf16`, `avx512`, `avx2` or `portable`.
+#[cfg(target_arch = "x86_64")]
+use super::permission;
+
+/// The environment variable that forces a path: `amx`, `avx512bf16`, `avx512`, `avx2` or `portable`.
 const VARIABLE: &str = "KILN_ISA";
 
-/// An instruction path, from narrow to wide. Every path sums in the same order; only the rounding of products differs.
+/// An instruction path, from narrow to wide. The order of a sum depends on the path and on the number of its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Code of the compiler for every CPU of the architecture.
@@ -16,11 +19,13 @@ pub enum Isa {
     Avx512,
     /// The same with dot products of bf16 pairs.
     Avx512Bf16,
+    /// The same with products of bf16 tiles.
+    Amx,
 }
 
 impl Isa {
     /// All paths.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
 
     /// The path of this process: the widest that the CPU supports, or the environment's choice among those.
     pub fn current() -> Self {
@@ -33,6 +38,11 @@ impl Isa {
         })
     }
 
+    /// Whether it has dot products of bf16 pairs.
+    pub fn has_bf16(self) -> bool {
+        self >= Self::Avx512Bf16
+    }
+
     /// The name in the environment variable.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,6 +50,7 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512bf16",
+            Self::Amx => "amx",
         }
     }
 
@@ -52,6 +63,7 @@ impl Isa {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl");
         match (avx2, avx512, avx512 && is_x86_feature_detected!("avx512bf16")) {
+            (_, _, true) if permission::may_use_tiles() => Self::Amx,
             (_, _, true) => Self::Avx512Bf16,
             (_, true, _) => Self::Avx512,
             (true, ..) => Self::Avx2,

@@ -44,7 +44,7 @@ macro_rules! for_every_isa {
             match $crate::cpu::isa::Isa::current() {
                 // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx512Bf16 => unsafe { avx512bf16($($argument),*) },
+                $crate::cpu::isa::Isa::Avx512Bf16 | $crate::cpu::isa::Isa::Amx => unsafe { avx512bf16($($argument),*) },
                 // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::isa::Isa::Avx512 => unsafe { avx512($($argument),*) },

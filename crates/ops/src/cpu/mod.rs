@@ -10,6 +10,7 @@ macro_rules! safety_assert {
 mod element;
 pub(crate) mod isa;
 pub(crate) mod math;
+pub(crate) mod permission;
 pub(crate) mod product;
 pub(crate) mod rounding;
 pub(crate) mod scratch;

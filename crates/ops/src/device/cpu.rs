@@ -3,6 +3,8 @@
 use candle_core::DType;
 
 use crate::cpu::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::permission::tile_products;
 
 /// The CPU that this process runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,12 +31,13 @@ pub fn cpu_info() -> CpuInfo {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         features: features(),
         path: Isa::current().name(),
-        fastest_dtype: if Isa::current() == Isa::Avx512Bf16 { DType::BF16 } else { DType::F32 },
+        fastest_dtype: if Isa::current().has_bf16() { DType::BF16 } else { DType::F32 },
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<&'static str> {
+    let (amx_bf16, amx_int8) = tile_products();
     let all = [
         ("avx2", is_x86_feature_detected!("avx2")),
         ("fma", is_x86_feature_detected!("fma")),
@@ -43,6 +46,8 @@ fn features() -> Vec<&'static str> {
         ("avx512bw", is_x86_feature_detected!("avx512bw")),
         ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+        ("amx_bf16", amx_bf16),
+        ("amx_int8", amx_int8),
     ];
     all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
 }

@@ -29,7 +29,7 @@ use epilogue::Epilogue;
 /// Bytes of the weights that [`winograd`] transforms once a call, in a buffer that the calling thread keeps.
 pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize) -> usize {
     if winograd::suits(dtype, config, shapes) {
-        winograd::transformed(shapes, threads) * dtype.size_in_bytes()
+        winograd::transformed(dtype, shapes, threads) * dtype.size_in_bytes()
     } else {
         0
     }

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use super::epilogue::Epilogue;
 use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
 use super::{Conv2d, Part, Shapes};
-use crate::cpu::product::{Kernel, Out, PANEL, Panels, ROWS, STRIDE};
+use crate::cpu::product::{Kernel, Out, PANEL, Panels, STRIDE};
 use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Scratch};
 use crate::error::Result;
@@ -25,8 +25,8 @@ use crate::error::Result;
 const DEPTH: usize = 64;
 /// Positions in such a row.
 const POSITIONS_A_ROW: usize = POSITIONS / 2;
-/// Tiles of a task.
-const TILES: usize = 4 * ROWS;
+/// Tiles of a task, in calls of the kernel.
+const CALLS: usize = 4;
 /// Panels of a task.
 const PANELS: usize = 4;
 /// Blocks of tiles from which on weights are transformed once for all of them.
@@ -45,9 +45,9 @@ pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
 }
 
 /// Elements of the transformed weights where they are computed once a call: with many tiles.
-pub(super) fn transformed(shapes: Shapes, threads: usize) -> usize {
+pub(super) fn transformed(dtype: DType, shapes: Shapes, threads: usize) -> usize {
     let (tiles, panels) = (Grid::of(shapes).tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let (tile_block, _) = blocks(tiles, panels, threads);
+    let (tile_block, _) = blocks(tiles, panels, Kernel::of(dtype).rows(), threads);
     if tiles.div_ceil(tile_block) >= MANY_BLOCKS { panels * POSITIONS * shapes.c_in * PANEL } else { 0 }
 }
 
@@ -60,8 +60,9 @@ pub(super) fn run<T: Element>(
 ) {
     let grid = Grid::of(shapes);
     let (tiles, panels) = (grid.tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let (tile_block, panel_block) = blocks(tiles, panels, rayon::current_num_threads());
-    let weight = Weights { stored: weight, c_in: shapes.c_in, block: Kernel::current::<T>().elements_in(DEPTH) };
+    let kernel = Kernel::current::<T>();
+    let (tile_block, panel_block) = blocks(tiles, panels, kernel.rows(), rayon::current_num_threads());
+    let weight = Weights { stored: weight, c_in: shapes.c_in, block: kernel.elements_in(DEPTH) };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
         // Without memory for all of them, each task transforms its own: the same values, more often.
@@ -77,11 +78,11 @@ pub(super) fn run<T: Element>(
     });
 }
 
-/// Tiles and panels of a task: few enough that every thread gets several tasks.
-fn blocks(tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
-    let (mut tile_block, mut panel_block) = (TILES, PANELS);
+/// Tiles and panels of a task: few enough that every thread gets several tasks. A call of the kernel takes `call` tiles.
+fn blocks(tiles: usize, panels: usize, call: usize, threads: usize) -> (usize, usize) {
+    let (mut tile_block, mut panel_block) = (CALLS * call, PANELS);
     let enough = if threads == 1 { 1 } else { 4 * threads };
-    while tiles.div_ceil(tile_block) * panels.div_ceil(panel_block) < enough && (tile_block > ROWS || panel_block > 1) {
+    while tiles.div_ceil(tile_block) * panels.div_ceil(panel_block) < enough && (tile_block > call || panel_block > 1) {
         // Fewer tiles transform the same weights more often, fewer panels the same inputs, which costs less.
         if panel_block > 1 {
             panel_block /= 2;
@@ -199,10 +200,11 @@ impl<T: Element> Task<'_, T> {
                     let rows = &inputs[position / POSITIONS_A_ROW * count * STRIDE..][..count * STRIDE];
                     let rows = &rows[position % POSITIONS_A_ROW * DEPTH..];
                     let weights = &weights[position * depth * PANEL..][..depth * PANEL];
-                    for (j, values) in products.chunks_mut(ROWS * PANEL).enumerate() {
+                    let most = kernel.rows();
+                    for (j, values) in products.chunks_mut(most * PANEL).enumerate() {
                         let tiles = values.len() / PANEL;
                         let out = Out { values, stride: PANEL, first: start == 0, columns: PANEL };
-                        kernel.run(tiles, &rows[j * ROWS * STRIDE..], weights, depth, out);
+                        kernel.run(tiles, &rows[j * most * STRIDE..], weights, depth, out);
                     }
                 }
             }

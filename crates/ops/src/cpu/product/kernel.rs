@@ -1,7 +1,8 @@
-//! The innermost loops: up to [`ROWS`] rows times one panel.
+//! The innermost loops: some rows times one panel.
 //!
 //! A kernel keeps its tile of the result in registers: 14 rows of two 16-wide registers, with two more for the panel's
-//! row and one for the broadcast element, are 31 of AVX-512's 32. AVX2 has 16 registers of 8: 6 rows of half a panel.
+//! row and one for the broadcast element, are 31 of AVX-512's 32. AVX2 has 16 registers of 8: 6 rows of half a panel. AMX has eight tiles of 16 rows: 32 rows of a
+//! panel take four.
 #![allow(unsafe_code)]
 
 use half::{bf16, f16};
@@ -13,13 +14,19 @@ use crate::cpu::scratch::elements;
 use candle_core::DType;
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
 
-/// Rows of a kernel's tile.
-pub(crate) const ROWS: usize = 14;
+/// Rows of the tile of a kernel in vector registers.
+const ROWS: usize = 14;
+/// The largest number of rows of any kernel's tile.
+pub(crate) const MOST_ROWS: usize = 32;
+/// Words of `k` in a block where both operands are tiles: rows of a call take 32 KiB, most of an L1 cache.
+const TILE_BLOCK: usize = 256;
 
 /// `(depth in words or elements, a, b, out, stride of out, whether out is only written)`.
 type Run = unsafe fn(usize, *const u32, *const u8, *mut f32, usize, bool);
@@ -63,21 +70,48 @@ pub(crate) struct Out<'a> {
 
 /// The kernels for one type of panels on one instruction path.
 pub(crate) struct Kernel {
-    /// For half a panel and for a whole one, by the number of rows from 1.
-    run: [[Run; ROWS]; 2],
+    by: Registers,
     /// Whether both operands are read as pairs of bf16.
     pairs: bool,
+}
+
+/// What holds the tile of the result.
+enum Registers {
+    /// Vectors: a function for half a panel and for a whole one, by the number of rows from 1.
+    Vectors([[Run; ROWS]; 2]),
+    #[cfg(target_arch = "x86_64")]
+    Tiles(amx::Tiles),
 }
 
 impl Kernel {
     /// The kernels of this process for a type of panels.
     pub(crate) fn current<T: Element>() -> Self {
+        Self::of(T::DTYPE)
+    }
+
+    /// The same for the type of an [`Element`].
+    pub(crate) fn of(dtype: DType) -> Self {
         let isa = Isa::current();
-        match T::DTYPE {
+        match dtype {
             DType::F32 => Self::f32(isa),
             DType::F16 => Self::f16(isa),
             DType::BF16 => Self::bf16(isa),
             other => unreachable!("no element type is {other:?}"),
+        }
+    }
+
+    /// Tiles of bf16 on any CPU, element by element.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn emulated_tiles() -> Self {
+        Self { by: Registers::Tiles(amx::Tiles::emulated()), pairs: true }
+    }
+
+    /// Rows of a call.
+    pub(crate) fn rows(&self) -> usize {
+        match self.by {
+            Registers::Vectors(_) => ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Registers::Tiles(_) => amx::ROWS,
         }
     }
 
@@ -91,9 +125,13 @@ impl Kernel {
         if self.pairs { 2 * words } else { words }
     }
 
-    /// Elements of `k` in a block of [`K_BLOCK`] words.
+    /// Elements of `k` in a block, of at most [`K_BLOCK`] words.
     pub(crate) fn k_block(&self) -> usize {
-        self.elements_in(K_BLOCK)
+        self.elements_in(match self.by {
+            Registers::Vectors(_) => K_BLOCK,
+            #[cfg(target_arch = "x86_64")]
+            Registers::Tiles(_) => TILE_BLOCK,
+        })
     }
 
     /// Writes a row of `depth` elements from `gather` in the kernel's format, through the buffer `stored` where that
@@ -137,50 +175,53 @@ impl Kernel {
     pub(crate) fn run<T: Element>(&self, rows: usize, a: &[u32], b: &[T], depth: usize, out: Out<'_>) {
         let Out { values: out, stride, first, columns } = out;
         let words = if self.pairs { depth.div_ceil(2) } else { depth };
-        assert!((1..=ROWS).contains(&rows) && words <= STRIDE);
+        assert!((1..=self.rows()).contains(&rows) && (1..=STRIDE).contains(&words));
         assert!(a.len() >= (rows - 1) * STRIDE + words);
         assert!(b.len() >= depth.next_multiple_of(2) * PANEL || (!T::PAIRED && b.len() >= depth * PANEL));
         assert!(out.len() >= (rows - 1) * stride + PANEL && (rows == 1 || stride >= PANEL));
+        let whole = columns > PANEL / 2;
+        let (a, b, out) = (a.as_ptr(), b.as_ptr().cast(), out.as_mut_ptr());
         // SAFETY: the assertions keep every address that a kernel reads and writes inside the slices: `words` words of
         // each of `rows` rows of `a`, `words` rows of the panel (pairs of rows where the type is paired), PANEL values
-        // in each of `rows` rows of `out`. The table was chosen by the instructions that the CPU reports, and the
-        // panels of its kernels have the type `T`: each type has its own table.
+        // in each of `rows` rows of `out`. The kernel was chosen by the instructions that the CPU reports and the
+        // operating system allows, and its panels have the type `T`: each type has its own.
         unsafe {
-            (self.run[usize::from(columns > PANEL / 2)][rows - 1])(
-                words,
-                a.as_ptr(),
-                b.as_ptr().cast(),
-                out.as_mut_ptr(),
-                stride,
-                first,
-            )
+            match &self.by {
+                Registers::Vectors(table) => {
+                    (table[usize::from(whole)][rows - 1])(words, a, b, out, stride, first);
+                }
+                #[cfg(target_arch = "x86_64")]
+                Registers::Tiles(tiles) => tiles.run(rows, whole, words, a, b, out, stride, first),
+            }
         }
     }
 
     fn f32(isa: Isa) -> Self {
         let run = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF32),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => table!(avx512::run, avx512::LoadF32),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => table!(avx2::run, avx2::LoadF32),
             _ => table!(portable::run, f32),
         };
-        Self { run, pairs: false }
+        Self { by: Registers::Vectors(run), pairs: false }
     }
 
     fn f16(isa: Isa) -> Self {
         let run = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => table!(avx512::run, avx512::LoadF16),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => table!(avx512::run, avx512::LoadF16),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => table!(avx2::run, avx2::LoadF16),
             _ => table!(portable::run, f16),
         };
-        Self { run, pairs: false }
+        Self { by: Registers::Vectors(run), pairs: false }
     }
 
     fn bf16(isa: Isa) -> Self {
         let run = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => return Self { by: Registers::Tiles(amx::Tiles::of_the_cpu()), pairs: true },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => table!(avx512::run_pairs),
             #[cfg(target_arch = "x86_64")]
@@ -189,6 +230,6 @@ impl Kernel {
             Isa::Avx2 => table!(avx2::run, avx2::LoadBf16),
             _ => table!(portable::run, bf16),
         };
-        Self { run, pairs: isa == Isa::Avx512Bf16 }
+        Self { by: Registers::Vectors(run), pairs: isa.has_bf16() }
     }
 }

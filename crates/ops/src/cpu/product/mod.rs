@@ -5,9 +5,9 @@
 //! multiplies it with the panels of its columns, block of `k` by block of `k`, and passes the finished tile to the
 //! caller's epilogue.
 //!
-//! The order in which an element is summed depends on `k` alone: blocks of [`K_BLOCK`] in order, and the products in
-//! order
-//! products one after another. So neither the number of threads nor the other rows of a product change a bit.
+//! The order in which an element is summed depends on the kernel and on `k` alone: blocks of [`K_BLOCK`] or fewer words in
+//! order, and in a block the products in order, or step by step ([`kernel`]). So neither the number of threads nor the
+//! other rows of a product change a bit.
 
 mod kernel;
 pub(crate) mod panels;
@@ -20,15 +20,15 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::{Element, Scratch};
-pub(crate) use kernel::{Kernel, Out, ROWS};
+pub(crate) use kernel::{Kernel, MOST_ROWS, Out};
 pub(crate) use panels::{PANEL, Panels, pack, pack_stored, packed_len};
 
-/// Elements of `k` in a block: `ROWS` rows of it take 28 KiB, more than half of an L1 cache.
+/// The most words of `k` in a block: 14 rows of it take 28 KiB, more than half of an L1 cache.
 const K_BLOCK: usize = 512;
 /// Elements between two rows of the gathered block: no multiple of a page, so that rows use different cache sets.
 pub(crate) const STRIDE: usize = K_BLOCK + 16;
-/// Rows of a task: with `K_BLOCK` 231 KiB in the L2 cache.
-const M_BLOCK: usize = 8 * ROWS;
+/// Rows of a task, in calls of the kernel: with `K_BLOCK` words 231 KiB in the L2 cache for 14 rows a call.
+const M_CALLS: usize = 8;
 /// Columns of a task: a block of their panels takes 512 KiB.
 const N_BLOCK: usize = 256;
 
@@ -62,10 +62,21 @@ impl<T: Element> Product<'_, T> {
     /// Computes all tiles on all threads. `gather(row, k, out)` writes elements `k..k + out.len()` of row `row` of `a`.
     /// `finish` is called once for every tile.
     pub(crate) fn run(&self, gather: impl Fn(usize, usize, &mut [T]) + Sync, finish: impl Fn(Tile<'_>) + Sync) {
+        self.run_by(Kernel::current::<T>, gather, finish);
+    }
+
+    /// The same by a kernel for panels of `T`.
+    fn run_by(
+        &self,
+        kernel: impl Fn() -> Kernel + Sync,
+        gather: impl Fn(usize, usize, &mut [T]) + Sync,
+        finish: impl Fn(Tile<'_>) + Sync,
+    ) {
         let (m, n) = (self.m, self.b.n());
-        let (m_block, n_block) = blocks(m, n, rayon::current_num_threads());
+        let (m_block, n_block) = blocks(m, n, kernel().rows(), rayon::current_num_threads());
         let columns = n.div_ceil(n_block);
-        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(Multiplier::default, |multiplier, task| {
+        let multiplier = || Multiplier::new(kernel());
+        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(multiplier, |multiplier, task| {
             let (row, column) = (task / columns * m_block, task % columns * n_block);
             let (rows, columns) = (row..(row + m_block).min(m), column..(column + n_block).min(n));
             finish(multiplier.multiply(self.b, rows, columns, &gather));
@@ -83,13 +94,11 @@ struct Multiplier<T> {
     tile: Scratch,
 }
 
-impl<T: Element> Default for Multiplier<T> {
-    fn default() -> Self {
-        Self { kernel: Kernel::current::<T>(), stored: Vec::new(), a: Scratch::default(), tile: Scratch::default() }
-    }
-}
-
 impl<T: Element> Multiplier<T> {
+    fn new(kernel: Kernel) -> Self {
+        Self { kernel, stored: Vec::new(), a: Scratch::default(), tile: Scratch::default() }
+    }
+
     /// Computes the tile of `rows` and `columns` on this thread. `columns` start at a panel.
     fn multiply(
         &mut self,
@@ -106,16 +115,16 @@ impl<T: Element> Multiplier<T> {
             tile.fill(0.0);
         }
         let gathered: &mut [u32] = self.a.get(rows.len() * STRIDE);
-        let block = self.kernel.k_block();
+        let (block, most_rows) = (self.kernel.k_block(), self.kernel.rows());
         for start in (0..k).step_by(block) {
             let depth = block.min(k - start);
             for (row, a) in rows.clone().zip(gathered.chunks_exact_mut(STRIDE)) {
                 self.kernel.fill(depth, &mut self.stored, a, |out| gather(row, start, out));
             }
-            for (i, a) in gathered.chunks(ROWS * STRIDE).enumerate() {
+            for (i, a) in gathered.chunks(most_rows * STRIDE).enumerate() {
                 let count = a.len() / STRIDE;
                 for (j, panel) in panels.clone().enumerate() {
-                    let values = &mut tile[i * ROWS * stride + j * PANEL..];
+                    let values = &mut tile[i * most_rows * stride + j * PANEL..];
                     let out = Out { values, stride, first: start == 0, columns: columns.end - panel * PANEL };
                     self.kernel.run(count, a, b.block(panel, start, depth), depth, out);
                 }
@@ -125,14 +134,14 @@ impl<T: Element> Multiplier<T> {
     }
 }
 
-/// Rows and columns of a task: small enough that every thread gets several.
-fn blocks(m: usize, n: usize, threads: usize) -> (usize, usize) {
-    let (mut rows, mut columns) = (M_BLOCK, N_BLOCK);
+/// Rows and columns of a task: small enough that every thread gets several. A call of the kernel takes `call` rows.
+fn blocks(m: usize, n: usize, call: usize, threads: usize) -> (usize, usize) {
+    let (mut rows, mut columns) = (M_CALLS * call, N_BLOCK);
     let enough = if threads == 1 { 1 } else { 4 * threads };
-    while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > ROWS || columns > PANEL) {
+    while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > call || columns > PANEL) {
         // Narrower tiles gather the same rows more often, lower ones read the same weights more often: keep both even.
-        if rows > ROWS && (rows >= columns || columns == PANEL) && m > ROWS {
-            rows = (rows / 2).next_multiple_of(ROWS).min(rows - ROWS).max(ROWS);
+        if rows > call && (rows >= columns || columns == PANEL) && m > call {
+            rows = (rows / 2).next_multiple_of(call).min(rows - call).max(call);
         } else if columns > PANEL {
             columns /= 2;
         } else {
