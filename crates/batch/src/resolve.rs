@@ -19,6 +19,13 @@ pub(super) struct OfModel {
     pub(super) jobs: Vec<(usize, Arc<Job>)>,
 }
 
+impl OfModel {
+    /// What does not suit the model, for all jobs.
+    pub(super) fn advice(&self) -> impl Iterator<Item = String> {
+        self.jobs.iter().flat_map(|(_, job)| job.advice(&self.model))
+    }
+}
+
 /// Opens the models and resolves every pending job. No weights are read.
 ///
 /// # Errors

@@ -57,13 +57,18 @@ impl BatchRun {
         let journal = Arc::new(Mutex::new(journal));
         let engines = options.setups.len();
         let (savers, saving) = Savers::start(&journal, engines)?;
-        let state = RunState::new(todos, journal, savers, watch, [known, failed], engines);
+        let advice: BTreeSet<String> = models.iter().flat_map(OfModel::advice).collect();
+        let mut state = RunState::new(todos, journal, savers, watch, [known, failed], engines);
+        let told = advice.into_iter().try_for_each(|advice| state.tell(BatchEvent::Warning(advice)));
         let mut report = BatchReport { known, all: state.todos.len(), ..BatchReport::default() };
         let queue = WorkQueue::new(models.iter().map(grouped).collect(), engines);
         let models: Vec<Arc<ModelFolder>> = models.into_iter().map(|of_model| of_model.model).collect();
         let state = parking_lot::Mutex::new(state);
         let common = Common { state: &state, queue: &queue, models: &models, options: &options, is_lost };
-        let (result, timings) = make(&common, saving, loaded);
+        let (result, timings) = match told {
+            Ok(()) => make(&common, saving, loaded),
+            Err(interrupted) => (Err(interrupted), Timings::default()),
+        };
         let mut state = state.into_inner();
         state.stopping = false;
         // Whatever happened, what is made is saved, and the index has it.

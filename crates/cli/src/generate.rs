@@ -1,5 +1,6 @@
 //! `kiln txt2img` and `kiln img2img`: a prompt, and perhaps input images, become images.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use kiln_bench::MemoryTraceFile;
@@ -85,7 +86,8 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     };
     let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
-    for warning in like.iter_mut().flat_map(Like::take_warnings) {
+    let advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
+    for warning in like.iter_mut().flat_map(Like::take_warnings).chain(advice) {
         tell!("warning: {}", with_flags(&warning));
     }
     if args.batch_size == Some(BatchSize::Auto) {

@@ -10,6 +10,7 @@ use kiln_vae::VaeConfig;
 use serde_json::Value;
 
 use crate::defaults::{Defaults, defaults};
+use crate::distillation::Distillation;
 use crate::error::{Error, Result, shortened};
 use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
 use crate::latent_rgb::LatentRgb;
@@ -213,6 +214,13 @@ impl ModelFolder {
     /// without an unconditional half, and negative prompts have no effect.
     pub fn has_guidance_inside(&self) -> bool {
         self.unet.time_cond_proj_dim.is_some()
+    }
+
+    /// How it was distilled, and the number of steps that it was made for, where its name or its notes say so. Latent
+    /// consistency models with guidance inside are known by their networks.
+    pub fn distillation(&self) -> Option<(Distillation, Option<usize>)> {
+        let by_name = Distillation::in_name(&self.name());
+        by_name.or_else(|| self.has_guidance_inside().then_some((Distillation::Lcm, None)))
     }
 
     /// Whether it is a refiner of SDXL, which continues images and begins none: its denoiser takes an aesthetic score.

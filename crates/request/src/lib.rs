@@ -7,6 +7,7 @@
 
 mod control;
 mod error;
+mod few_steps;
 mod guidance;
 mod hires;
 mod image_prompt;

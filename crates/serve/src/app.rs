@@ -71,11 +71,12 @@ impl App {
     fn submit_now(&self, submission: Submission) -> Result<Arc<Entry>, Refused> {
         let submitted = Instant::now();
         let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
-        let Submission { mut shown, warnings, id, .. } = submission;
+        let Submission { mut shown, mut warnings, id, .. } = submission;
         let model = self.models.find(model.as_deref())?.clone();
         check_inputs(&request, files.as_ref())?;
         let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
         drop(files);
+        warnings.extend(job.advice(&model.folder));
         shown.insert("seed".into(), job.seed.into());
         let control = Control::with_previews(previews);
         let entry = Entry::new(NewJob {

@@ -102,7 +102,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         kind: ModelKind::of(shape),
         input: ModelInput::of(shape),
         prediction: kind::prediction(file),
-        distilled: kind::distilled(file),
+        distilled: kind::distilled(file).map(|(kind, _)| kind.id()),
         parts: parts.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect(),
         problems,
         unexpected: file.unexpected(),

@@ -5,6 +5,7 @@ use kiln_weights::ldm::UnetShape;
 use serde::Serialize;
 
 use super::{FilePart, SingleFile, UnetPart};
+use crate::distillation::Distillation;
 
 /// The distinguished kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -129,10 +130,6 @@ impl std::str::FromStr for Prediction {
     }
 }
 
-/// Distillations whose tensors have the same names and shapes as the original model. Only the name and the notes of a
-/// file show them.
-const DISTILLED: [&str; 5] = ["turbo", "lightning", "lcm", "hyper", "dmd"];
-
 /// The training step of the official Stable Diffusion 2.1 base, which predicts noise.
 const SD21_BASE_STEP: &str = "875000";
 /// The standard deviation of one bias above which a Stable Diffusion 2 model predicts velocity: a rule of ComfyUI
@@ -174,14 +171,12 @@ fn has_marker(file: &SingleFile, name: &str) -> bool {
     file.checkpoint.info(name).is_some()
 }
 
-/// The distillation that the file's name or notes contain.
-pub(crate) fn distilled(file: &SingleFile) -> Option<&'static str> {
+/// The distillation that the file's name or notes contain, and the steps that it was made for, where they say that.
+pub(crate) fn distilled(file: &SingleFile) -> Option<(Distillation, Option<usize>)> {
     let notes = file.checkpoint.metadata();
     let name = file.path.file_stem().map(|name| name.to_string_lossy().into_owned());
     let titles = ["modelspec.title", "general.name"].into_iter().filter_map(|key| notes.get(key).cloned());
-    let text = name.into_iter().chain(titles).collect::<Vec<_>>().join(" ").to_lowercase();
-    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words.find_map(|word| DISTILLED.into_iter().find(|name| word == *name))
+    Distillation::in_name(&name.into_iter().chain(titles).collect::<Vec<_>>().join(" "))
 }
 
 fn deviation(values: &[f32]) -> f64 {
