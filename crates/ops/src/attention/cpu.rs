@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::{Attention, Call, OP, Shapes};
 use crate::backend::{self, Cpu};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
-use crate::cpu::product::{Kernel, MOST_ROWS, Out, PANEL, Panels, STRIDE, pack, packed_len};
+use crate::cpu::product::{Kernel, MOST_ROWS, Out, PANEL, Panels, STRIDE, TILE_GAP, pack, packed_len};
 use crate::cpu::rounding::{LANES, Plain};
 use crate::cpu::{Element, Scratch, Shared, View};
 use crate::error::Result;
@@ -159,7 +159,7 @@ impl<T: Element> Head<T> {
             kernel,
             stored,
             queries,
-            scores: scores.get(count * k_block),
+            scores: scores.get(count * (k_block + TILE_GAP)),
             weights: weights.get(count * STRIDE),
             results,
             maxima: [f32::NEG_INFINITY; CALLS * MOST_ROWS],
@@ -184,13 +184,14 @@ impl<T: Element> Head<T> {
     fn score(&self, keys: Range<usize>, count: usize, block: &mut Block<'_, T>) {
         let packed = Panels::new(&self.keys, self.head_dim, self.t);
         let (k_block, most) = (block.kernel.k_block(), block.kernel.rows());
+        let stride = k_block + TILE_GAP;
         for (part, queries) in block.queries.chunks_exact(count * STRIDE).enumerate() {
             let depth = k_block.min(self.head_dim - part * k_block);
             for (i, queries) in queries.chunks(most * STRIDE).enumerate() {
                 for panel in 0..keys.len().div_ceil(PANEL) {
-                    let values = &mut block.scores[i * most * k_block + panel * PANEL..];
+                    let values = &mut block.scores[i * most * stride + panel * PANEL..];
                     let columns = keys.len() - panel * PANEL;
-                    let out = Out { values, stride: k_block, first: part == 0, columns };
+                    let out = Out { values, stride, first: part == 0, columns };
                     let b = packed.block(keys.start / PANEL + panel, part * k_block, depth);
                     block.kernel.run(queries.len() / STRIDE, queries, b, depth, out);
                 }
@@ -202,7 +203,7 @@ impl<T: Element> Head<T> {
     fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_, T>) {
         // exp(x) = 2^(x log2(e)): the factor of the base costs nothing here.
         let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
-        let scores = &block.scores[i * block.kernel.k_block()..][..seen];
+        let scores = &block.scores[i * (block.kernel.k_block() + TILE_GAP)..][..seen];
         let (maximum, sum) = (&mut block.maxima[i], &mut block.sums[i]);
         let before = *maximum;
         raise(scores, maximum);
@@ -265,10 +266,15 @@ for_every_isa! {
             sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
             R::round(&lanes, weights);
         }
-        for ((score, weight), sum) in rest.iter().zip(last).zip(&mut sums) {
-            let value = exp2_of_negative::<T, R>(R::mul_add(*score, scale, offset));
-            *weight = T::from_f32(value);
-            *sum += value;
+        if !rest.is_empty() {
+            // Whole lanes, of which those beyond the end are 0.
+            let mut lanes = [f32::NEG_INFINITY; LANES];
+            lanes[..rest.len()].copy_from_slice(rest);
+            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<T, R>(R::mul_add(*lane, scale, offset)));
+            sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
+            let mut rounded = [T::ZERO; LANES];
+            R::round(&lanes, &mut rounded);
+            last.copy_from_slice(&rounded[..last.len()]);
         }
         *sum += sums.iter().sum::<f32>();
     }

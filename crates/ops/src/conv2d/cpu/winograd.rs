@@ -33,10 +33,12 @@ const PANELS: usize = 4;
 const MANY_BLOCKS: usize = 4;
 
 /// Whether these shapes use this algorithm. The choice does not depend on the number of images and of a strip's rows,
-/// since the result must not. f16 is excluded: the sum of four values may exceed its range.
+/// since the result must not. f16 is excluded: the sum of four values may exceed its range. So are tiles: they multiply so
+/// fast that the transforms take longer than the multiplications that they save.
 pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
     let Shapes { kh, kw, c_in, c_out, map_rows, w_out, .. } = shapes;
-    dtype != DType::F16
+    matches!(dtype, DType::F32 | DType::BF16)
+        && !Kernel::of(dtype).is_tiled()
         && (kh, kw, config.stride) == (3, 3, 1)
         && c_in.is_multiple_of(LANES)
         && c_in >= 2 * LANES

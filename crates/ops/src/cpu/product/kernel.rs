@@ -106,12 +106,27 @@ impl Kernel {
         Self { by: Registers::Tiles(amx::Tiles::emulated()), pairs: true }
     }
 
+    /// Whether it multiplies tiles.
+    pub(crate) fn is_tiled(&self) -> bool {
+        !matches!(self.by, Registers::Vectors(_))
+    }
+
     /// Rows of a call.
     pub(crate) fn rows(&self) -> usize {
         match self.by {
             Registers::Vectors(_) => ROWS,
             #[cfg(target_arch = "x86_64")]
             Registers::Tiles(_) => amx::ROWS,
+        }
+    }
+
+    /// Rows and columns of a task: blocks of both operands and the tile of the result stay in the L2 cache. With 14 rows a
+    /// call they take 231, 512 and 112 KiB, with tiles 264, 640 and 320.
+    pub(super) fn task(&self) -> (usize, usize) {
+        match self.by {
+            Registers::Vectors(_) => (8 * ROWS, 256),
+            #[cfg(target_arch = "x86_64")]
+            Registers::Tiles(_) => (4 * amx::ROWS, 640),
         }
     }
 

@@ -27,10 +27,9 @@ pub(crate) use panels::{PANEL, Panels, pack, pack_stored, packed_len};
 const K_BLOCK: usize = 512;
 /// Elements between two rows of the gathered block: no multiple of a page, so that rows use different cache sets.
 pub(crate) const STRIDE: usize = K_BLOCK + 16;
-/// Rows of a task, in calls of the kernel: with `K_BLOCK` words 231 KiB in the L2 cache for 14 rows a call.
-const M_CALLS: usize = 8;
-/// Columns of a task: a block of their panels takes 512 KiB.
-const N_BLOCK: usize = 256;
+/// Values between the rows of a tile beyond its columns: with them a row is an odd number of cache lines, so that the rows of
+/// a kernel's call use different cache sets.
+pub(crate) const TILE_GAP: usize = PANEL / 2;
 
 /// The operands of a product.
 pub(crate) struct Product<'a, T> {
@@ -73,11 +72,13 @@ impl<T: Element> Product<'_, T> {
         finish: impl Fn(Tile<'_>) + Sync,
     ) {
         let (m, n) = (self.m, self.b.n());
-        let (m_block, n_block) = blocks(m, n, kernel().rows(), rayon::current_num_threads());
-        let columns = n.div_ceil(n_block);
+        let (m_block, n_block) = blocks(m, n, &kernel(), rayon::current_num_threads());
+        let (rows, columns) = (m.div_ceil(m_block), n.div_ceil(n_block));
         let multiplier = || Multiplier::new(kernel());
-        (0..m.div_ceil(m_block) * columns).into_par_iter().for_each_init(multiplier, |multiplier, task| {
-            let (row, column) = (task / columns * m_block, task % columns * n_block);
+        (0..rows * columns).into_par_iter().for_each_init(multiplier, |multiplier, task| {
+            // Tasks one after another share the larger operand's block, which then comes from a cache.
+            let (row, column) = if n > m { (task % rows, task / rows) } else { (task / columns, task % columns) };
+            let (row, column) = (row * m_block, column * n_block);
             let (rows, columns) = (row..(row + m_block).min(m), column..(column + n_block).min(n));
             finish(multiplier.multiply(self.b, rows, columns, &gather));
         });
@@ -108,7 +109,7 @@ impl<T: Element> Multiplier<T> {
         gather: &impl Fn(usize, usize, &mut [T]),
     ) -> Tile<'_> {
         let k = b.k();
-        let stride = columns.len().next_multiple_of(PANEL);
+        let stride = columns.len().next_multiple_of(PANEL) + TILE_GAP;
         let panels = columns.start / PANEL..columns.end.div_ceil(PANEL);
         let tile: &mut [f32] = self.tile.get(rows.len() * stride);
         if k == 0 {
@@ -134,16 +135,17 @@ impl<T: Element> Multiplier<T> {
     }
 }
 
-/// Rows and columns of a task: small enough that every thread gets several. A call of the kernel takes `call` rows.
-fn blocks(m: usize, n: usize, call: usize, threads: usize) -> (usize, usize) {
-    let (mut rows, mut columns) = (M_CALLS * call, N_BLOCK);
+/// Rows and columns of a task: whole calls of the kernel and whole panels, small enough that every thread gets several.
+fn blocks(m: usize, n: usize, kernel: &Kernel, threads: usize) -> (usize, usize) {
+    let call = kernel.rows();
+    let (mut rows, mut columns) = kernel.task();
     let enough = if threads == 1 { 1 } else { 4 * threads };
     while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > call || columns > PANEL) {
         // Narrower tiles gather the same rows more often, lower ones read the same weights more often: keep both even.
         if rows > call && (rows >= columns || columns == PANEL) && m > call {
             rows = (rows / 2).next_multiple_of(call).min(rows - call).max(call);
         } else if columns > PANEL {
-            columns /= 2;
+            columns = (columns / 2).next_multiple_of(PANEL);
         } else {
             break;
         }

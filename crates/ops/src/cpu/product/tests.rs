@@ -7,10 +7,21 @@ fn values(shape: &[usize]) -> Vec<f32> {
     exact(&random(shape)).flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The product of a kernel, and the same in f64 from the rounded operands.
-fn both<T: Element>(m: usize, n: usize, k: usize, kernel: fn() -> Kernel) -> (Vec<f32>, Vec<f64>) {
-    let round = |values: Vec<f32>| values.into_iter().map(T::from_f32).collect::<Vec<T>>();
-    let (a, b) = (round(values(&[m, k])), round(values(&[k, n])));
+/// Random matrices `(m, k)` and `(k, n)`.
+struct Operands<T> {
+    sizes: [usize; 3],
+    a: Vec<T>,
+    b: Vec<T>,
+}
+
+fn operands<T: Element>(m: usize, n: usize, k: usize) -> Operands<T> {
+    let random = |shape: [usize; 2]| values(&shape).into_iter().map(T::from_f32).collect();
+    Operands { sizes: [m, n, k], a: random([m, k]), b: random([k, n]) }
+}
+
+/// Their product by a kernel.
+fn product<T: Element>(operands: &Operands<T>, kernel: fn() -> Kernel) -> Vec<f32> {
+    let Operands { sizes: [m, n, k], ref a, ref b } = *operands;
     let mut packed = vec![T::ZERO; packed_len(k, n)];
     pack(k, n, T::PAIRED, |row, column| b[row * n + column], &mut packed);
     let out = std::sync::Mutex::new(vec![f32::NAN; m * n]);
@@ -25,11 +36,18 @@ fn both<T: Element>(m: usize, n: usize, k: usize, kernel: fn() -> Kernel) -> (Ve
             }
         },
     );
+    out.into_inner().unwrap()
+}
+
+/// The product of a kernel, and the same in f64.
+fn both<T: Element>(m: usize, n: usize, k: usize, kernel: fn() -> Kernel) -> (Vec<f32>, Vec<f64>) {
+    let operands = operands::<T>(m, n, k);
+    let (a, b) = (&operands.a, &operands.b);
     let exact = (0..m * n).map(|i| {
         let (row, column) = (i / n, i % n);
         (0..k).map(|p| f64::from(a[row * k + p].to_f32()) * f64::from(b[p * n + column].to_f32())).sum()
     });
-    (out.into_inner().unwrap(), exact.collect())
+    (product(&operands, kernel), exact.collect())
 }
 
 fn check<T: Element>(kernel: fn() -> Kernel) {
@@ -82,8 +100,9 @@ fn products_of_emulated_tiles() {
 fn tiles_of_the_cpu_are_as_emulated() {
     if crate::cpu::isa::Isa::current() == crate::cpu::isa::Isa::Amx {
         for (m, n, k) in [(130, 300, 513), (33, 40, 40), (1, 5, 2881)] {
-            let by = |kernel| both::<bf16>(m, n, k, kernel).0.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            assert_eq!(by(Kernel::current::<bf16>), by(Kernel::emulated_tiles), "({m}, {n}, {k})");
+            let operands = operands::<bf16>(m, n, k);
+            let by = |kernel| product(&operands, kernel).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert!(by(Kernel::current::<bf16>) == by(Kernel::emulated_tiles), "({m}, {n}, {k})");
         }
     }
 }

@@ -22,13 +22,33 @@ pub(super) const ROWS: usize = 2 * TILE;
 /// Bytes of a row of a panel.
 const PANEL_ROW: usize = PANEL * WORD;
 
+/// Words of a full step, by the words of the inner dimension. A table, since a division takes as long as a product.
+static STEP_WORDS: [u8; STRIDE + 1] = {
+    let mut table = [0; STRIDE + 1];
+    let mut words = 0;
+    while words <= STRIDE {
+        table[words] = step_words(words) as u8;
+        words += 1;
+    }
+    table
+};
+
 /// Words of a full step, for an inner dimension of some words.
 ///
 /// A step takes the same time whatever its length. So the largest length is taken, unless a shorter one needs no rest:
 /// then the result is loaded and stored once.
-fn step_words(words: usize) -> usize {
-    let divisor = (TILE / 2..=TILE).rev().find(|&step| words.is_multiple_of(step));
-    divisor.unwrap_or(TILE).min(words.max(1))
+const fn step_words(words: usize) -> usize {
+    if words <= TILE {
+        return if words == 0 { 1 } else { words };
+    }
+    let mut step = TILE;
+    while step >= TILE / 2 {
+        if words.is_multiple_of(step) {
+            return step;
+        }
+        step -= 1;
+    }
+    TILE
 }
 
 /// What the tile registers are configured for.
@@ -123,7 +143,7 @@ impl Tiles {
         stride: usize,
         first: bool,
     ) {
-        let step = step_words(words);
+        let step = usize::from(STEP_WORDS[words]);
         let (count, rest) = (words / step, words % step);
         let steps = Steps {
             a: a.cast(),
