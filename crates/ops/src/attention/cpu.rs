@@ -203,7 +203,10 @@ impl<T: Element> Head<T> {
     fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_, T>) {
         // exp(x) = 2^(x log2(e)): the factor of the base costs nothing here.
         let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
-        let scores = &block.scores[i * (block.kernel.k_block() + TILE_GAP)..][..seen];
+        // Whole lanes: a score of minus infinity changes no maximum, and its weight is 0.
+        let lanes = seen.next_multiple_of(LANES);
+        let scores = &mut block.scores[i * (block.kernel.k_block() + TILE_GAP)..][..lanes];
+        scores[seen..].fill(f32::NEG_INFINITY);
         let (maximum, sum) = (&mut block.maxima[i], &mut block.sums[i]);
         let before = *maximum;
         raise(scores, maximum);
@@ -213,9 +216,9 @@ impl<T: Element> Head<T> {
             block.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
         }
         let words = &mut block.weights[i * STRIDE..][..STRIDE];
-        block.kernel.fill(keys, block.stored, words, |weights| {
-            weights[seen..].fill(T::ZERO);
-            exponentials(scores, scale, *maximum, &mut weights[..seen], sum);
+        block.kernel.fill(keys.next_multiple_of(LANES), block.stored, words, |weights| {
+            weights[lanes..].fill(T::ZERO);
+            exponentials(scores, scale, *maximum, &mut weights[..lanes], sum);
         });
     }
 
@@ -236,19 +239,52 @@ impl<T: Element> Head<T> {
 }
 
 for_every_isa! {
-    /// The maximum of some scores and `maximum`.
+    /// The maximum of some scores, whole lanes, and `maximum`.
     fn raise(scores: &[f32], maximum: &mut f32) {
-        let mut maxima = [*maximum; 2 * LANES];
-        let (chunks, rest) = scores.as_chunks::<{ 2 * LANES }>();
-        for chunk in chunks {
-            maxima.iter_mut().zip(chunk).for_each(|(max, score)| *max = if *score > *max { *score } else { *max });
+        let [mut even, mut odd] = [[*maximum; LANES]; 2];
+        let (pairs, rest) = scores.as_chunks::<{ 2 * LANES }>();
+        for scores in pairs {
+            let (first, second) = scores.split_at(LANES);
+            even.iter_mut().zip(first).for_each(|(max, score)| *max = larger(*max, *score));
+            odd.iter_mut().zip(second).for_each(|(max, score)| *max = larger(*max, *score));
         }
-        *maximum = maxima.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+        for scores in rest.as_chunks::<LANES>().0 {
+            even.iter_mut().zip(scores).for_each(|(max, score)| *max = larger(*max, *score));
+        }
+        even.iter_mut().zip(odd).for_each(|(max, other)| *max = larger(*max, other));
+        *maximum = largest(&even);
     }
 }
 
+/// The larger of two numbers, and `a` where `b` is none: one instruction.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The largest of all lanes. Not inlined: the compiler would cut the lanes of the loop before it into quarters.
+#[inline(never)]
+fn largest(lanes: &[f32; LANES]) -> f32 {
+    halves(lanes, larger)
+}
+
+/// The sum of all lanes. Not inlined, as [`largest`].
+#[inline(never)]
+fn total(lanes: &[f32; LANES]) -> f32 {
+    halves(lanes, |a, b| a + b)
+}
+
+/// Combines lanes with those of the other half, until one is left: a chain of all of them would take as long as a loop over
+/// a block of keys.
+#[inline(always)]
+fn halves(lanes: &[f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| combine(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| combine(eight[i], eight[i + 4]));
+    combine(combine(four[0], four[2]), combine(four[1], four[3]))
+}
+
 for_every_isa! {
-    /// `2^(scale (score - maximum))` of every score. Adds them to `sum`, summed in lanes.
+    /// `2^(scale (score - maximum))` of every score, whole lanes. Adds them to `sum`, summed in lanes.
     fn exponentials<T: Element, R: Rounding>(
         scores: &[f32],
         scale: f32,
@@ -258,25 +294,13 @@ for_every_isa! {
     ) {
         let offset = -scale * maximum;
         let mut sums = [0f32; LANES];
-        let (chunks, rest) = scores.as_chunks::<LANES>();
-        let (places, last) = weights.as_chunks_mut::<LANES>();
-        for (chunk, weights) in chunks.iter().zip(places) {
+        for (chunk, weights) in scores.as_chunks::<LANES>().0.iter().zip(weights.as_chunks_mut::<LANES>().0) {
             let mut lanes = *chunk;
             lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<T, R>(R::mul_add(*lane, scale, offset)));
             sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
             R::round(&lanes, weights);
         }
-        if !rest.is_empty() {
-            // Whole lanes, of which those beyond the end are 0.
-            let mut lanes = [f32::NEG_INFINITY; LANES];
-            lanes[..rest.len()].copy_from_slice(rest);
-            lanes.iter_mut().for_each(|lane| *lane = exp2_of_negative::<T, R>(R::mul_add(*lane, scale, offset)));
-            sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
-            let mut rounded = [T::ZERO; LANES];
-            R::round(&lanes, &mut rounded);
-            last.copy_from_slice(&rounded[..last.len()]);
-        }
-        *sum += sums.iter().sum::<f32>();
+        *sum += total(&sums);
     }
 }
 
