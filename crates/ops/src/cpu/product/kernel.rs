@@ -78,7 +78,7 @@ pub(crate) struct Kernel {
 /// What holds the tile of the result.
 enum Registers {
     /// Vectors: a function for half a panel and for a whole one, by the number of rows from 1.
-    Vectors([[Run; ROWS]; 2]),
+    Vectors(&'static [[Run; ROWS]; 2]),
     #[cfg(target_arch = "x86_64")]
     Tiles(amx::Tiles),
 }
@@ -212,38 +212,38 @@ impl Kernel {
     }
 
     fn f32(isa: Isa) -> Self {
-        let run = match isa {
+        let run: &'static [[Run; ROWS]; 2] = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => table!(avx512::run, avx512::LoadF32),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &table!(avx512::run, avx512::LoadF32),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => table!(avx2::run, avx2::LoadF32),
-            _ => table!(portable::run, f32),
+            Isa::Avx2 => &table!(avx2::run, avx2::LoadF32),
+            _ => &table!(portable::run, f32),
         };
         Self { by: Registers::Vectors(run), pairs: false }
     }
 
     fn f16(isa: Isa) -> Self {
-        let run = match isa {
+        let run: &'static [[Run; ROWS]; 2] = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => table!(avx512::run, avx512::LoadF16),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &table!(avx512::run, avx512::LoadF16),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => table!(avx2::run, avx2::LoadF16),
-            _ => table!(portable::run, f16),
+            Isa::Avx2 => &table!(avx2::run, avx2::LoadF16),
+            _ => &table!(portable::run, f16),
         };
         Self { by: Registers::Vectors(run), pairs: false }
     }
 
     fn bf16(isa: Isa) -> Self {
-        let run = match isa {
+        let run: &'static [[Run; ROWS]; 2] = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => return Self { by: Registers::Tiles(amx::Tiles::of_the_cpu()), pairs: true },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => table!(avx512::run_pairs),
+            Isa::Avx512Bf16 => &table!(avx512::run_pairs),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => table!(avx512::run, avx512::LoadBf16),
+            Isa::Avx512 => &table!(avx512::run, avx512::LoadBf16),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => table!(avx2::run, avx2::LoadBf16),
-            _ => table!(portable::run, bf16),
+            Isa::Avx2 => &table!(avx2::run, avx2::LoadBf16),
+            _ => &table!(portable::run, bf16),
         };
         Self { by: Registers::Vectors(run), pairs: isa.has_bf16() }
     }
