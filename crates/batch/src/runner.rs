@@ -11,7 +11,7 @@ use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
 
 use super::device_run::{Common, DeviceRun};
-use super::events::BatchReport;
+use super::events::{BatchEvent, BatchReport};
 use super::groups::groups;
 use super::index::write_index;
 use super::plan::BatchRun;
@@ -59,13 +59,13 @@ impl BatchRun {
         let (savers, saving) = Savers::start(&journal, engines)?;
         let advice: BTreeSet<String> = models.iter().flat_map(OfModel::advice).collect();
         let mut state = RunState::new(todos, journal, savers, watch, [known, failed], engines);
-        let told = advice.into_iter().try_for_each(|advice| state.tell(BatchEvent::Warning(advice)));
+        let shown = advice.into_iter().try_for_each(|advice| state.tell(BatchEvent::Warning(advice)));
         let mut report = BatchReport { known, all: state.todos.len(), ..BatchReport::default() };
         let queue = WorkQueue::new(models.iter().map(grouped).collect(), engines);
         let models: Vec<Arc<ModelFolder>> = models.into_iter().map(|of_model| of_model.model).collect();
         let state = parking_lot::Mutex::new(state);
         let common = Common { state: &state, queue: &queue, models: &models, options: &options, is_lost };
-        let (result, timings) = match told {
+        let (result, timings) = match shown {
             Ok(()) => make(&common, saving, loaded),
             Err(interrupted) => (Err(interrupted), Timings::default()),
         };

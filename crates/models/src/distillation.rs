@@ -1,7 +1,7 @@
 //! Models and LoRAs that were distilled to run in few steps.
 //!
 //! A distillation has the tensors of its original, except latent consistency models with the guidance inside. So a name says
-//! what a file is. The limits are those of the authors' model cards: SD-Turbo and SDXL-Turbo (1 to 4 steps), LCM and LCM-LoRA
+//! what a file is. The limits are those that the authors give: SD-Turbo and SDXL-Turbo (1 to 4 steps), LCM and LCM-LoRA
 //! (2 to 8; arXiv 2311.05556), SDXL-Lightning (1 to 8; arXiv 2402.13929), Hyper-SD (1 to 8, and 12 for the files that keep
 //! the guidance; arXiv 2404.13686), DMD2 (1 to 4; arXiv 2405.14867).
 
@@ -22,7 +22,7 @@ pub enum Distillation {
     Dmd,
 }
 
-/// The guidance scale up to which an image of a distilled model keeps its colors: the cards say none at all (1 in Kiln), those of
+/// The guidance scale up to which an image of a distilled model keeps its colors: the authors say none at all (1 in Kiln), those of
 /// LCM-LoRA from 1 to 2.
 const MOST_GUIDANCE: f64 = 2.0;
 

@@ -80,7 +80,7 @@ fn request() -> bool {
     has_permission
 }
 
-/// Other operating systems have their own ways, which nobody has tried.
+/// Other operating systems have their own ways, which are not tried.
 #[cfg(not(target_os = "linux"))]
 fn request() -> bool {
     false
