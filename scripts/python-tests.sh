@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the Python module as a wheel, installs it into an environment of its own in target/python, and runs tests/python.
+#
+#   scripts/python-tests.sh [ARGUMENTS OF PYTEST]
+#
+# Needs Python 3.11 or newer, packages of PyPI, and target/release/kiln, with which the tests compare. Where there is no such
+# Python, or PyPI is not reached, the tests are reported as ignored.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+environment=target/python
+if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "== ignored: tests/python, which need Python 3.11 or newer with venv"
+    exit
+fi
+[[ -x $environment/bin/python ]] || python3 -m venv "$environment"
+if ! "$environment/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'numpy>=2.1' 'pillow>=10' pytest; then
+    echo "== ignored: tests/python, whose packages pip cannot install"
+    exit
+fi
+rm -f "$environment"/wheels/*.whl
+"$environment/bin/maturin" build --release --locked --quiet --out "$environment/wheels"
+"$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$environment"/wheels/*.whl
+# The module of the wheel, and not that of the checkout.
+"$environment/bin/python" -P -m pytest -q -p no:cacheprovider tests/python "$@"
