@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
 use kiln_weights::{
-    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, Stream, StreamConfig, StreamReport, load,
-    mismatches,
+    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, SharedSlabs, Stream, StreamConfig,
+    StreamReport, load, mismatches,
 };
 
 use crate::error::{Error, Result};
@@ -24,14 +24,21 @@ pub(crate) struct ComponentOptions {
     pub(crate) pinned: Option<PinnedPool>,
     /// Whether copies run in parallel with computing.
     pub(crate) copy_stream: bool,
+    /// The slabs that the engines of a run have in common.
+    pub(crate) shared: Option<SharedSlabs>,
 }
 
 impl ComponentOptions {
     /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
-    pub(crate) fn new(device: &Device, options: &MemoryOptions, threads: Threads) -> Self {
+    pub(crate) fn new(device: &Device, options: &MemoryOptions, threads: Threads, shared: Option<SharedSlabs>) -> Self {
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
         let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
-        Self { threads, pinned: pinned.inspect_err(refused).unwrap_or_default(), copy_stream: options.cuda_stream }
+        Self {
+            threads,
+            pinned: pinned.inspect_err(refused).unwrap_or_default(),
+            copy_stream: options.cuda_stream,
+            shared,
+        }
     }
 }
 
@@ -74,9 +81,31 @@ impl LoadedComponent {
         placement: &Placement,
         options: &ComponentOptions,
     ) -> Self {
+        Self::of(segments, Patched::new(Box::new(source)), placement, options)
+    }
+
+    /// The same, of which slabs in host memory are shared with the other engines of the run. `network` distinguishes the networks of one
+    /// file.
+    pub(crate) fn shared(
+        segments: &Segments,
+        source: impl ParamSource + 'static,
+        placement: &Placement,
+        options: &ComponentOptions,
+        network: &str,
+    ) -> Self {
+        let source = Patched::new(Box::new(source) as Box<dyn ParamSource>).sharing(options.shared.clone(), network);
+        Self::of(segments, source, placement, options)
+    }
+
+    fn of(
+        segments: &Segments,
+        source: Patched<Box<dyn ParamSource>>,
+        placement: &Placement,
+        options: &ComponentOptions,
+    ) -> Self {
         Self {
             segments: segments.clone(),
-            source: Arc::new(Patched::new(Box::new(source))),
+            source: Arc::new(source),
             placement: placement.clone(),
             options: options.clone(),
             stream: Mutex::default(),
@@ -136,7 +165,7 @@ impl LoadedComponent {
             }
             WeightResidency::Streamed(share, estimate) => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
-                let ComponentOptions { threads, pinned, copy_stream } = self.options.clone();
+                let ComponentOptions { threads, pinned, copy_stream, .. } = self.options.clone();
                 let pool = threads.of_weights();
                 let config = StreamConfig { residency, pinned, copy_stream, pool };
                 *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use kiln_ops::device::gpus;
+use kiln_weights::SharedSlabs;
 
 use crate::error::{Error, Result};
 use crate::setup::{DeviceChoice, Setup};
@@ -90,6 +91,7 @@ impl DeviceList {
     }
 
     /// The setups of the engines, one for each device, which differ from `setup` in the device alone where there is one.
+    /// Several have the weights in host memory in common.
     /// Engines on the CPU share its threads (`setup.threads`, or those of the process) and its memory.
     ///
     /// # Errors
@@ -109,9 +111,10 @@ impl DeviceList {
             },
         };
         let on_cpu = devices.iter().filter(|device| **device == DeviceChoice::Cpu).count();
+        let shared = (devices.len() > 1).then(SharedSlabs::default);
         let mut number = 0;
         let of_device = |device: DeviceChoice| {
-            let mut setup = Setup { device, ..setup.clone() };
+            let mut setup = Setup { device, shared: shared.clone(), ..setup.clone() };
             if device == DeviceChoice::Cpu && on_cpu > 1 {
                 let all = setup.threads.unwrap_or_else(rayon::current_num_threads);
                 setup.threads = Some(part(all, number, on_cpu));

@@ -162,7 +162,7 @@ impl Engine {
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
-        let options = ComponentOptions::new(&device, &setup.memory, threads);
+        let options = ComponentOptions::new(&device, &setup.memory, threads, setup.shared.clone());
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
@@ -173,7 +173,8 @@ impl Engine {
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
-        let unet_component = LoadedComponent::new(unet.segments(), model.files().unet()?, &placement, &options);
+        let unet_component =
+            LoadedComponent::shared(unet.segments(), model.files().unet()?, &placement, &options, "unet");
         unet_component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;

@@ -81,6 +81,7 @@ pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
     UniPcScale, number_text,
 };
+pub use kiln_weights::SharedSlabs;
 pub use latents_file::LatentsFile;
 pub use like::Like;
 pub use linear_weights::LinearWeightType;

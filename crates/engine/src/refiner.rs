@@ -46,7 +46,7 @@ impl RefinerNetworks {
     ) -> Result<Self> {
         let model = refiner.model();
         let unet = Unet::new(model.unet_config().clone());
-        let component = LoadedComponent::new(unet.segments(), model.files().unet()?, placement, options);
+        let component = LoadedComponent::shared(unet.segments(), model.files().unet()?, placement, options, "unet");
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(model, [placement, placement], options, embeddings, setup.cached_texts())?;

@@ -7,7 +7,7 @@ use kiln_files::check_folder;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
 use kiln_request::limits::in_range;
-use kiln_weights::MatrixType;
+use kiln_weights::{MatrixType, SharedSlabs};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -107,6 +107,8 @@ pub struct Setup {
     /// Whether a GPU keeps the recorded steps of several batch sizes, with inputs of up to a twentieth of the available memory:
     /// for batches that change from step to step. Otherwise it keeps the last one.
     pub keeps_recorded_steps: bool,
+    /// Slabs of weights in host memory that this engine has in common with others of the process; `None` for slabs of its own.
+    pub shared: Option<SharedSlabs>,
     /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
     pub cache_dir: Option<PathBuf>,
 }

@@ -1,5 +1,6 @@
 //! Fills segments from a source.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
@@ -12,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
 use crate::segment::{Segment, Slab, Stack, View};
+use crate::shared::place;
 use crate::source::{ParamInfo, ParamSource};
 
 /// The device and types of weights in memory.
@@ -62,13 +64,14 @@ pub struct LoadReport {
 pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placement) -> Result<LoadReport> {
     let start = Instant::now();
     check_all(segments, source)?;
-    if placement.device.is_cpu() {
+    if placement.device.is_cpu() && source.shared().is_none() {
         let slabs = packed(segments, source, placement.slab(), layout_on(&Device::Cpu))?;
         for (segment, slab) in segments.iter().zip(slabs) {
-            set(segment, &slab, &Device::Cpu, placement.slab())?;
+            set(segment, &Arc::new(slab), &Device::Cpu, placement.slab())?;
         }
     } else {
-        // The segments are loaded one by one, so that at most one of them is in the host's memory too.
+        // The segments are loaded one by one, so that for a GPU at most one of them is in the host's memory too, and so that those
+        // that are shared are made by whoever comes first.
         segments.iter().try_for_each(|segment| load_one(segment, source, placement))?;
     }
     let bytes = segments.iter().map(|segment| segment.bytes(placement.slab())).sum();
@@ -83,14 +86,20 @@ pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Resul
 /// Fills one segment.
 pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<()> {
     let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
-    let slab = packed_one(segment, source, placement.slab(), layout_on(device))?;
-    set(segment, &slab, device, placement.slab())
+    let (types, layout) = (placement.slab(), layout_on(device));
+    let make = || packed_one(segment, source, types, layout);
+    let slab = match place(segment, source, types, layout) {
+        Some((shared, name)) if device.is_cpu() => shared.slab(name, make)?,
+        _ => Arc::new(make()?),
+    };
+    set(segment, &slab, device, types)
 }
 
 /// Sets a segment's slab, on `device`.
-fn set(segment: &Segment, slab: &Tensor, device: &Device, types: SlabType) -> Result<()> {
+fn set(segment: &Segment, slab: &Arc<Tensor>, device: &Device, types: SlabType) -> Result<()> {
+    let held = device.is_cpu().then(|| slab.clone());
     let slab = Slab::new(segment, &slab.to_device(device)?, types, layout_on(device))?;
-    segment.set_slab(Some(slab));
+    segment.set_slab(Some(Slab { held, ..slab }));
     Ok(())
 }
 
@@ -202,7 +211,7 @@ impl Slab {
             Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
-        Ok(Self { views, stacks })
+        Ok(Self { views, stacks, held: None })
     }
 }
 

@@ -19,6 +19,9 @@ pub(crate) struct Slab {
     pub(crate) views: Vec<View>,
     /// One for each [`Stack`].
     pub(crate) stacks: Vec<Weight>,
+    /// Keeps a slab on the CPU known to those that share it.
+    #[expect(dead_code, reason = "held, not read")]
+    pub(crate) held: Option<Arc<Tensor>>,
 }
 
 /// Adjacent matrices in the slab that also form one matrix.

@@ -8,6 +8,7 @@ use safetensors::Dtype;
 
 use crate::element::Stored;
 use crate::error::Result;
+use crate::shared::SharedSlabs;
 use crate::stored_type::StoredType;
 
 /// The properties of a stored tensor that are known before it is read.
@@ -53,6 +54,17 @@ pub trait ParamSource: Send + Sync {
 
     /// All names, in no particular order.
     fn keys(&self) -> Vec<String>;
+
+    /// The slabs that others who read the same files have, and the name of the network among those of the files. `None` where nothing
+    /// is shared.
+    fn shared(&self) -> Option<(&SharedSlabs, &str)> {
+        None
+    }
+
+    /// Whether an element of the tensor is not the file's.
+    fn is_changed(&self, _key: &str) -> bool {
+        false
+    }
 }
 
 /// Tensors in a map, for tests and for generated weights.

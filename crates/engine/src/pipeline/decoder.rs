@@ -61,7 +61,7 @@ impl Decoder {
     ) -> Result<Self> {
         let (network, source, placement) = autoencoder(model, taesd, placement)?;
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let part = LoadedComponent::new(network.segments(), source, &placement, options);
+        let part = LoadedComponent::shared(network.segments(), source, &placement, options, "decoder");
         part.check().map_err(|error| blame(error, taesd))?;
         Ok(Self { network, part })
     }

@@ -67,7 +67,10 @@ impl TextEncoders {
     ) -> Result<Self> {
         let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
             let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
-            let part = LoadedComponent::new(encoder.segments(), model.files().text_encoder(i)?, placement, options);
+            let part = {
+                let (source, network) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
+                LoadedComponent::shared(encoder.segments(), source, placement, options, &network)
+            };
             part.check()?;
             Ok(Encoder { tokenizer, encoder, part })
         };

@@ -22,7 +22,7 @@ const MOVED: usize = 1 << 20;
 /// A ring buffer on a GPU, and the slabs that are copied into it.
 pub struct Ring {
     // Dropped in this order, after the copies have ended.
-    slabs: Vec<HostSlab>,
+    slabs: Vec<Arc<HostSlab>>,
     staging: Option<Staging>,
     memory: Tensor,
     base: u64,
@@ -54,13 +54,19 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::Driver`] and [`Error::Candle`] where an allocation fails.
-    pub fn new(device: &Device, dtype: DType, elements: usize, slabs: Vec<HostSlab>, own_stream: bool) -> Result<Self> {
+    pub fn new(
+        device: &Device,
+        dtype: DType,
+        elements: usize,
+        slabs: Vec<Arc<HostSlab>>,
+        own_stream: bool,
+    ) -> Result<Self> {
         let gpu = device.as_cuda_device()?;
         let compute = gpu.cuda_stream();
         let memory = output("stream", None, &[elements], dtype, &[], gpu)?;
         // The fork waits for the allocation, which is work of the compute stream.
         let copies = if own_stream { compute.fork().map_err(driver)? } else { compute.clone() };
-        let staging = if slabs.iter().all(HostSlab::is_pinned) { None } else { Some(Staging::new(&compute)?) };
+        let staging = if slabs.iter().all(|slab| slab.is_pinned()) { None } else { Some(Staging::new(&compute)?) };
         let (base, bytes) = (address(&memory)?, elements * dtype.size_in_bytes());
         Ok(Self { slabs, staging, memory, base, bytes, compute, copies })
     }

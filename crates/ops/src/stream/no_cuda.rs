@@ -30,7 +30,7 @@ impl Ring {
         _device: &Device,
         _dtype: DType,
         _elements: usize,
-        _slabs: Vec<HostSlab>,
+        _slabs: Vec<Arc<HostSlab>>,
         _own_stream: bool,
     ) -> Result<Self> {
         Err(Error::NoCuda)

@@ -18,7 +18,7 @@ fn slabs(pool: Option<&PinnedPool>) -> [(Tensor, HostSlab); 2] {
 #[test]
 fn the_cpu_has_no_ring() {
     let slab = HostSlab::new(Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(), None).unwrap();
-    assert!(!slab.is_pinned() && Ring::new(&Device::Cpu, DType::F32, 4, vec![slab], true).is_err());
+    assert!(!slab.is_pinned() && Ring::new(&Device::Cpu, DType::F32, 4, vec![Arc::new(slab)], true).is_err());
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn copies_from_pinned_and_pageable_memory_are_ordered() {
         let pool = PinnedPool::new(0, PinnedConfig::with_cap(cap)).unwrap();
         let [(first, a), (second, b)] = slabs(Some(&pool));
         assert_eq!(a.is_pinned(), cap > 1 << 20);
-        let mut ring = Ring::new(device, DType::F32, elements, vec![a, b], own_stream).unwrap();
+        let mut ring = Ring::new(device, DType::F32, elements, vec![Arc::new(a), Arc::new(b)], own_stream).unwrap();
         for lap in 0..5 {
             // The same range for both, so that each copy must wait for the sum before it.
             for (slab, expected) in [(0, &first), (1, &second)] {

@@ -9,6 +9,7 @@ use safetensors::Dtype;
 
 use super::merge::{Patch, merge_all, merge_values};
 use crate::error::{Error, Result};
+use crate::shared::SharedSlabs;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// The patches of each parameter in merge order, with their strengths.
@@ -19,12 +20,19 @@ type Patches = HashMap<String, Vec<(Arc<Patch>, f32)>>;
 pub struct Patched<S> {
     source: S,
     patches: RwLock<Arc<Patches>>,
+    shared: Option<(SharedSlabs, String)>,
 }
 
 impl<S: ParamSource> Patched<S> {
     /// `source` without patches.
     pub fn new(source: S) -> Self {
-        Self { source, patches: RwLock::default() }
+        Self { source, patches: RwLock::default(), shared: None }
+    }
+
+    /// The same source, whose slabs without patches are shared with other sources of the same files. `network` distinguishes the networks
+    /// of one file.
+    pub fn sharing(self, shared: Option<SharedSlabs>, network: &str) -> Self {
+        Self { shared: shared.map(|shared| (shared, network.into())), ..self }
     }
 
     /// The source without patches.
@@ -106,5 +114,13 @@ impl<S: ParamSource> ParamSource for Patched<S> {
 
     fn keys(&self) -> Vec<String> {
         self.source.keys()
+    }
+
+    fn shared(&self) -> Option<(&SharedSlabs, &str)> {
+        self.shared.as_ref().map(|(shared, network)| (shared, network.as_str()))
+    }
+
+    fn is_changed(&self, key: &str) -> bool {
+        self.patches().contains_key(key)
     }
 }

@@ -13,6 +13,7 @@ use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
 use crate::load::{Placement, layout_on, packed_one};
 use crate::segment::{Segment, Slab, Streamer};
+use crate::shared::place;
 use crate::source::ParamSource;
 
 /// Shorter waits are the launch latency of a GPU, not waits for a copy.
@@ -68,8 +69,12 @@ impl GpuStream {
     ) -> Result<Arc<Self>> {
         let (device, types) = (&placement.device, placement.slab());
         let layout = layout_on(device);
-        let slab = |segment: &Segment| -> Result<HostSlab> {
-            Ok(HostSlab::new(packed_one(segment, source, types, layout)?, config.pinned.as_ref())?)
+        let slab = |segment: &Segment| -> Result<Arc<HostSlab>> {
+            let make = || Ok(HostSlab::new(packed_one(segment, source, types, layout)?, config.pinned.as_ref())?);
+            match place(segment, source, types, layout) {
+                Some((shared, name)) => shared.host_slab(name, make),
+                None => Ok(Arc::new(make()?)),
+            }
         };
         let host = segments.iter().map(slab).collect::<Result<Vec<_>>>()?;
         let (size, ring_bytes) = (types.dtype.size_in_bytes(), config.residency.ring_bytes());
