@@ -95,6 +95,8 @@ pub enum Previews {
     None,
     /// One after every so many steps (at least 1), but not many a second. Only the newest is of interest.
     Every(usize),
+    /// The same, but only where a client has asked for one ([`Control::ask_for_preview`]) since the last one.
+    Asked(usize),
     /// So many, spread evenly over the steps, however fast these are. All of them are of interest.
     Spread(usize),
 }
@@ -113,7 +115,9 @@ impl Previews {
         }
         match self {
             Self::None => false,
-            Self::Every(every) => step.is_multiple_of(every) && since_last.is_none_or(|time| time >= BETWEEN_PREVIEWS),
+            Self::Every(every) | Self::Asked(every) => {
+                step.is_multiple_of(every) && since_last.is_none_or(|time| time >= BETWEEN_PREVIEWS)
+            }
             Self::Spread(count) => {
                 let passed = |step: usize| step * (count + 1) / steps;
                 passed(step) > passed(step.saturating_sub(1))
@@ -129,12 +133,19 @@ pub struct Control {
     finish: AtomicBool,
     skips: AtomicUsize,
     previews: Previews,
+    /// Whether a client has asked for a preview since the last one.
+    asked: AtomicBool,
 }
 
 impl Control {
     /// A control of a task with previews.
     pub fn with_previews(previews: Previews) -> Arc<Self> {
         Arc::new(Self { previews, ..Self::default() })
+    }
+
+    /// Says that a client wants to see a preview.
+    pub fn ask_for_preview(&self) {
+        self.asked.store(true, Ordering::Relaxed);
     }
 
     /// Whether every preview is to be kept for its readers, and not only the newest.
@@ -175,7 +186,8 @@ impl Control {
 
     /// Whether a preview is wanted after `step` of `steps` steps, `since_last` after the last one.
     pub(super) fn wants_preview(&self, step: usize, steps: usize, since_last: Option<Duration>) -> bool {
-        self.previews.are_due(step, steps, since_last)
+        let is_due = self.previews.are_due(step, steps, since_last);
+        is_due && (!matches!(self.previews, Previews::Asked(_)) || self.asked.swap(false, Ordering::Relaxed))
     }
 }
 
@@ -210,5 +222,14 @@ mod tests {
         assert_eq!(previewed(Previews::every(2), 8, 1000), [2, 4, 6]);
         assert_eq!(previewed(Previews::every(1), 8, 100), [1, 3, 5, 7]);
         assert_eq!(previewed(Previews::every(0), 8, 1000), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_preview_is_made_where_someone_asked() {
+        let control = Control::with_previews(Previews::Asked(2));
+        let wanted = |step| control.wants_preview(step, 8, None);
+        assert!(!wanted(2));
+        control.ask_for_preview();
+        assert!(!wanted(3) && wanted(4) && !wanted(6));
     }
 }

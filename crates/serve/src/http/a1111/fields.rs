@@ -117,7 +117,11 @@ impl Fields {
         if is_img2img && !has_own_mask && request.sampler.is_some_and(on_levels) {
             request.rule = Some(Rule::Automatic1111);
         }
-        let previews = Previews::every(usize::try_from(options.preview_every).unwrap_or(0));
+        // As there: for those who ask for the progress.
+        let previews = match usize::try_from(options.preview_every) {
+            Ok(every) if every > 0 => Previews::Asked(every),
+            _ => Previews::None,
+        };
         let maps = scripts.units.maps;
         Ok(Self { request, options, warnings, init, mask, maps, previews, task_id, send_images, include_init_images })
     }

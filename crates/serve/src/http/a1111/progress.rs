@@ -29,6 +29,9 @@ pub(super) async fn progress(State(app): Shared, Query(asked): Query<Asked>) -> 
     let jobs = entry.batches.max(1);
     let each = (steps / jobs).max(1);
     let skips = asked.skip_current_image.is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    if !skips {
+        entry.control.ask_for_preview();
+    }
     let preview = entry.preview().filter(|_| !skips);
     let progress = (0.01 + step as f64 / steps.max(1) as f64).min(1.0);
     Json(json!({
