@@ -141,7 +141,9 @@ fn runs_share_a_block() {
     for (x, y) in &tensors[..2] {
         assert_close(y, &exact(x).relu().unwrap().silu().unwrap(), 2e-6);
     }
-    drop(large); // the block stays
+    {
+        let _ended = large; // the block stays
+    }
     small.replay().unwrap();
     assert_close(&tensors[1].1, &exact(&tensors[1].0).relu().unwrap().silu().unwrap(), 2e-6);
 }
