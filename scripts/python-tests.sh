@@ -18,6 +18,8 @@ if ! "$environment/bin/pip" install --quiet --disable-pip-version-check 'maturin
     echo "== ignored: tests/python, whose packages pip cannot install"
     exit
 fi
+# Ray is large. Without it its tests are left out.
+"$environment/bin/pip" install --quiet --disable-pip-version-check 'ray[data,serve]>=2.50' || true
 rm -f "$environment"/wheels/*.whl
 "$environment/bin/maturin" build --release --locked --quiet --out "$environment/wheels"
 "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$environment"/wheels/*.whl

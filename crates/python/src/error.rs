@@ -67,3 +67,13 @@ pub(crate) fn of_batch(error: BatchError) -> PyErr {
         other => exception("Error", other.to_string(), None),
     }
 }
+
+/// An error of a server.
+pub(crate) fn of_server(error: kiln_serve::Error) -> PyErr {
+    match error {
+        kiln_serve::Error::Engine(error) => of_engine(error),
+        kiln_serve::Error::Value { name, .. } => exception("RequestError", error.to_string(), field(name)),
+        kiln_serve::Error::Listen { .. } => exception("RequestError", error.to_string(), Some("listen")),
+        other => exception("Error", other.to_string(), None),
+    }
+}

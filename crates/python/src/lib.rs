@@ -17,6 +17,7 @@ mod error;
 mod image;
 mod python_types;
 mod reports;
+mod server;
 
 use pyo3::prelude::*;
 
@@ -37,6 +38,8 @@ mod _kiln {
     use crate::image::{Generated, write_png};
     #[pymodule_export]
     use crate::reports::{devices, inspect, options};
+    #[pymodule_export]
+    use crate::server::Server;
 
     use pyo3::prelude::*;
 

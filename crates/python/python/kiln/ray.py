@@ -31,7 +31,17 @@ from kiln.errors import FileError, RequestError
 from kiln.image import StrPath
 from kiln.reports import inspect
 
-__all__ = ["KilnActor"]
+__all__ = ["KilnActor", "app"]
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, for `serve run kiln.ray:app`. Ray Serve is imported where it is used."""
+    if name == "app":
+        from kiln import _ray_serve
+
+        return _ray_serve.app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: The folder of the journals in the folder of the images.
 JOURNALS = "journals"
