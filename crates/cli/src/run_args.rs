@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_engine::{
-    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, Prediction, Result, Setup, cache_folder,
+    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, PngLevel, Prediction, Result, Setup,
+    cache_folder,
 };
 
 use crate::memory_args::MemoryArgs;
@@ -50,6 +51,10 @@ pub struct RunArgs {
     /// Number of encoded prompts that are kept for the next images. Default: 32.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = PromptCache::parse_count)]
     prompt_cache: Option<PromptCache>,
+
+    /// Compression of PNG files: none, fast, balanced or best. The pixels are the same.
+    #[arg(long, value_name = "LEVEL", default_value = "fast")]
+    png_level: PngLevel,
 
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -157,6 +162,7 @@ impl RunArgs {
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
             prompt_cache: self.prompt_cache.as_ref().and_then(PromptCache::count),
+            png_level: self.png_level,
             cache_dir: cache_folder(),
             ..self.place.setup()
         }

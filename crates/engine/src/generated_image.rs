@@ -1,7 +1,7 @@
 //! A decoded image that is ready to be saved.
 
 use candle_core::{DType, Tensor};
-use kiln_media::{EncodingError, Rgb8Image, encode_png};
+use kiln_media::{EncodingError, PngLevel, Rgb8Image, encode_png_at};
 use kiln_nn::{MetaTensor, TensorLike};
 use kiln_request::settings::KEY;
 use kiln_request::{Job, parameters};
@@ -29,6 +29,8 @@ pub struct GeneratedImage {
     pub settings: String,
     /// The decoded latents, `(1, c, h, w)`, f32.
     pub(crate) latents: Tensor,
+    /// The compression of its file.
+    png_level: PngLevel,
 }
 
 impl GeneratedImage {
@@ -52,7 +54,7 @@ impl GeneratedImage {
             };
             (plain.width, plain.height, plain.rgb) = (whole.width(), whole.height(), whole.into_data());
         }
-        Ok(Self { parameters, settings: settings.to_json(), ..plain })
+        Ok(Self { parameters, settings: settings.to_json(), png_level: origin.png_level(), ..plain })
     }
 
     /// An image `(1, 3, h, w)` of -1 to 1 in f32 in the host's memory that no job asked for, as a measurement makes it.
@@ -62,7 +64,8 @@ impl GeneratedImage {
     pub fn without_settings(index: usize, seed: u64, image: &Tensor, latents: Tensor) -> Result<Self> {
         let (_, _, height, width) = image.dims4()?;
         let rgb = to_rgb(image)?;
-        Ok(Self { index, seed, width, height, rgb, parameters: String::new(), settings: String::new(), latents })
+        let (parameters, settings, png_level) = (String::new(), String::new(), PngLevel::default());
+        Ok(Self { index, seed, width, height, rgb, parameters, settings, latents, png_level })
     }
 
     /// The latents that it was decoded from, `(1, c, h, w)` in row-major order, and that shape. Latents of a GPU are copied to
@@ -80,7 +83,7 @@ impl GeneratedImage {
     /// Those of the encoder.
     pub fn png(&self) -> std::result::Result<Vec<u8>, EncodingError> {
         let texts = [("parameters", self.parameters.as_str()), (KEY, self.settings.as_str())];
-        encode_png((self.width, self.height), &self.rgb, &texts)
+        encode_png_at((self.width, self.height), &self.rgb, &texts, self.png_level)
     }
 }
 

@@ -62,7 +62,7 @@ pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
-pub use kiln_media::{ForeignSettings, ImageText, Infotext};
+pub use kiln_media::{ForeignSettings, ImageText, Infotext, PngLevel};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_models::{
     Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport,

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device};
 use kiln_clip::mentions;
+use kiln_media::PngLevel;
 use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
 use kiln_request::{
     ComponentKind, Control, FilesInText, InputFile, IpAdapter, Job, LoraName, LoraUse, NamedFile, OwnSettings,
@@ -30,9 +31,15 @@ pub struct Origin {
     loras: Mutex<HashMap<LoraName, Option<Hashed>>>,
     /// The words that may have vectors of their own.
     words: Vec<String>,
+    png_level: PngLevel,
 }
 
 impl Origin {
+    /// The compression of the images' files.
+    pub(crate) fn png_level(&self) -> PngLevel {
+        self.png_level
+    }
+
     /// Of a model that runs so, in this type, with linear layers' matrices perhaps in another one. Begins to hash, where the setup has a folder for digests.
     pub(crate) fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
         let hashes = Hashes::new(setup.cache_dir.as_deref());
@@ -47,6 +54,7 @@ impl Origin {
             ..OwnSettings::default()
         };
         let this = Self {
+            png_level: setup.png_level,
             model: Hashed::model(model.path()),
             is_single_file: model.path().is_file(),
             parts,

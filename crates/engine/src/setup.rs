@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_files::check_folder;
+use kiln_media::PngLevel;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
 use kiln_request::limits::in_range;
@@ -109,6 +110,8 @@ pub struct Setup {
     pub keeps_recorded_steps: bool,
     /// Slabs of weights in host memory that this engine has in common with others of the process; `None` for slabs of its own.
     pub shared: Option<SharedSlabs>,
+    /// The compression of images' PNG files.
+    pub png_level: PngLevel,
     /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
     pub cache_dir: Option<PathBuf>,
 }

@@ -450,3 +450,16 @@ fn an_invalid_command_line_is_reported_in_the_requested_format() {
     sandbox.txt2img(&["a", "--ensd", "x"]).refused(&["--ensd", "expected a whole number"]);
     sandbox.txt2img(&["a", "--vram-budget", " 5"]).refused(&["--vram-budget", "expected a size such as 6G"]);
 }
+
+#[test]
+fn files_are_compressed_as_asked() {
+    let sandbox = Sandbox::new();
+    let [none, fast, best] = ["none", "fast", "best"].map(|level| {
+        let name = format!("{level}.png");
+        sandbox.txt2img(&["a cat", "-s", "1", "--png-level", level, "-o", &name]).succeeds();
+        std::fs::metadata(sandbox.path(&name)).unwrap().len()
+    });
+    assert!(none > fast && none > best, "{none}, {fast}, {best}");
+    let run = sandbox.txt2img(&["a cat", "--png-level", "9"]);
+    assert!(run.status.code() == Some(2) && run.error().contains("expected none, fast, balanced, best"), "{run}");
+}
