@@ -3,7 +3,7 @@
 //! The Python files in `python/kiln` are what users import. They turn keywords into an object of JSON, which is read as a line of
 //! a job file, and images into files; this crate runs engines without the lock of the interpreter, hands out images without a copy,
 //! and turns errors into exceptions. It knows no options by name: those of a request are the rows of
-//! [`kiln_engine::OPTIONS`], those of an engine the rows of [`engine_options`].
+//! [`kiln_engine::OPTIONS`], those of an engine the rows of `engine_options`.
 //!
 //! The library shares its process with others, such as PyTorch. It has threads of its own for each engine, a memory pool of its
 //! own, and changes no setting of the process.
