@@ -275,7 +275,9 @@ mod tests {
                 assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
                 assert!(stage.seconds.median <= stage.seconds.max && stage.flop > 0.0 && stage.parameters > 0);
             }
-            let [step, vae, text, call] = [0, 2, 5, 6].map(|i| &model.stages[i]);
+            let of = |stage: BenchStage| model.stages.iter().find(|report| report.stage == stage).unwrap();
+            let [step, vae, text, call] =
+                [BenchStage::Step, BenchStage::Vae, BenchStage::Text, BenchStage::Call].map(of);
             assert_eq!(step.seconds_per_picture, Some(step.seconds.median / 2.0));
             assert_eq!((vae.seconds_per_picture, text.seconds_per_picture), (Some(vae.seconds.median), None));
             let flop = 2.0 * (step.flop + vae.flop + text.flop);
