@@ -54,7 +54,7 @@ impl Meter<'_, '_> {
         let input = ControlInput { network: 0, hints: vec![hint], kinds: None, scales };
         let conditioning = Conditioning { controls: vec![input], ..self.conditioning(2 * n)? };
         let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&denoiser)?;
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
         let mut guided = || -> Result<()> {
             step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())

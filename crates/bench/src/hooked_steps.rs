@@ -45,7 +45,7 @@ impl Meter<'_, '_> {
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
         let image_prompts = vec![ImagePrompt { layers, masks: Vec::new() }];
         let conditioning = kiln_unet::Conditioning { image_prompts, ..self.conditioning(2 * n)? };
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?;
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
         let mut recorded = RecordedStep::default();
         let mut guided = || -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
@@ -70,7 +70,7 @@ impl Meter<'_, '_> {
             let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
             let hooks = HookInputs { cache, ..HookInputs::default() };
             let conditioning = kiln_unet::Conditioning { hooks, ..conditioning.clone() };
-            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?)
+            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?)
         };
         let (whole, shortcut) = (step(false)?, step(true)?);
         let mut recorded = RecordedStep::default();

@@ -92,10 +92,7 @@ impl Meter<'_, '_> {
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
-        let mut step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
-        if loaded.streams.is_empty() {
-            step = step.with_text_keys(&unet)?; // as a run does where all weights stay
-        }
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
         let mut guided = |trace| -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())

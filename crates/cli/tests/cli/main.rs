@@ -9,6 +9,7 @@ mod batch;
 mod checkpoints;
 mod devices;
 mod exec_cuda;
+mod flag_values;
 mod flags;
 mod help;
 mod hires;
