@@ -262,25 +262,13 @@ fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// The largest of all lanes. Not inlined: the compiler would cut the lanes of the loop before it into quarters.
+/// The largest of all lanes, each compared with that of the other half, until one is left: a chain of all of them would take
+/// as long as a loop over a block of keys. Not inlined: the compiler would cut the lanes of the loop before it into quarters.
 #[inline(never)]
 fn largest(lanes: &[f32; LANES]) -> f32 {
-    halves(lanes, larger)
-}
-
-/// The sum of all lanes. Not inlined, as [`largest`].
-#[inline(never)]
-fn total(lanes: &[f32; LANES]) -> f32 {
-    halves(lanes, |a, b| a + b)
-}
-
-/// Combines lanes with those of the other half, until one is left: a chain of all of them would take as long as a loop over
-/// a block of keys.
-#[inline(always)]
-fn halves(lanes: &[f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
-    let eight: [f32; 8] = std::array::from_fn(|i| combine(lanes[i], lanes[i + 8]));
-    let four: [f32; 4] = std::array::from_fn(|i| combine(eight[i], eight[i + 4]));
-    combine(combine(four[0], four[2]), combine(four[1], four[3]))
+    let eight: [f32; 8] = std::array::from_fn(|i| larger(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| larger(eight[i], eight[i + 4]));
+    larger(larger(four[0], four[2]), larger(four[1], four[3]))
 }
 
 for_every_isa! {
@@ -300,7 +288,8 @@ for_every_isa! {
             sums.iter_mut().zip(&lanes).for_each(|(sum, lane)| *sum += lane);
             R::round(&lanes, weights);
         }
-        *sum += total(&sums);
+        // From the first to the last lane: another order would be shorter, but changes the bits of all results.
+        *sum += sums.iter().sum::<f32>();
     }
 }
 
