@@ -3,8 +3,8 @@
 #
 #   scripts/python-tests.sh [ARGUMENTS OF PYTEST]
 #
-# KILN_RAY=1 also runs the tests with Ray. Needs Python 3.11 or newer, packages of PyPI, and target/release/kiln, with which the tests compare. Where there is no such
-# Python, or PyPI is not reached, the tests are reported as ignored.
+# KILN_RAY=1 also runs the tests with Ray. Needs Python 3.11 or newer, packages of PyPI, and target/release/kiln, with which the
+# tests compare. Where there is no such Python, or PyPI is not reached, the tests are reported as ignored.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
