@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
-    Control, ControlMode, ControlType, ControlUse, Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job,
-    Mask, ModeChoice, Request, SamplerKind,
+    Control, ControlMode, ControlType, ControlUse, Event, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request,
+    SamplerKind,
 };
 use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, StillFormat, encode};
 use kiln_testkit::{
@@ -18,7 +18,7 @@ use kiln_testkit::{
 };
 use serde::Deserialize;
 
-use support::{cpu, cpu_in, latents, request, tiny};
+use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -94,28 +94,6 @@ impl Files {
     fn control(&self, net: &Path) -> ControlUse {
         ControlUse { image: Some(self.path("control.png")), ..ControlUse::new(net) }
     }
-}
-
-fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
-    let mut images = Vec::new();
-    engine
-        .txt2img(job, &mut |event| {
-            if let Event::Image(image) = event {
-                images.push(*image);
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    images
-}
-
-fn run_request(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
-    let job = request.resolve(engine.model()).unwrap();
-    run(engine, &job)
-}
-
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// What the images of a case begin with: the image and the mask of `image_to_image.safetensors`.
@@ -216,7 +194,7 @@ fn latents_with_adapters_are_diffusers() {
         let cases: Vec<AdapterCase> = adapter_cases().into_iter().filter(|case| case.kind == kind).collect();
         assert!(cases.len() >= 5);
         for case in cases {
-            let found = latents(&run_request(&mut engine, &case.request(&files)));
+            let found = latents(&images(&mut engine, &case.request(&files)));
             parity.check(&case.name, &found, &fixture.tensor(&format!("{kind}.{}", case.name)), BOUND);
         }
     }
@@ -237,13 +215,13 @@ fn adapters_are_the_same_in_every_mode_and_batch() {
             ..request("a pear", (64, 64), 4, 7)
         };
         let mut engine = tiny(kind, &cpu());
-        let expected = run_request(&mut engine, &three);
+        let expected = images(&mut engine, &three);
         for (i, image) in expected.iter().enumerate() {
             let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-            assert!(bits(&run_request(&mut engine, &one)) == bits(std::slice::from_ref(image)), "{kind} image {i}");
+            assert!(bits(&images(&mut engine, &one)) == bits(std::slice::from_ref(image)), "{kind} image {i}");
         }
         for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
-            let found = run_request(&mut tiny(kind, &cpu_in(mode)), &three);
+            let found = images(&mut tiny(kind, &cpu_in(mode)), &three);
             assert!(bits(&found) == bits(&expected), "{kind} {mode:?}");
         }
     }
@@ -259,7 +237,7 @@ fn uses_that_do_not_fit_are_refused() {
         controls: vec![ControlUse { kind: Some(ControlType::Canny), ..files.control(&union) }],
         ..request("a pear", (64, 64), 2, 7)
     };
-    let expected = bits(&run_request(&mut engine, &good));
+    let expected = bits(&images(&mut engine, &good));
     for (control, says) in [
         (files.control(&union), "a type too, one of openpose, depth"),
         (ControlUse { guess: true, ..files.control(&adapter) }, "no guess mode"),
@@ -274,7 +252,7 @@ fn uses_that_do_not_fit_are_refused() {
     let job = small.resolve(engine.model()).unwrap();
     let error = engine.txt2img(&job, &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
     assert!(error.contains("16 h, 16 w"), "{error}");
-    assert!(bits(&run_request(&mut engine, &good)) == expected);
+    assert!(bits(&images(&mut engine, &good)) == expected);
 }
 
 /// A preprocessor's map is the map that it makes of the fitted image; without an image it is that of the input.
@@ -298,7 +276,7 @@ fn preprocessors_make_the_control_image() {
         }],
         ..request("a pear", (64, 64), 3, 7)
     };
-    let mut run = |request: Request| bits(&run_request(&mut engine, &request));
+    let mut run = |request: Request| bits(&images(&mut engine, &request));
     assert!(run(with(None, Some("square.png"), Some("canny"))) == run(with(None, Some("map.png"), None)));
     let of_input = run(with(Some("square.png"), None, Some("canny")));
     assert!(of_input == run(with(Some("square.png"), Some("map.png"), None)));
@@ -371,7 +349,7 @@ fn a_control_lora_is_the_controlnet_that_it_stands_for() {
     write_tensors(&lora, &files.path("lora.safetensors"));
     let mut with = |name: &str| {
         let controls = vec![files.control(&files.path(name))];
-        bits(&run_request(&mut engine, &Request { controls, ..request("a pear", (64, 64), 3, 7) }))
+        bits(&images(&mut engine, &Request { controls, ..request("a pear", (64, 64), 3, 7) }))
     };
     assert!(with("merged.safetensors") == with("lora.safetensors"));
 }
@@ -393,16 +371,16 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     let files = Files::new();
     let three = two_nets(&files);
     let mut engine = tiny("sd1", &cpu());
-    let expected = run_request(&mut engine, &three);
+    let expected = images(&mut engine, &three);
     for (i, image) in expected.iter().enumerate() {
         let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-        let alone = run_request(&mut engine, &one);
+        let alone = images(&mut engine, &one);
         assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
     }
     // Without the networks another image, and the same again with them.
     let plain = Request { controls: Vec::new(), ..three.clone() };
-    assert!(bits(&run_request(&mut engine, &plain)) != bits(&expected));
-    assert!(bits(&run_request(&mut engine, &three)) == bits(&expected));
+    assert!(bits(&images(&mut engine, &plain)) != bits(&expected));
+    assert!(bits(&images(&mut engine, &three)) == bits(&expected));
     for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
         let mut engine = tiny("sd1", &cpu_in(mode));
         let job = three.resolve(engine.model()).unwrap();
@@ -533,7 +511,7 @@ fn shared_data_the_emoji_controlnet_gives_diffusers_latents() {
             controls: vec![control],
             ..request(prompt, (256, 256), 20, seed)
         };
-        let found = latents(&run_request(&mut engine, &request));
+        let found = latents(&images(&mut engine, &request));
         let expected = Fixture::read(name, &file(".safetensors")).tensor("latents");
         parity.check(name, &found, &expected, BOUND);
     }

@@ -11,7 +11,7 @@ use kiln_engine::{
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
-use support::{cpu, cpu_in, latents, request, tiny};
+use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -59,28 +59,6 @@ impl Case {
     }
 }
 
-fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
-    let mut images = Vec::new();
-    engine
-        .txt2img(job, &mut |event| {
-            if let Event::Image(image) = event {
-                images.push(*image);
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    images
-}
-
-fn run_request(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
-    let job = request.resolve(engine.model()).unwrap();
-    run(engine, &job)
-}
-
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
-}
-
 #[test]
 fn latents_are_those_of_the_reference() {
     let fixture = Fixture::open("guidance.safetensors");
@@ -120,10 +98,10 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     let three = |case: &Case| Request { batch_size: Some(3), ..case.request() };
     let cases: Vec<Case> = Case::all("sd1").into_iter().filter(|case| case.task == "txt2img").collect();
     let mut engine = tiny("sd1", &cpu());
-    let all: Vec<Vec<GeneratedImage>> = cases.iter().map(|case| run_request(&mut engine, &three(case))).collect();
+    let all: Vec<Vec<GeneratedImage>> = cases.iter().map(|case| images(&mut engine, &three(case))).collect();
     for (case, all) in cases.iter().zip(&all) {
         let one = Request { batch_size: None, seed: case.request().seed.map(|seed| seed + 2), ..case.request() };
-        let alone = run_request(&mut engine, &one);
+        let alone = images(&mut engine, &one);
         assert!(bits(&alone) == bits(&all[2..]), "{}", case.name);
     }
     for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
@@ -169,11 +147,11 @@ fn settings_make_the_image_again() {
     let mut engine = tiny("sd1", &cpu());
     for case in Case::all("sd1").into_iter().filter(|case| case.task == "txt2img") {
         let request = Request { batch_size: None, ..case.request() };
-        let images = run_request(&mut engine, &request);
-        let settings: serde_json::Value = serde_json::from_str(&images[0].settings).unwrap();
+        let made = images(&mut engine, &request);
+        let settings: serde_json::Value = serde_json::from_str(&made[0].settings).unwrap();
         let again: Request = serde_json::from_value(settings["request"].clone()).unwrap();
-        let again = run_request(&mut engine, &again);
-        assert!(bits(&again) == bits(&images), "{}", case.name);
+        let again = images(&mut engine, &again);
+        assert!(bits(&again) == bits(&made), "{}", case.name);
     }
 }
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ImageFeatures, VisionConfig, VisionEncoder};
 use kiln_engine::{
-    ControlUse, Engine, Event, GeneratedImage, Init, InitImage, InitLatents, IpAdapter, IpAdapterUse, Job, ModeChoice,
-    Request, RunningBatch, SamplerKind, Stage, Workload,
+    ControlUse, Event, Init, InitImage, InitLatents, IpAdapter, IpAdapterUse, Job, ModeChoice, Request, RunningBatch,
+    SamplerKind, Stage, Workload,
 };
 use kiln_media::{Rgb8Image, StillFormat, clip_pixels, encode};
 use kiln_testkit::{
@@ -19,7 +19,7 @@ use kiln_testkit::{
 use kiln_weights::{MapSource, Placement, load};
 use serde::Deserialize;
 
-use support::{cpu, cpu_in, latents, request, tiny};
+use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -90,28 +90,6 @@ impl Files {
             _ => IpAdapterUse { image: Some(self.path("image.png")), ..new },
         }
     }
-}
-
-fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
-    let mut images = Vec::new();
-    engine
-        .txt2img(job, &mut |event| {
-            if let Event::Image(image) = event {
-                images.push(*image);
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-        .unwrap();
-    images
-}
-
-fn run_request(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
-    let job = request.resolve(engine.model()).unwrap();
-    run(engine, &job)
-}
-
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 
 #[test]
@@ -202,19 +180,19 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     let files = Files::new();
     let three = two(&files);
     let mut engine = tiny("sd1", &cpu());
-    let expected = run_request(&mut engine, &three);
+    let expected = images(&mut engine, &three);
     for (i, image) in expected.iter().enumerate() {
         let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-        let alone = run_request(&mut engine, &one);
+        let alone = images(&mut engine, &one);
         assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
     }
     // Without the prompts another image, and the same again with them; with weight 0 that of the text alone.
     let plain = Request { ip_adapters: Vec::new(), ..three.clone() };
-    let text = bits(&run_request(&mut engine, &plain));
+    let text = bits(&images(&mut engine, &plain));
     assert!(text != bits(&expected));
-    assert!(bits(&run_request(&mut engine, &three)) == bits(&expected));
+    assert!(bits(&images(&mut engine, &three)) == bits(&expected));
     let nothing = three.ip_adapters.iter().map(|adapter| IpAdapterUse { weight: 0.0, ..adapter.clone() }).collect();
-    assert!(bits(&run_request(&mut engine, &Request { ip_adapters: nothing, ..three.clone() })) == text);
+    assert!(bits(&images(&mut engine, &Request { ip_adapters: nothing, ..three.clone() })) == text);
     for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
         let mut engine = tiny("sd1", &cpu_in(mode));
         let job = three.resolve(engine.model()).unwrap();
@@ -272,10 +250,10 @@ fn features_may_come_from_a_file() {
     let both = Tensor::cat(&[&embedding.zeros_like().unwrap(), &embedding], 0).unwrap().unsqueeze(1).unwrap();
     let image = files.prompt("sd1", 0, PromptForm::Plain);
     let with = |adapter: IpAdapterUse| Request { ip_adapters: vec![adapter], ..request("a pear", (64, 64), 4, 7) };
-    let expected = bits(&run_request(&mut engine, &with(image.clone())));
+    let expected = bits(&images(&mut engine, &with(image.clone())));
     for path in [write("one.safetensors", embedding.clone()), write("both.safetensors", both)] {
         let adapter = IpAdapterUse { image: None, embeds: Some(path), ..image.clone() };
-        let found = latents(&run_request(&mut engine, &with(adapter)));
+        let found = latents(&images(&mut engine, &with(adapter)));
         let found: Vec<f32> = found.flatten_all().unwrap().to_vec1().unwrap();
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-3, "{worst}");
@@ -304,7 +282,7 @@ fn other_files_are_refused_by_name() {
     let mut engine = tiny("sd1", &cpu());
     let good = files.prompt("sd1", 0, PromptForm::Plain);
     let with = |adapter: IpAdapterUse| Request { ip_adapters: vec![adapter], ..request("a pear", (64, 64), 4, 7) };
-    let expected = bits(&run_request(&mut engine, &with(good.clone())));
+    let expected = bits(&images(&mut engine, &with(good.clone())));
     let tensors = TinyIpAdapter { number: 0, form: PromptForm::Plain }.tensors("sd1");
     let plus = TinyIpAdapter { number: 0, form: PromptForm::Plus }.tensors("sd1");
     let write =
@@ -357,7 +335,7 @@ fn other_files_are_refused_by_name() {
     let job = with(adapter).resolve(engine.model()).unwrap();
     let message = engine.txt2img(&job, &mut |_| Ok(ControlFlow::Continue(()))).unwrap_err().to_string();
     assert!(message.contains("other") && message.contains("embeddings of 12 channels"), "{message}");
-    assert_eq!(bits(&run_request(&mut engine, &with(good))), expected);
+    assert_eq!(bits(&images(&mut engine, &with(good))), expected);
 }
 
 /// The image prompt is a stage of its own, whose networks have left when the steps begin.
@@ -376,7 +354,7 @@ fn the_plan_has_the_stage() {
 fn settings_make_the_image_again() {
     let files = Files::new();
     let mut engine = tiny("sd1", &cpu());
-    let images = run_request(&mut engine, &Request { batch_size: None, ..two(&files) });
+    let images = images(&mut engine, &Request { batch_size: None, ..two(&files) });
     let settings: serde_json::Value = serde_json::from_str(&images[0].settings).unwrap();
     let adapters = &settings["request"]["ip_adapters"];
     assert_eq!(
@@ -427,7 +405,7 @@ fn shared_data_the_emoji_ip_adapter_gives_diffusers_latents() {
             ip_adapters: vec![adapter],
             ..request(prompt, (256, 256), 20, seed)
         };
-        let found = latents(&run_request(&mut engine, &request));
+        let found = latents(&images(&mut engine, &request));
         let expected = Fixture::read(name, &file(".safetensors")).tensor("latents");
         parity.check(name, &found, &expected, BOUND);
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, Event, GeneratedImage, LatentsFile, MemoryOptions, ModeChoice, ModelFolder,
+    DTypeChoice, DeviceChoice, Engine, Event, GeneratedImage, Job, LatentsFile, MemoryOptions, ModeChoice, ModelFolder,
     Request, Result, Setup,
 };
 use kiln_testkit::{Fixture, Target, fixtures};
@@ -73,14 +73,30 @@ pub fn request(prompt: &str, (width, height): (usize, usize), steps: usize, seed
 /// Those of the request and of the run.
 pub fn try_images(engine: &mut Engine, request: &Request) -> Result<Vec<GeneratedImage>> {
     let job = request.resolve(engine.model())?;
+    try_run(engine, &job)
+}
+
+fn try_run(engine: &mut Engine, job: &Job) -> Result<Vec<GeneratedImage>> {
     let mut images = Vec::new();
-    engine.txt2img(&job, &mut |event| {
+    engine.txt2img(job, &mut |event| {
         if let Event::Image(image) = event {
             images.push(*image);
         }
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(images)
+}
+
+/// Generates the images of a job.
+#[track_caller]
+pub fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
+    try_run(engine, job).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The values of all latents in f32, to compare bits.
+#[track_caller]
+pub fn bits(images: &[GeneratedImage]) -> Vec<f32> {
+    latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Generates the images of a request, at least one.
