@@ -235,7 +235,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         }
     }
 
-    /// Looks what was decoded and saved.
+    /// Takes the images that were decoded and saved.
     fn look(&mut self) -> Result<()> {
         let news = self.worker.as_ref().map(OverlapWorker::news).unwrap_or_default();
         self.take(news)?;

@@ -94,7 +94,7 @@ impl<'a, 'w> RunState<'a, 'w> {
         if self.models.insert(name.into()) { self.tell(BatchEvent::Model(name)) } else { Ok(()) }
     }
 
-    /// Looks what was saved.
+    /// Takes the images that were saved.
     pub(super) fn look(&mut self) -> Result<()> {
         let news = self.savers.news();
         self.record(news)

@@ -76,7 +76,7 @@ impl Previews {
                 screen(Protocol::detect(|name| std::env::var(name).ok()))
             }
             PreviewTo::Terminal => {
-                tell!("warning: the error stream is no terminal; there are no previews");
+                tell!("warning: standard error is not a terminal; no previews are shown");
                 return Ok(None);
             }
         };

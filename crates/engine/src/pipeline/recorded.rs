@@ -223,8 +223,7 @@ impl Recorded {
     ) -> Result<()> {
         let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
         if let State::Warm(prepared) = &self.state {
-            let shared: Vec<&Graph> = others.iter().filter_map(Self::graph).collect();
-            if !shared.is_empty() && !shared.iter().any(|graph| graph.has_memory_for(prepared)) {
+            if !others.iter().filter_map(Self::graph).any(|graph| graph.has_memory_for(prepared)) {
                 others.retain(|other| other.graph().is_none());
             }
             let shared: Vec<&Graph> = others.iter().filter_map(Self::graph).collect();
