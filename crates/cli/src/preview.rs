@@ -60,7 +60,7 @@ enum To {
 }
 
 impl Previews {
-    /// Previews, before anything runs; none where the terminal is no terminal.
+    /// Previews, before anything runs; none where standard error is not a terminal.
     ///
     /// # Errors
     /// Those of [`PlannedFile::plan`].

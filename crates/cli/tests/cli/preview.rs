@@ -52,7 +52,7 @@ fn terminals_get_images_by_their_protocols() {
     assert_eq!(blocks.matches("▀").count(), 2 * 32 * 16);
     assert!(blocks.contains("\x1b[16A\r\x1b7"), "{blocks:?}");
     let none = errors("terminal");
-    assert!(none.contains("is no terminal") && !none.contains('\x1b'), "{none}");
+    assert!(none.contains("is not a terminal") && !none.contains('\x1b'), "{none}");
 }
 
 #[test]
