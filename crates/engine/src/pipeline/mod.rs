@@ -8,8 +8,10 @@
 //! engine: image sets hand batches to [`run_batch`] and take latents and images from a [`BatchSink`], and measurements run
 //! the guided step ([`GuidedStep`]), groups of a [`crate::RunningBatch`] and networks by themselves.
 
+mod ahead_noise;
 pub(crate) mod batch;
 mod call_rows;
+mod calls;
 pub(crate) mod conditioning;
 pub(crate) mod control_inputs;
 pub(crate) mod controlled;
@@ -18,6 +20,7 @@ pub(crate) mod denoiser;
 mod denoisers;
 mod evaluate;
 pub(crate) mod event;
+pub(crate) mod group;
 pub(crate) mod guidance;
 pub(crate) mod image_encoder;
 mod join;
@@ -55,12 +58,12 @@ pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use controlled::Controlled;
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
+pub use group::Group;
 pub use guidance::Guidance;
 pub use image_encoder::Network as EncoderNetwork;
 pub use overlap::OverlappedNetworks;
 pub use recorded::{RUNS_UNTIL_RECORDED, RecordedStep};
 pub use run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch};
-pub use running::Group;
 pub use start::Start;
 pub use step::{GuidedStep, count_not_finite};
 pub use text::hidden_layer;

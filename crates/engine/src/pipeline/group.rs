@@ -1,0 +1,322 @@
+//! Images that are denoised together from start to end, and their place in their schedule.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use kiln_media::Gray8Image;
+use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
+use kiln_unet::Conditioning;
+
+use crate::error::Result;
+use crate::pipeline::ahead_noise::AheadNoise;
+use crate::pipeline::conditioning::{Conditions, step_of};
+use crate::pipeline::control_inputs::{At, ControlInputs};
+use crate::pipeline::denoiser::Denoiser;
+use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
+use crate::pipeline::kept::Kept;
+use crate::pipeline::network_parts::{NetworkForm, NetworkParts};
+use crate::pipeline::prompt_inputs::PromptInputs;
+use crate::pipeline::start::Start;
+use crate::pipeline::turns::{Turn, Turns};
+
+/// Images at one place of one schedule: those of one batch. They come and go together.
+pub struct Group {
+    stepper: Stepper<Arc<Schedule>>,
+    kept: Option<Kept>,
+    /// Channels besides the latents that the denoiser takes, `(n, e, h, w)` in f32.
+    extra: Option<Tensor>,
+    /// `(n, c, h, w)` in f32 on the denoiser's device.
+    latents: Tensor,
+    noise: AheadNoise,
+    /// Which denoiser makes which evaluations.
+    turns: Turns,
+    /// The control networks of the first denoiser.
+    controls: ControlInputs,
+    /// Its image prompts.
+    prompts: PromptInputs,
+    /// What is changed within the network.
+    network: NetworkParts,
+    /// Steps of the prompts' schedules.
+    steps: usize,
+    /// The guidance of the last evaluation; `None` before the first one.
+    guided: Option<EvaluationGuidance>,
+    /// What the last evaluation changed in the network; `None` before the first one.
+    last_form: Option<NetworkForm>,
+    /// Whether it sits out.
+    paused: bool,
+    /// Whether the clean image that the denoiser predicts is kept.
+    keeps_prediction: bool,
+    /// That of the last evaluation, `(n, c, h, w)`.
+    prediction: Option<Tensor>,
+}
+
+impl Group {
+    /// Images that begin with `start` and draw from `noise` from now on, for the steps of `schedule` from its start.
+    ///
+    /// # Errors
+    /// [`Error::Candle`] where the latents have another rank.
+    pub fn new(
+        schedule: Arc<Schedule>,
+        start: Start,
+        noise: Box<dyn NoiseSource + Send>,
+        conditions: Conditions,
+        guidance: Guidance,
+        steps: usize,
+    ) -> Result<Self> {
+        let evaluations = schedule.points().len() - schedule.start();
+        let turn = Turn { denoiser: 0, evaluations, schedule: None, conditions, guidance };
+        Self::of_turns(schedule, start, noise, vec![turn], steps)
+    }
+
+    /// The same with several turns, of which there is at least one. The first begins with the sampler of `schedule`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_turns(
+        schedule: Arc<Schedule>,
+        start: Start,
+        noise: Box<dyn NoiseSource + Send>,
+        turns: Vec<Turn>,
+        steps: usize,
+    ) -> Result<Self> {
+        let Start { latents, kept, extra } = start;
+        let (_, c, h, w) = latents.dims4()?;
+        let turns = Turns::new(turns, (c, h, w), latents.device())?;
+        let (stepper, guided, prediction) = (Stepper::new(schedule), None, None);
+        let (paused, keeps_prediction) = (false, false);
+        let (controls, prompts) = (ControlInputs::default(), PromptInputs::default());
+        let network = NetworkParts::default();
+        let images = Self {
+            stepper,
+            kept,
+            extra,
+            latents,
+            noise: AheadNoise::new(noise),
+            turns,
+            controls,
+            prompts,
+            network,
+            steps,
+            guided,
+            last_form: None,
+            paused,
+            keeps_prediction,
+            prediction,
+        };
+        Ok(images)
+    }
+
+    /// The same images with control networks.
+    pub(crate) fn with_controls(self, controls: ControlInputs) -> Self {
+        Self { controls, ..self }
+    }
+
+    /// The same images with image prompts.
+    pub(crate) fn with_prompts(self, prompts: PromptInputs) -> Self {
+        Self { prompts, ..self }
+    }
+
+    /// The same images by a network in which this is changed.
+    pub(crate) fn with_network(self, network: NetworkParts) -> Self {
+        Self { network, ..self }
+    }
+
+    /// How many images.
+    pub(crate) fn images(&self) -> usize {
+        self.latents.dims().first().copied().unwrap_or(0)
+    }
+
+    /// Evaluations that are done.
+    pub(crate) fn done(&self) -> usize {
+        self.turns.done()
+    }
+
+    /// Evaluations of the whole walk.
+    pub(crate) fn evaluations(&self) -> usize {
+        self.turns.evaluations()
+    }
+
+    /// Whether evaluations are left.
+    pub(crate) fn is_running(&self) -> bool {
+        self.done() < self.evaluations()
+    }
+
+    /// Whether evaluations are left, and it does not sit out.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.is_running() && !self.paused
+    }
+
+    /// Whether it sits out.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Has it sit out, or take part again. False where nothing changed.
+    pub(crate) fn pause(&mut self, paused: bool) -> bool {
+        std::mem::replace(&mut self.paused, paused) != paused
+    }
+
+    /// Says whether the clean images that the denoiser predicts are kept at the next evaluations, for [`Self::prediction`].
+    pub(crate) fn keep_prediction(&mut self, keep: bool) {
+        self.keeps_prediction = keep;
+        self.prediction = self.prediction.take().filter(|_| keep);
+    }
+
+    /// The clean images `(n, c, h, w)` of the last evaluation, where they are kept.
+    pub(crate) fn prediction(&self) -> Option<&Tensor> {
+        self.prediction.as_ref()
+    }
+
+    /// Which denoiser makes which evaluations.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// What is changed within the network.
+    pub(crate) fn network(&self) -> &NetworkParts {
+        &self.network
+    }
+
+    /// The latents as they are now, `(n, c, h, w)` in f32.
+    pub fn latents(&self) -> &Tensor {
+        &self.latents
+    }
+
+    /// The step of the prompts' schedules that the next evaluation belongs to, and its guidance.
+    pub(crate) fn next(&self) -> (usize, EvaluationGuidance) {
+        let call = self.done();
+        let points = self.stepper.schedule().points();
+        let timestep = points.get(self.stepper.index()).map_or(0.0, |point| point.timestep);
+        (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.at(call, timestep))
+    }
+
+    /// The place of the next evaluation.
+    fn at(&self) -> At {
+        At { call: self.done(), calls: self.evaluations() }
+    }
+
+    /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.
+    pub(crate) fn changes(&self) -> bool {
+        let (step, now) = self.next();
+        let inputs_change = self.controls.changes_at(self.at()) || self.prompts.changes_at(self.at());
+        let controls_change = self.turns.current().denoiser == 0 && inputs_change;
+        let guidance_changes = self.guided.map(|last| last.of_step()) != Some(now.of_step());
+        let network_changes = self.last_form != Some(self.network.form(now.rows(), now.timestep));
+        guidance_changes
+            || network_changes
+            || self.turns.current().conditions.changes_at(step, now.rows())
+            || controls_change
+    }
+
+    /// What two groups need to have in common for one call of the denoiser.
+    pub(crate) fn form(&self) -> Form {
+        let (_, now) = self.next();
+        let Turn { denoiser, conditions, .. } = self.turns.current();
+        Form {
+            denoiser: *denoiser,
+            latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
+            scale: now.within_step.map(f64::to_bits),
+            conditions: conditions.form(now.rows(), self.images()),
+            controls: if *denoiser == 0 { self.controls.form(self.at()) } else { Vec::new() },
+            prompts: if *denoiser == 0 { self.prompts.form(self.at()) } else { Vec::new() },
+            network: self.network.form(now.rows(), now.timestep),
+        }
+    }
+
+    /// The rows' conditions at the next evaluation.
+    pub(crate) fn conditioning(&mut self, denoiser: &dyn Denoiser, dtype: DType) -> Result<Conditioning> {
+        let (step, now) = self.next();
+        let mut conditioning = self.turns.current_mut().conditions.at(step, now.rows())?;
+        if let Some(extra) = &self.extra {
+            let rows = conditioning.context.dim(0)? / self.images().max(1);
+            conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
+        }
+        let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
+        let Turn { denoiser: number, conditions, .. } = self.turns.current();
+        let unconditional = conditions.unconditional_of_image(now.on);
+        let of_image = (unconditional, (rows / images).saturating_sub(unconditional));
+        if *number == 0 {
+            self.controls.add_to(&mut conditioning, self.at(), of_image)?;
+            conditioning.image_prompts = self.prompts.at(self.at(), of_image)?;
+            conditioning.hooks = self.network.inputs(now.rows(), of_image);
+            let (_, _, height, width) = self.latents.dims4()?;
+            let on = (dtype, self.latents.device());
+            let size = (height, width);
+            conditioning.hooks.cache = self.network.cache(now.rows(), (rows, size), denoiser, on)?;
+            conditioning.hooks.map = self.network.map(rows, size, denoiser, on.1)?;
+            conditioning.hooks.shrink = self.network.shrink(now.timestep, size, denoiser, on.1)?;
+        }
+        Ok(conditioning)
+    }
+
+    /// The next evaluation, with the input that the denoiser gets.
+    pub(crate) fn evaluation(&mut self) -> Result<Evaluation> {
+        let evaluation = self.stepper.evaluation(&self.latents, &mut self.noise)?;
+        match &self.kept {
+            Some(kept) => kept.blend_input(evaluation, &self.stepper),
+            None => Ok(evaluation),
+        }
+    }
+
+    /// How much of each image is seen instead of the input after the last step, in the size of the latents; `None` where the
+    /// mask alone says that.
+    pub(crate) fn visible(&self) -> Result<Option<Vec<Gray8Image>>> {
+        self.kept.as_ref().map_or(Ok(None), |kept| kept.visible(&self.latents))
+    }
+
+    /// Draws the noise that the sampler is expected to ask for after this evaluation.
+    pub(crate) fn draw_ahead(&mut self) -> Result<()> {
+        Ok(self.noise.draw_ahead()?)
+    }
+
+    /// The input of self-attention guidance `(n, c, h, w)`, after the step's `output` for an evaluation. The first prediction is
+    /// the unconditional one, or without guidance the conditional one.
+    pub(crate) fn degraded(&self, evaluation: &Evaluation, output: &Tensor) -> Result<Tensor> {
+        let first = output.narrow(0, 0, self.images())?;
+        let clean = self.stepper.prediction(evaluation, first)?;
+        let point = self.stepper.schedule().points().get(self.stepper.index());
+        let alpha = point.map_or(1.0, |point| point.alpha / point.norm());
+        let degraded = self.network.degraded(&evaluation.input, &clean.to_dtype(DType::F32)?, alpha)?;
+        Ok(degraded.unwrap_or_else(|| evaluation.input.clone()))
+    }
+
+    /// Takes the denoiser's output for an evaluation of this group, and that for the input of self-attention guidance.
+    pub(crate) fn advance(&mut self, evaluation: Evaluation, output: Tensor, degraded: Option<&Tensor>) -> Result<()> {
+        let (_, now) = self.next();
+        self.guided = Some(now);
+        self.last_form = Some(self.network.form(now.rows(), now.timestep));
+        self.network.advance(now.rows());
+        let answer: ModelOutput = self.turns.current_mut().guidance.answer(output, &now, degraded)?;
+        let answer = match &self.kept {
+            Some(kept) => kept.blend_output(answer, &self.stepper, &evaluation)?,
+            None => answer,
+        };
+        if self.keeps_prediction {
+            self.prediction = Some(self.stepper.prediction(&evaluation, answer.clone())?);
+        }
+        let latents = self.stepper.advance(evaluation, answer, &mut self.noise)?;
+        if self.turns.advance() {
+            self.guided = None; // another model has other conditions
+            if let Some(schedule) = self.turns.current().schedule.clone() {
+                self.stepper = Stepper::new(schedule);
+            }
+        }
+        self.latents = match &self.kept {
+            Some(kept) => kept.put_back(&latents, self.stepper.schedule(), self.stepper.index())?,
+            None => latents,
+        };
+        Ok(())
+    }
+}
+
+/// See [`Group::form`].
+#[derive(PartialEq)]
+pub(crate) struct Form {
+    denoiser: usize,
+    latents: Vec<usize>,
+    scale: Option<u64>,
+    conditions: Vec<u64>,
+    controls: Vec<u64>,
+    prompts: Vec<u64>,
+    network: NetworkForm,
+}
