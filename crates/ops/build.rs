@@ -1,6 +1,6 @@
 //! With the feature `cuda`: compiles every operator's `kernel.cu` into a fat binary, which the crate embeds.
 //!
-//! `KILN_CUDA_ARCHS` (`80,86,89,90`) lists the architectures of a build for distribution. It also gets PTX of the
+//! `KILN_CUDA_ARCHS` (`75,80,86,89,90`) lists the architectures of a build for distribution. It also gets PTX of the
 //! newest one, which drivers compile for later GPUs. Otherwise the code is for one architecture: `CUDA_COMPUTE_CAP`, or
 //! that of the installed GPU.
 

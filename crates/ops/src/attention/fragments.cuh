@@ -1,10 +1,12 @@
-// Products of small tiles by warps (mma.sync, all GPUs since compute capability 8.0), and copies to shared memory.
+// Copies to shared memory, and tiles of operands from there, on all GPUs since compute capability 7.5.
 #pragma once
 
 #include "operands.cuh"
+#include "tile_product.cuh"
 
 namespace kiln::attention {
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
@@ -14,6 +16,15 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int LATER> __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
+#else
+// Compute capability 7.5 copies through registers, at once.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
+  const uint4 v = inside ? *static_cast<const uint4*>(from) : uint4{};
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void commit_copies() {}
+template <int LATER> __device__ __forceinline__ void wait_copies() {}
+#endif
 
 // Loads four 8 by 8 tiles. Threads 8 i .. 8 i + 7 pass the addresses of tile i's rows.
 __device__ __forceinline__ void load_tiles(uint32_t (&r)[4], uint32_t address) {
@@ -27,25 +38,6 @@ __device__ __forceinline__ void load_tiles_transposed(uint32_t (&r)[4], uint32_t
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
-}
-
-// d += a b: 16 by 16 times 16 by 8.
-template <typename T>
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void multiply<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                        uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Copies `ROWS` rows of a head from `first` on to shared memory. Rows past `count` and channels past head_dim become

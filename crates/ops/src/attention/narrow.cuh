@@ -1,4 +1,4 @@
-// Heads of up to 160 channels on all GPUs since compute capability 8.0 (FlashAttention-2, arXiv 2307.08691).
+// Heads of up to 160 channels on all GPUs since compute capability 7.5 (FlashAttention-2, arXiv 2307.08691).
 //
 // A block of four warps processes 64 M queries of one head. Their results stay in registers while keys and values pass
 // through shared memory, 64 at a time. Values are loaded while the scores are computed, the next keys while the results

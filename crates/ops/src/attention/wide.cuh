@@ -1,4 +1,4 @@
-// Heads of more than 160 channels, as in the middle of the VAE, on all GPUs since compute capability 8.0.
+// Heads of more than 160 channels, as in the middle of the VAE, on all GPUs since compute capability 7.5.
 //
 // A block of eight warps processes 64 queries. For the scores the warps split rows and keys; the exponentials go
 // through shared memory, and for the results every warp computes an eighth of the channels of all rows.

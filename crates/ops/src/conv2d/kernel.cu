@@ -1,6 +1,7 @@
 // Three kernels: the windows of pixels as rows of a matrix (im2col), the whole convolution for up to 8 output
 // channels, and what may follow a convolution.
 #include "element.cuh"
+#include "tile_product.cuh"
 
 namespace {
 
@@ -26,19 +27,6 @@ template <typename T, int N> __device__ void gather(const T* x, T* windows, int 
     }
     values.store(windows + static_cast<long>(blockIdx.x) * k + i);
   }
-}
-
-// c += a b, with a 16x16, b 16x8. The warp must not diverge here: volatile, and no branch near it depends on the lane.
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                                         __nv_bfloat16) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // 16 bytes, or zeros where `keep` is 0 and not ~0.
@@ -83,8 +71,8 @@ __device__ void few_channels(const T* x, const T* weight, const T* bias, const T
       const uint4 p = load(from[0] + channel, inside[0]);
       const uint4 q = load(from[1] + channel, inside[1]);
       const uint4 k = load(kernel + channel, used);
-      multiply(sums, {p.x, q.x, p.y, q.y}, {k.x, k.y}, T());
-      multiply(sums, {p.z, q.z, p.w, q.w}, {k.z, k.w}, T());
+      kiln::multiply<T>(sums, {p.x, q.x, p.y, q.y}, k.x, k.y);
+      kiln::multiply<T>(sums, {p.z, q.z, p.w, q.w}, k.z, k.w);
     }
   }
   __shared__ float parts[MOST_WARPS][4][32];

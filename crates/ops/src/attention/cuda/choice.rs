@@ -49,7 +49,8 @@ impl Gpu {
     }
 }
 
-/// The kernel for a shape. `None` where there is none: for head sizes that are no multiple of 8, or above 512.
+/// The kernel for a shape. `None` where there is none: for head sizes that are no multiple of 8, above 512, or above 160 on
+/// GPUs of compute capability 7.5, whose shared memory is too small.
 pub(super) fn kernel(gpu: Gpu, shapes: Shapes, config: Attention) -> Option<Kernel> {
     let Shapes { b, s, t, head_dim, .. } = shapes;
     let blocks = |rows: usize| b * config.num_heads * s.div_ceil(rows);
@@ -166,6 +167,8 @@ mod tests {
 
     const H200: Gpu = Gpu { hopper: true, multiprocessors: 132, shared: 232_448 };
     const RTX_4090: Gpu = Gpu { hopper: false, multiprocessors: 128, shared: 101_376 };
+    /// A GTX 1650, compute capability 7.5.
+    const TURING: Gpu = Gpu { hopper: false, multiprocessors: 14, shared: 65_536 };
 
     fn chosen(gpu: Gpu, (b, s, t, num_heads, head_dim): (usize, usize, usize, usize, usize)) -> Option<Kernel> {
         let config = Attention { num_heads, causal: false };
@@ -181,6 +184,11 @@ mod tests {
                     assert!(kernel.fits(head_dim) && kernel.shared() <= gpu.shared, "{kernel:?}");
                 }
             }
+        }
+        for head_dim in (8..=512).step_by(8) {
+            let kernel = chosen(TURING, (2, 4096, 4096, 8, head_dim));
+            assert_eq!(kernel.is_some(), head_dim <= 160, "{head_dim}");
+            assert!(kernel.is_none_or(|kernel| kernel.shared() <= TURING.shared), "{head_dim}");
         }
         assert!(chosen(H200, (1, 64, 64, 1, 12)).is_none() && chosen(H200, (1, 64, 64, 1, 520)).is_none());
     }
