@@ -20,7 +20,7 @@ if ! "$environment/bin/pip" install --quiet --disable-pip-version-check 'maturin
 fi
 # Ray is large, and its tests take minutes: they run where they are asked for.
 if [[ ${KILN_RAY:-} == 1 ]]; then
-    "$environment/bin/pip" install --quiet --disable-pip-version-check 'ray[data,serve]>=2.50'
+    "$environment/bin/pip" install --quiet --disable-pip-version-check 'ray[data,serve]>=2.60'
 fi
 rm -f "$environment"/wheels/*.whl
 "$environment/bin/maturin" build --release --locked --quiet --out "$environment/wheels"

@@ -164,6 +164,7 @@ impl ServeArgs {
             output: self.output,
             prompt_store: self.served.run.prompt_store(),
             keep: Duration::from_secs(self.keep as u64),
+            job_prefix: None,
             tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| Tls { certificate, key }),
             access: Access { keys: self.api_key, users: self.api_auth, origins: self.cors },
         })

@@ -17,6 +17,31 @@ const KEEP: Duration = Duration::from_secs(600);
 /// The most jobs of one client that run at once while others wait.
 const PER_CLIENT: usize = 4;
 
+/// The settings of a server, besides its models and the options of its engines: the items of a dictionary.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Settings {
+    /// Jobs that wait at most.
+    queue: usize,
+    /// The most images of one step.
+    #[pyo3(default)]
+    max_batch: Option<usize>,
+    /// The address of a store of encoded texts.
+    #[pyo3(default)]
+    prompt_store: Option<String>,
+    /// The keys of clients; without one everybody on this machine may come in.
+    #[pyo3(default)]
+    keys: Vec<String>,
+    /// What the numbers of jobs begin with.
+    #[pyo3(default)]
+    job_prefix: Option<String>,
+    /// The folders of control networks and of upscalers that requests name.
+    #[pyo3(default)]
+    control_dir: Option<PathBuf>,
+    #[pyo3(default)]
+    upscaler_dir: Option<PathBuf>,
+}
+
 /// A server that runs until it is stopped or dropped.
 #[pyclass(frozen, module = "kiln._kiln")]
 pub struct Server(kiln_serve::Server);
@@ -25,16 +50,7 @@ pub struct Server(kiln_serve::Server);
 impl Server {
     /// Opens models and listens; `options` is an object of JSON with the options of an engine.
     #[new]
-    #[pyo3(signature = (models, listen, options, queue = 256, max_batch = None, prompt_store = None))]
-    fn new(
-        py: Python<'_>,
-        models: Vec<PathBuf>,
-        listen: &str,
-        options: &str,
-        queue: usize,
-        max_batch: Option<usize>,
-        prompt_store: Option<String>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, models: Vec<PathBuf>, listen: &str, options: &str, settings: Settings) -> PyResult<Self> {
         let object = serde_json::from_str(options).map_err(|error| refused("options", error, "an object"))?;
         let options = EngineOptions::read(object)
             .map_err(|(field, message)| of_field(kiln_batch::FieldError { field: Some(field), message }))?;
@@ -57,16 +73,17 @@ impl Server {
                 models: models.map_err(of_engine)?,
                 model_options,
                 setups: vec![setup],
-                limits: Limits { queue, ..Limits::default() },
-                max_batch,
+                limits: Limits { queue: settings.queue, ..Limits::default() },
+                max_batch: settings.max_batch,
                 max_per_client: PER_CLIENT,
                 max_delay: Duration::ZERO,
-                control_dir: None,
-                upscaler_dir: None,
-                prompt_store,
+                control_dir: settings.control_dir,
+                upscaler_dir: settings.upscaler_dir,
+                prompt_store: settings.prompt_store,
                 output: None,
                 keep: KEEP,
-                access: Access::default(),
+                job_prefix: settings.job_prefix,
+                access: Access { keys: settings.keys, ..Access::default() },
                 tls: None,
             };
             kiln_serve::Server::start(options).map_err(of_server)

@@ -22,6 +22,7 @@
 //!     output: None,
 //!     prompt_store: None,
 //!     keep: Duration::from_secs(600),
+//!     job_prefix: None,
 //!     access: Access::default(),
 //!     tls: None,
 //! })?;

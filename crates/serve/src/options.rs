@@ -41,6 +41,9 @@ pub struct ServeOptions {
     pub output: Option<PathBuf>,
     /// How long finished jobs and their images are kept.
     pub keep: Duration,
+    /// What the numbers of jobs begin with, before a `-`: letters and digits, by which a program in front of several servers knows
+    /// whose job it is.
+    pub job_prefix: Option<String>,
     /// Who may come in.
     pub access: Access,
     /// For connections that are encrypted; `None` for plain ones.
@@ -124,6 +127,11 @@ impl ServeOptions {
         ];
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(Error::Value { name, found: "0".into(), expected: "at least 1".into() });
+        }
+        let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if let Some(prefix) = self.job_prefix.as_ref().filter(|prefix| !is_plain(prefix)) {
+            let expected = "letters and digits".into();
+            return Err(Error::Value { name: "job_prefix", found: format!("{prefix:?}"), expected });
         }
         let is_empty = |text: &String| text.is_empty();
         if self.access.keys.iter().any(is_empty) {

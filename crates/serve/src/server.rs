@@ -84,7 +84,7 @@ impl Server {
             setups: options.setups.iter().map(|setup| Setup { keeps_recorded_steps: true, ..setup.clone() }).collect(),
         };
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
-        let jobs = Jobs::new(options.keep);
+        let jobs = Jobs::new(options.keep, options.job_prefix.clone());
         let app = Arc::new(App {
             options,
             models,

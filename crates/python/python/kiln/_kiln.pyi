@@ -1,6 +1,6 @@
 """The compiled part. Import `kiln` instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.image import StrPath
@@ -76,12 +76,10 @@ class Engine:
 class Server:
     def __init__(
         self,
-        models: list[StrPath],
+        models: Sequence[StrPath],
         listen: str,
         options: str,
-        queue: int = ...,
-        max_batch: int | None = ...,
-        prompt_store: str | None = ...,
+        settings: Mapping[str, Any],
     ) -> None: ...
     @property
     def url(self) -> str: ...

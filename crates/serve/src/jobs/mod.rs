@@ -26,22 +26,24 @@ pub(crate) struct Jobs {
     /// In the order of their arrival.
     entries: Mutex<Vec<Arc<Entry>>>,
     keep: Duration,
+    prefix: Option<String>,
     random: SystemRandom,
 }
 
 impl Jobs {
-    /// No jobs; finished ones are kept for `keep`.
-    pub(crate) fn new(keep: Duration) -> Self {
-        Self { entries: Mutex::default(), keep, random: SystemRandom::new() }
+    /// No jobs; finished ones are kept for `keep`. Numbers of new ones begin with `prefix`.
+    pub(crate) fn new(keep: Duration, prefix: Option<String>) -> Self {
+        Self { entries: Mutex::default(), keep, prefix, random: SystemRandom::new() }
     }
 
-    /// A random number in hexadecimal digits.
+    /// The prefix, and a random number in hexadecimal digits.
     pub(crate) fn new_id(&self) -> String {
         let mut bytes = [0; 8];
         if self.random.fill(&mut bytes).is_err() {
             tracing::error!("the system gives no random numbers");
         }
-        kiln_files::hex(&bytes)
+        let number = kiln_files::hex(&bytes);
+        self.prefix.as_ref().map_or_else(|| number.clone(), |prefix| format!("{prefix}-{number}"))
     }
 
     pub(crate) fn add(&self, entry: Arc<Entry>) {

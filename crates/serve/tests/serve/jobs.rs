@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kiln_media::{Rgb8Image, StillFormat, encode};
+use kiln_serve::{ServeOptions, Server};
 use serde_json::{Value, json};
 
 use crate::support::{Served, alone, options, pixels};
@@ -51,6 +52,20 @@ fn images_have_the_bits_of_a_single_run_whatever_else_runs() {
     assert_eq!(value("kiln_images_total"), 11.0);
     assert_eq!(value("kiln_jobs_total{outcome=\"done\"}"), 8.0);
     assert!(value("kiln_step_images_sum") > value("kiln_step_images_count"), "steps are shared");
+}
+
+#[test]
+fn numbers_of_jobs_begin_with_the_prefix_of_the_server() {
+    let prefixed = |prefix: &str| ServeOptions { job_prefix: Some(prefix.into()), ..options() };
+    let served = Served::start(prefixed("r1"));
+    let id = served.submit(&job("a pear", 2, 1));
+    assert!(id.starts_with("r1-") && id.len() == 19, "{id}");
+    let done = served.finished(&id);
+    assert!(!served.image(&done, 0).is_empty());
+    for wrong in ["", "a/b", "a-b"] {
+        let refused = Server::start(prefixed(wrong)).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|text| text.contains("job_prefix")), "{wrong}: {refused:?}");
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub fn options() -> ServeOptions {
         output: None,
         prompt_store: None,
         keep: Duration::from_secs(600),
+        job_prefix: None,
         access: Access::default(),
         tls: None,
     }

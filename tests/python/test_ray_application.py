@@ -1,0 +1,44 @@
+"""Options of the application: replicas that follow the jobs, a key, and a Redis for encoded prompts."""
+
+import os
+import time
+
+import pytest
+from conftest import MODEL
+
+# Otherwise replicas say every ten seconds how much they have to do.
+os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "1"
+pytest.importorskip("ray.serve")
+pytest.importorskip("aiohttp")
+from ray_server import application, redis, until  # noqa: E402
+
+KEY = {"authorization": "Bearer a key for tests"}
+
+
+def test_replicas_follow_the_jobs():
+    options = {"model": str(MODEL), "replicas": "1", "max_replicas": "2", "upscale_delay": "0", "downscale_delay": "1"}
+    with application(**options) as app:
+        assert len(app.replicas()) == 1
+        numbers = [app.submit(steps=900) for _ in range(20)]
+        until(lambda: len(app.replicas()) == 2, "no replica is added for 20 jobs")
+        for number in numbers:
+            app.ask("DELETE", f"/v1/jobs/{number}")
+        until(lambda: len(app.replicas()) == 1, "two replicas stay without jobs")
+
+
+def test_replicas_ask_for_the_key_and_share_encoded_prompts():
+    with redis() as store, application(model=str(MODEL), replicas="2", api_key="a key for tests", prompt_cache=store) as app:
+        assert app.ask("GET", "/v1/jobs")[0] == 401
+        assert app.ask("GET", "/metrics")[0] == 401
+        app.headers = KEY
+        assert app.ask("GET", "/v1/jobs")[0] == 200
+        if store is None:
+            pytest.skip("redis-server is not installed")
+        prompt, images = f"a rocket {time.time()}", set()
+
+        def shared():
+            images.add(app.image(1, prompt=prompt)[0])
+            return app.metric("kiln_texts", 'source="store"')
+
+        until(shared, "no replica has taken the text from the store")
+        assert len(images) == 1
