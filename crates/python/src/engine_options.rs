@@ -1,4 +1,4 @@
-//! The options of an engine: one table, from which the struct, its reader, the documentation and the type stub are made.
+//! The options of an engine: one table, from which the struct, its reader, the documentation and the types of keywords are made.
 
 use std::path::PathBuf;
 

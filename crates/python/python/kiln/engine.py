@@ -8,12 +8,14 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Unpack
 
 from kiln import _kiln
 from kiln._fields import options_json, plain, request_json
 from kiln.errors import RequestError, Stopped
 from kiln.image import Array, Image, ImageLike, StrPath, image_files
+from kiln.keywords import EngineOptions, ImageOptions, PlanOptions, SetOptions
 from kiln.reports import options as _options
 
 _FORMATS = ("jsonl", "csv", "text")
@@ -26,7 +28,7 @@ class Engine:
     computes. `close()`, the end of a `with` block, or the last reference gives the memory back.
     """
 
-    def __init__(self, model: StrPath | None = None, **options: Any) -> None:
+    def __init__(self, model: StrPath | None = None, **options: Unpack[EngineOptions]) -> None:
         self._engine = _kiln.Engine(None if model is None else os.fspath(model), options_json(options))
         self._model: dict[str, Any] = json.loads(self._engine.model())
 
@@ -45,19 +47,19 @@ class Engine:
         """The model's family, and its defaults: width, height, steps, cfg_scale, sampler, size_multiple."""
         return {name: value for name, value in self._model.items() if name not in ("name", "path")}
 
-    def txt2img(self, prompt: str, **options: Any) -> list[Image]:
+    def txt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> list[Image]:
         """Makes images of a prompt."""
         return self._generate({**_without_init(options), "prompt": prompt})
 
-    def img2img(self, prompt: str, init: ImageLike, **options: Any) -> list[Image]:
+    def img2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> list[Image]:
         """Makes images of a prompt and an image to begin with."""
         return self._generate({**options, "prompt": prompt, "init": _given(init)})
 
-    async def atxt2img(self, prompt: str, **options: Any) -> list[Image]:
+    async def atxt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> list[Image]:
         """As `txt2img`, on a thread; canceling the task stops the call at its next step."""
         return await _on_thread(self._generate, {**_without_init(options), "prompt": prompt})
 
-    async def aimg2img(self, prompt: str, init: ImageLike, **options: Any) -> list[Image]:
+    async def aimg2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> list[Image]:
         """As `img2img`, on a thread; canceling the task stops the call at its next step."""
         return await _on_thread(self._generate, {**options, "prompt": prompt, "init": _given(init)})
 
@@ -118,12 +120,12 @@ class Engine:
             folder = None if upscaler_dir is None else os.fspath(upscaler_dir)
             return Image(self._engine.upscale(path, plain("scale", scale), os.fspath(upscaler), folder, stop))
 
-    def plan(self, prompt: str = "", **options: Any) -> dict[str, Any]:
+    def plan(self, prompt: str = "", **options: Unpack[PlanOptions]) -> dict[str, Any]:
         """The memory that a request takes in every mode, as `kiln plan --json` has it. Nothing is computed."""
         with image_files() as files:
             return json.loads(self._engine.plan(request_json({**options, "prompt": prompt}, files)))
 
-    def timesteps(self, prompt: str = "", **options: Any) -> list[float]:
+    def timesteps(self, prompt: str = "", **options: Unpack[PlanOptions]) -> list[float]:
         """The timesteps that the denoiser is called with, in their order."""
         with image_files() as files:
             return self._engine.timesteps(request_json({**options, "prompt": prompt}, files))
@@ -134,7 +136,7 @@ class Engine:
         output: StrPath,
         *,
         on_event: Callable[[dict[str, Any]], object] | None = None,
-        **options: Any,
+        **options: Unpack[SetOptions],
     ) -> dict[str, Any]:
         """Makes an image set in the folder `output`, as `kiln batch` does, and returns its report.
 
@@ -149,7 +151,7 @@ class Engine:
         output: StrPath,
         *,
         on_event: Callable[[dict[str, Any]], object] | None = None,
-        **options: Any,
+        **options: Unpack[SetOptions],
     ) -> dict[str, Any]:
         """As `batch`, on a thread; canceling the task stops the set, which a later call continues."""
         return await _on_thread(self._batch, jobs, output, on_event, options)
@@ -185,7 +187,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def __repr__(self) -> str:
