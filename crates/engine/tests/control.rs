@@ -8,37 +8,26 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use kiln_engine::{
-    Control, ControlMode, ControlType, ControlUse, Event, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request,
-    SamplerKind,
-};
+use kiln_engine::{Control, ControlMode, ControlType, ControlUse, Event, Job, Request, SamplerKind};
 use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, StillFormat, encode};
-use kiln_testkit::{
-    Fixture, Parity, TinyAdapter, TinyControl, TinyLllite, TinyUnion, control_pixels, fixtures, write_tensors,
-};
+use kiln_testkit::{Fixture, Parity, TinyAdapter, TinyControl, TinyLllite, TinyUnion, control_pixels, write_tensors};
 use serde::Deserialize;
 
-use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
+use support::cases::{Case, assert_same_in_every_mode, images_as_alone, init_of_task, job_with};
+use support::{bits, cpu, images, latents, request, run, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
 /// The size of the control image in the cases, which is resized.
 const CONTROL_SIZE: (usize, usize) = (80, 48);
 
-/// A case of `control.json`.
+/// What a case of `control.json` has besides.
 #[derive(Deserialize)]
-struct Case {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    images: usize,
-    sampler: SamplerKind,
+struct Controls {
     task: String,
     strength: f64,
     guess: bool,
+    /// Form, weight, start, end.
     nets: Vec<(String, f64, f64, f64)>,
 }
 
@@ -96,64 +85,32 @@ impl Files {
     }
 }
 
-/// What the images of a case begin with: the image and the mask of `image_to_image.safetensors`.
-fn init(case: &Case) -> Option<Init> {
-    let inputs = Fixture::open("image_to_image.safetensors");
-    let image = InitImage::new(&inputs.tensor("image"), InitLatents::Sample).unwrap();
-    let strength = case.strength;
-    match case.task.as_str() {
-        "img2img" => Some(Init::Image { image, strength }),
-        "inpaint" => Some(Init::Masked { image, mask: Mask::new(&inputs.tensor("mask")).unwrap(), strength }),
-        _ => None,
-    }
-}
-
 #[test]
 fn latents_are_diffusers() {
-    let text = std::fs::read_to_string(fixtures("control.json")).unwrap();
-    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
     let (files, fixture) = (Files::new(), Fixture::open("control.safetensors"));
     for kind in ["sd1", "sd2v", "sdxl"] {
         let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("control", format!("{kind} f32")));
-        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind).collect();
-        assert!(cases.len() >= 3);
-        for case in cases {
+        for case in Case::<Controls>::read("control.json", kind, 3) {
+            let Controls { task, strength, guess, nets } = &case.more;
             let control = |(number, (form, weight, start, end)): (usize, &(String, f64, f64, f64))| ControlUse {
                 weight: *weight,
                 start: *start,
                 end: *end,
-                guess: case.guess,
+                guess: *guess,
                 ..files.control(&files.net(kind, number as u32, form == "small"))
             };
-            let request = Request {
-                cfg_scale: Some(case.cfg_scale),
-                sampler: Some(case.sampler.into()),
-                batch_size: Some(case.images),
-                controls: case.nets.iter().enumerate().map(control).collect(),
-                ..request(&case.prompt, (64, 64), case.steps, case.seed)
-            };
-            let mut job = request.resolve(engine.model()).unwrap();
-            if let Some(init) = init(case) {
-                job = job.with_init(init, engine.model()).unwrap();
-            }
+            let controls = nets.iter().enumerate().map(control).collect();
+            let request = Request { controls, ..case.request((64, 64)) };
+            let job = job_with(&engine, &request, init_of_task(task, *strength));
             let images = run(&mut engine, &job);
-            let expected = fixture.tensor(&format!("{kind}.{}", case.name));
-            parity.check(&case.name, &latents(&images), &expected, BOUND);
+            parity.check(&case.name, &latents(&images), &fixture.tensor(&case.key()), BOUND);
         }
     }
 }
 
-/// A case of `adapters.json`.
+/// What a case of `adapters.json` has besides.
 #[derive(Deserialize)]
-struct AdapterCase {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    images: usize,
-    sampler: SamplerKind,
+struct Adapters {
     size: (usize, usize),
     end: f64,
     guess: bool,
@@ -161,28 +118,19 @@ struct AdapterCase {
     nets: Vec<(String, f64, Option<usize>)>,
 }
 
-impl AdapterCase {
-    fn request(&self, files: &Files) -> Request {
+impl Case<Adapters> {
+    fn request_with(&self, files: &Files) -> Request {
+        let Adapters { size, end, guess, nets } = &self.more;
         let control = |(number, (form, weight, kind)): (usize, &(String, f64, Option<usize>))| ControlUse {
             weight: *weight,
-            end: self.end,
-            guess: self.guess,
+            end: *end,
+            guess: *guess,
             kind: kind.map(|number| ControlType::find(ControlType::IDS[number]).unwrap()),
             // Images of different types are for one Union network.
             ..files.control(&files.other(&self.kind, form, if form == "union" { 0 } else { number as u32 }))
         };
-        Request {
-            cfg_scale: Some(self.cfg_scale),
-            sampler: Some(self.sampler.into()),
-            batch_size: Some(self.images),
-            controls: self.nets.iter().enumerate().map(control).collect(),
-            ..request(&self.prompt, self.size, self.steps, self.seed)
-        }
+        Request { controls: nets.iter().enumerate().map(control).collect(), ..self.request(*size) }
     }
-}
-
-fn adapter_cases() -> Vec<AdapterCase> {
-    serde_json::from_str(&std::fs::read_to_string(fixtures("adapters.json")).unwrap()).unwrap()
 }
 
 /// T2I-Adapters of every form, Union networks with one and two images, and a ControlNet of means.
@@ -191,11 +139,9 @@ fn latents_with_adapters_are_diffusers() {
     let (files, fixture) = (Files::new(), Fixture::open("adapters.safetensors"));
     for kind in ["sd1", "sdxl"] {
         let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("adapters", format!("{kind} f32")));
-        let cases: Vec<AdapterCase> = adapter_cases().into_iter().filter(|case| case.kind == kind).collect();
-        assert!(cases.len() >= 5);
-        for case in cases {
-            let found = latents(&images(&mut engine, &case.request(&files)));
-            parity.check(&case.name, &found, &fixture.tensor(&format!("{kind}.{}", case.name)), BOUND);
+        for case in Case::<Adapters>::read("adapters.json", kind, 5) {
+            let found = latents(&images(&mut engine, &case.request_with(&files)));
+            parity.check(&case.name, &found, &fixture.tensor(&case.key()), BOUND);
         }
     }
 }
@@ -214,16 +160,8 @@ fn adapters_are_the_same_in_every_mode_and_batch() {
             sampler: Some(SamplerKind::EulerA.into()),
             ..request("a pear", (64, 64), 4, 7)
         };
-        let mut engine = tiny(kind, &cpu());
-        let expected = images(&mut engine, &three);
-        for (i, image) in expected.iter().enumerate() {
-            let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-            assert!(bits(&images(&mut engine, &one)) == bits(std::slice::from_ref(image)), "{kind} image {i}");
-        }
-        for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
-            let found = images(&mut tiny(kind, &cpu_in(mode)), &three);
-            assert!(bits(&found) == bits(&expected), "{kind} {mode:?}");
-        }
+        let expected = images_as_alone(&mut tiny(kind, &cpu()), &three);
+        assert_same_in_every_mode(kind, &three, &expected);
     }
 }
 
@@ -371,21 +309,12 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     let files = Files::new();
     let three = two_nets(&files);
     let mut engine = tiny("sd1", &cpu());
-    let expected = images(&mut engine, &three);
-    for (i, image) in expected.iter().enumerate() {
-        let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-        let alone = images(&mut engine, &one);
-        assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
-    }
+    let expected = images_as_alone(&mut engine, &three);
     // Without the networks another image, and the same again with them.
     let plain = Request { controls: Vec::new(), ..three.clone() };
     assert!(bits(&images(&mut engine, &plain)) != bits(&expected));
     assert!(bits(&images(&mut engine, &three)) == bits(&expected));
-    for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
-        let mut engine = tiny("sd1", &cpu_in(mode));
-        let job = three.resolve(engine.model()).unwrap();
-        assert!(bits(&run(&mut engine, &job)) == bits(&expected), "{mode:?}");
-    }
+    assert_same_in_every_mode("sd1", &three, &expected);
 }
 
 /// Jobs with their own control images share a batch, and groups with other strengths take turns.
@@ -399,7 +328,7 @@ fn running_batches_keep_their_bits() {
         Request { controls, seed: Some(9), ..base.clone() }
     };
     let jobs = [base, weaker].map(|request| request.resolve(engine.model()).unwrap());
-    let alone: Vec<Vec<f32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
+    let alone: Vec<Vec<u32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
     let mut running = kiln_engine::RunningBatch::new();
     let mut watch = |_: Event| ControlFlow::Continue(());
     let mut ids = Vec::new();

@@ -5,12 +5,11 @@ mod support;
 
 use std::ops::ControlFlow;
 
-use kiln_engine::{
-    Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, RunningBatch,
-};
+use kiln_engine::{Engine, Event, GeneratedImage, Job, ModeChoice, Request, RunningBatch};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
+use support::cases::{init_of_task, job_with};
 use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
@@ -38,24 +37,8 @@ impl Case {
         serde_json::from_value(self.request.clone()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
-    /// What its images begin with: the image and the mask of `image_to_image.safetensors`.
-    fn init(&self) -> Option<Init> {
-        let inputs = Fixture::open("image_to_image.safetensors");
-        let image = InitImage::new(&inputs.tensor("image"), InitLatents::Sample).unwrap();
-        let strength = self.strength;
-        match self.task.as_str() {
-            "img2img" => Some(Init::Image { image, strength }),
-            "inpaint" => Some(Init::Masked { image, mask: Mask::new(&inputs.tensor("mask")).unwrap(), strength }),
-            _ => None,
-        }
-    }
-
     fn job(&self, engine: &Engine) -> Job {
-        let job = self.request().resolve(engine.model()).unwrap();
-        match self.init() {
-            Some(init) => job.with_init(init, engine.model()).unwrap(),
-            None => job,
-        }
+        job_with(engine, &self.request(), init_of_task(&self.task, self.strength))
     }
 }
 
@@ -125,7 +108,7 @@ fn running_batches_keep_their_bits() {
         }
     }
     jobs.push(request("a red apple", (64, 64), 6, 3).resolve(engine.model()).unwrap());
-    let alone: Vec<Vec<f32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
+    let alone: Vec<Vec<u32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
     let mut running = RunningBatch::new();
     let mut watch = |_: Event| ControlFlow::Continue(());
     let (mut ids, mut done) = (Vec::new(), Vec::new());

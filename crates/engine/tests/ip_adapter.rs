@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ImageFeatures, VisionConfig, VisionEncoder};
 use kiln_engine::{
-    ControlUse, Event, Init, InitImage, InitLatents, IpAdapter, IpAdapterUse, Job, ModeChoice, Request, RunningBatch,
-    SamplerKind, Stage, Workload,
+    ControlUse, Event, IpAdapter, IpAdapterUse, Job, Request, RunningBatch, SamplerKind, Stage, Workload,
 };
 use kiln_media::{Rgb8Image, StillFormat, clip_pixels, encode};
 use kiln_testkit::{
-    Fixture, Parity, PromptForm, TinyControl, TinyIpAdapter, TinyVision, control_pixels, fixtures, write_tensors,
+    Fixture, Parity, PromptForm, TinyControl, TinyIpAdapter, TinyVision, control_pixels, write_tensors,
 };
 use kiln_weights::{MapSource, Placement, load};
 use serde::Deserialize;
 
-use support::{bits, cpu, cpu_in, images, latents, request, run, tiny};
+use support::cases::{Case, assert_same_in_every_mode, images_as_alone, init_of_task, job_with};
+use support::{bits, cpu, images, latents, request, run, tiny, values};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -27,17 +27,9 @@ const BOUND: f64 = 1e-3;
 const IMAGE_SIZE: (usize, usize) = (60, 40);
 const CONTROL_SIZE: (usize, usize) = (80, 48);
 
-/// A case of `ip_adapter.json`.
+/// What a case of `ip_adapter.json` has besides.
 #[derive(Deserialize)]
-struct Case {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    images: usize,
-    sampler: SamplerKind,
+struct Prompts {
     task: String,
     /// Form, weight, end, blocks, mask.
     adapters: Vec<(String, f64, f64, String, String)>,
@@ -119,14 +111,11 @@ fn pixels_and_features_are_transformers() {
 
 #[test]
 fn latents_are_diffusers() {
-    let text = std::fs::read_to_string(fixtures("ip_adapter.json")).unwrap();
-    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
     let (files, fixture) = (Files::new(), Fixture::open("ip_adapter.safetensors"));
     for kind in ["sd1", "sdxl"] {
         let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("ip_adapter", format!("{kind} f32")));
-        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind).collect();
-        assert!(cases.len() >= 3);
-        for case in cases {
+        for case in Case::<Prompts>::read("ip_adapter.json", kind, 3) {
+            let Prompts { task, adapters } = &case.more;
             let adapter =
                 |(number, (form, weight, end, blocks, mask)): (usize, &(String, f64, f64, String, String))| {
                     IpAdapterUse {
@@ -143,21 +132,13 @@ fn latents_are_diffusers() {
                 ControlUse { image: Some(files.path("control.png")), ..ControlUse::new(net) }
             };
             let request = Request {
-                cfg_scale: Some(case.cfg_scale),
-                sampler: Some(case.sampler.into()),
-                batch_size: Some(case.images),
-                ip_adapters: case.adapters.iter().enumerate().map(adapter).collect(),
-                controls: if case.task == "control" { vec![control()] } else { Vec::new() },
-                ..request(&case.prompt, (64, 64), case.steps, case.seed)
+                ip_adapters: adapters.iter().enumerate().map(adapter).collect(),
+                controls: if task == "control" { vec![control()] } else { Vec::new() },
+                ..case.request((64, 64))
             };
-            let mut job = request.resolve(engine.model()).unwrap();
-            if case.task == "img2img" {
-                let image = Fixture::open("image_to_image.safetensors").tensor("image");
-                let image = InitImage::new(&image, InitLatents::Sample).unwrap();
-                job = job.with_init(Init::Image { image, strength: 0.6 }, engine.model()).unwrap();
-            }
+            let job = job_with(&engine, &request, init_of_task(task, 0.6));
             let images = run(&mut engine, &job);
-            parity.check(&case.name, &latents(&images), &fixture.tensor(&format!("{kind}.{}", case.name)), BOUND);
+            parity.check(&case.name, &latents(&images), &fixture.tensor(&case.key()), BOUND);
         }
     }
 }
@@ -180,12 +161,7 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     let files = Files::new();
     let three = two(&files);
     let mut engine = tiny("sd1", &cpu());
-    let expected = images(&mut engine, &three);
-    for (i, image) in expected.iter().enumerate() {
-        let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-        let alone = images(&mut engine, &one);
-        assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
-    }
+    let expected = images_as_alone(&mut engine, &three);
     // Without the prompts another image, and the same again with them; with weight 0 that of the text alone.
     let plain = Request { ip_adapters: Vec::new(), ..three.clone() };
     let text = bits(&images(&mut engine, &plain));
@@ -193,11 +169,7 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     assert!(bits(&images(&mut engine, &three)) == bits(&expected));
     let nothing = three.ip_adapters.iter().map(|adapter| IpAdapterUse { weight: 0.0, ..adapter.clone() }).collect();
     assert!(bits(&images(&mut engine, &Request { ip_adapters: nothing, ..three.clone() })) == text);
-    for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
-        let mut engine = tiny("sd1", &cpu_in(mode));
-        let job = three.resolve(engine.model()).unwrap();
-        assert!(bits(&run(&mut engine, &job)) == bits(&expected), "{mode:?}");
-    }
+    assert_same_in_every_mode("sd1", &three, &expected);
 }
 
 /// Groups with other images share a call, and groups whose prompts act otherwise take turns.
@@ -219,7 +191,7 @@ fn running_batches_keep_their_bits() {
     }
     let mut jobs: Vec<Job> = [base, weaker, blocks].map(|request| request.resolve(engine.model()).unwrap()).into();
     jobs.push(other);
-    let alone: Vec<Vec<f32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
+    let alone: Vec<Vec<u32>> = jobs.iter().map(|job| bits(&run(&mut engine, job))).collect();
     assert!(alone[0] != alone[3], "another image is another prompt");
     let (mut running, mut watch) = (RunningBatch::new(), |_: Event| ControlFlow::Continue(()));
     let mut ids = Vec::new();
@@ -250,11 +222,10 @@ fn features_may_come_from_a_file() {
     let both = Tensor::cat(&[&embedding.zeros_like().unwrap(), &embedding], 0).unwrap().unsqueeze(1).unwrap();
     let image = files.prompt("sd1", 0, PromptForm::Plain);
     let with = |adapter: IpAdapterUse| Request { ip_adapters: vec![adapter], ..request("a pear", (64, 64), 4, 7) };
-    let expected = bits(&images(&mut engine, &with(image.clone())));
+    let expected = values(&images(&mut engine, &with(image.clone())));
     for path in [write("one.safetensors", embedding.clone()), write("both.safetensors", both)] {
         let adapter = IpAdapterUse { image: None, embeds: Some(path), ..image.clone() };
-        let found = latents(&images(&mut engine, &with(adapter)));
-        let found: Vec<f32> = found.flatten_all().unwrap().to_vec1().unwrap();
+        let found = values(&images(&mut engine, &with(adapter)));
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-3, "{worst}");
     }

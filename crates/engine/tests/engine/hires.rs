@@ -8,7 +8,8 @@ use kiln_engine::{
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
-use crate::support::{cpu, cpu_in, latents, tiny};
+use crate::support::cases::Case;
+use crate::support::{bits, cpu, cpu_in, latents, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -16,17 +17,9 @@ const BOUND: f64 = 1e-3;
 /// follow each level.
 const LANCZOS: f64 = 3e-2;
 
-/// A case of `hires/cases.json`, which `tests/reference/hires.py` describes.
+/// What a case of `hires/cases.json`, which `tests/reference/hires.py` describes, has besides.
 #[derive(Deserialize)]
-struct Case {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    images: usize,
-    sampler: SamplerKind,
+struct Second {
     size: (usize, usize),
     hires_size: (usize, usize),
     rule: Rule,
@@ -38,40 +31,33 @@ struct Case {
     hires_sampler: Option<SamplerKind>,
 }
 
-fn cases() -> Vec<Case> {
-    serde_json::from_str(&std::fs::read_to_string(fixtures("hires/cases.json")).unwrap()).unwrap()
+fn cases(kind: &str) -> Vec<Case<Second>> {
+    Case::read("hires/cases.json", kind, 11)
 }
 
-impl Case {
-    fn request(&self) -> Request {
-        let upscaler = match self.upscaler.ends_with(".pth") {
-            true => fixtures("upscale").join(&self.upscaler),
-            false => PathBuf::from(&self.upscaler),
+impl Case<Second> {
+    fn both_passes(&self) -> Request {
+        let second = &self.more;
+        let upscaler = match second.upscaler.ends_with(".pth") {
+            true => fixtures("upscale").join(&second.upscaler),
+            false => PathBuf::from(&second.upscaler),
         };
         Request {
-            prompt: self.prompt.clone(),
-            width: Some(self.size.0),
-            height: Some(self.size.1),
-            steps: Some(self.steps),
-            seed: Some(self.seed),
-            cfg_scale: Some(self.cfg_scale),
-            sampler: Some(self.sampler.into()),
-            batch_size: Some(self.images),
-            hires_size: Some(self.hires_size),
-            rule: Some(self.rule),
+            hires_size: Some(second.hires_size),
+            rule: Some(second.rule),
             hires_upscaler: Some(upscaler.into()),
-            hires_steps: self.hires_steps,
-            hires_strength: Some(self.strength),
-            hires_prompt: self.hires_prompt.clone(),
-            hires_cfg_scale: self.hires_cfg_scale,
-            hires_sampler: self.hires_sampler.map(Into::into),
-            ..Request::default()
+            hires_steps: second.hires_steps,
+            hires_strength: Some(second.strength),
+            hires_prompt: second.hires_prompt.clone(),
+            hires_cfg_scale: second.hires_cfg_scale,
+            hires_sampler: second.hires_sampler.map(Into::into),
+            ..self.request(second.size)
         }
     }
 }
 
 fn case(name: &str) -> Request {
-    cases().into_iter().find(|case| case.kind == "sd1" && case.name == name).unwrap().request()
+    cases("sd1").into_iter().find(|case| case.name == name).unwrap().both_passes()
 }
 
 fn run(engine: &mut Engine, job: &Job) -> (Vec<GeneratedImage>, Vec<Stage>, Vec<(usize, usize)>) {
@@ -94,23 +80,16 @@ fn made(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
     run(engine, &job).0
 }
 
-fn bits(images: &[GeneratedImage]) -> Vec<u32> {
-    let values = latents(images).flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
-}
-
 #[test]
 fn latents_are_diffusers() {
     let fixture = Fixture::open("hires/cases.safetensors");
     for kind in ["sd1", "sdxl"] {
         let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("hires", format!("{kind} f32")));
-        let cases: Vec<Case> = cases().into_iter().filter(|case| case.kind == kind).collect();
-        assert!(cases.len() > 10);
-        for case in cases {
-            let images = made(&mut engine, &case.request());
-            assert_eq!((images[0].width, images[0].height), case.hires_size, "{}", case.name);
-            let bound = if case.upscaler == "lanczos" { LANCZOS } else { BOUND };
-            parity.check(&case.name, &latents(&images), &fixture.tensor(&format!("{kind}.{}", case.name)), bound);
+        for case in cases(kind) {
+            let images = made(&mut engine, &case.both_passes());
+            assert_eq!((images[0].width, images[0].height), case.more.hires_size, "{}", case.name);
+            let bound = if case.more.upscaler == "lanczos" { LANCZOS } else { BOUND };
+            parity.check(&case.name, &latents(&images), &fixture.tensor(&case.key()), bound);
         }
     }
 }

@@ -4,44 +4,20 @@ use candle_core::{DType, Device, Tensor};
 use kiln_engine::{
     Engine, Event, GeneratedImage, Init, InitImage, InitLatents, Job, Mask, ModeChoice, Request, SamplerKind, Stage,
 };
-use kiln_testkit::{Fixture, Parity, fixtures};
+use kiln_testkit::{Fixture, Parity};
 use serde::Deserialize;
 
-use crate::support::{cpu, cpu_in, latents, request, tiny};
+use crate::support::cases::{Case, init_image, init_mask, init_of_task, job_with};
+use crate::support::{bits, cpu, cpu_in, latents, request, tiny};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
 
-/// A case of `image_to_image.json`.
+/// What a case of `image_to_image.json` has besides.
 #[derive(Deserialize)]
-struct Case {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    images: usize,
-    sampler: SamplerKind,
+struct Strength {
     strength: f64,
     masked: bool,
-}
-
-fn fixture() -> Fixture {
-    Fixture::open("image_to_image.safetensors")
-}
-
-fn image(latents: InitLatents) -> InitImage {
-    InitImage::new(&fixture().tensor("image"), latents).unwrap()
-}
-
-fn mask() -> Mask {
-    Mask::new(&fixture().tensor("mask")).unwrap()
-}
-
-/// The job of a request that begins with `init`.
-fn job(engine: &Engine, request: &Request, init: Init) -> Job {
-    request.resolve(engine.model()).unwrap().with_init(init, engine.model()).unwrap()
 }
 
 fn run(engine: &mut Engine, job: &Job) -> (Vec<GeneratedImage>, Vec<Stage>) {
@@ -59,56 +35,39 @@ fn run(engine: &mut Engine, job: &Job) -> (Vec<GeneratedImage>, Vec<Stage>) {
     (images, stages)
 }
 
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
-}
-
 #[test]
 fn latents_are_diffusers() {
-    let text = std::fs::read_to_string(fixtures("image_to_image.json")).unwrap();
-    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
+    let fixture = Fixture::open("image_to_image.safetensors");
     for kind in ["sd1", "sd2v", "sdxl"] {
         let (mut engine, parity) = (tiny(kind, &cpu()), Parity::new("image_to_image", format!("{kind} f32")));
-        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind).collect();
-        assert!(cases.len() > 10);
-        for case in cases {
-            let request = Request {
-                cfg_scale: Some(case.cfg_scale),
-                sampler: Some(case.sampler.into()),
-                batch_size: Some(case.images),
-                ..request(&case.prompt, (64, 64), case.steps, case.seed)
-            };
-            let (image, strength) = (image(InitLatents::Sample), case.strength);
-            let init = match case.masked {
-                true => Init::Masked { image, mask: mask(), strength },
-                false => Init::Image { image, strength },
-            };
-            let job = job(&engine, &request, init);
+        for case in Case::<Strength>::read("image_to_image.json", kind, 11) {
+            let Strength { strength, masked } = case.more;
+            let init = init_of_task(if masked { "inpaint" } else { "img2img" }, strength);
+            let job = job_with(&engine, &case.request((64, 64)), init);
             let (images, stages) = run(&mut engine, &job);
             assert!(stages.contains(&Stage::EncodeImage));
-            let expected = fixture().tensor(&format!("{kind}.{}", case.name));
-            parity.check(&case.name, &latents(&images), &expected, BOUND);
+            parity.check(&case.name, &latents(&images), &fixture.tensor(&case.key()), BOUND);
         }
     }
 }
 
 #[test]
 fn an_image_is_the_same_in_every_mode_and_batch() {
-    let init = || Init::Masked { image: image(InitLatents::Sample), mask: mask(), strength: 0.6 };
+    let init = || Init::Masked { image: init_image(InitLatents::Sample), mask: init_mask(), strength: 0.6 };
     let three =
         Request { batch_size: Some(3), sampler: Some(SamplerKind::EulerA.into()), ..request("a pear", (64, 64), 4, 7) };
     let mut engine = tiny("sd1", &cpu());
-    let all = job(&engine, &three, init());
+    let all = job_with(&engine, &three, Some(init()));
     let expected = run(&mut engine, &all).0;
     for (i, image) in expected.iter().enumerate() {
         let one = Request { batch_size: None, seed: Some(7 + i as u64), ..three.clone() };
-        let one = job(&engine, &one, init());
+        let one = job_with(&engine, &one, Some(init()));
         let alone = run(&mut engine, &one).0;
         assert!(alone[0].rgb == image.rgb && bits(&alone) == bits(std::slice::from_ref(image)), "image {i}");
     }
     for mode in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram] {
         let mut engine = tiny("sd1", &cpu_in(mode));
-        let all = job(&engine, &three, init());
+        let all = job_with(&engine, &three, Some(init()));
         assert!(bits(&run(&mut engine, &all).0) == bits(&expected), "{mode:?}");
         // The encoder is closed again by a job that has no image.
         let plain = three.resolve(engine.model()).unwrap();
@@ -125,8 +84,8 @@ fn a_mask_keeps_the_images_latents() {
         Mask::new(&Tensor::from_vec(values, (1, 1, 64, 64), &Device::Cpu).unwrap()).unwrap()
     };
     let mut latents_with = |mask: Mask, strength: f64| {
-        let init = Init::Masked { image: image(InitLatents::Mean), mask, strength };
-        let job = job(&engine, &request, init);
+        let init = Init::Masked { image: init_image(InitLatents::Mean), mask, strength };
+        let job = job_with(&engine, &request, Some(init));
         latents(&run(&mut engine, &job).0)
     };
     let values = |latents: Tensor| latents.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -145,7 +104,7 @@ fn images_that_do_not_fit_a_job_are_refused() {
     let engine = tiny("sd1", &cpu());
     let refused = |size, strength| {
         let job = request("a pear", size, 4, 7).resolve(engine.model()).unwrap();
-        job.with_init(Init::Image { image: image(InitLatents::Sample), strength }, engine.model()).unwrap_err()
+        job.with_init(Init::Image { image: init_image(InitLatents::Sample), strength }, engine.model()).unwrap_err()
     };
     let message = refused((64, 32), 0.5).to_string();
     assert!(message.contains("64x64") && message.contains("64x32"), "{message}");

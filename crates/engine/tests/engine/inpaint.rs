@@ -8,21 +8,15 @@ use kiln_engine::{Engine, GeneratedImage, InpaintArea, Job, ModelFolder, Request
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
-use crate::support::{cpu, latents, load, request, tiny, try_images};
+use crate::support::cases::Case;
+use crate::support::{bits, cpu, latents, load, request, tiny, try_images};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
 
-/// A case of `inpaint/cases.json`.
+/// What a case of `inpaint/cases.json` has besides.
 #[derive(Deserialize)]
-struct Case {
-    kind: String,
-    name: String,
-    prompt: String,
-    seed: u64,
-    steps: usize,
-    cfg_scale: f64,
-    sampler: SamplerKind,
+struct Masked {
     strength: f64,
     channels: usize,
     area: Option<usize>,
@@ -68,10 +62,6 @@ fn generate(engine: &mut Engine, request: &Request) -> Vec<GeneratedImage> {
     try_images(engine, request).unwrap()
 }
 
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
-}
-
 /// The pixels of a fixture's image.
 fn rgb(name: &str) -> kiln_media::Rgb8Image {
     kiln_media::open(&input(name), &Default::default()).unwrap().rgb().clone()
@@ -79,29 +69,27 @@ fn rgb(name: &str) -> kiln_media::Rgb8Image {
 
 #[test]
 fn results_are_diffusers() {
-    let text = std::fs::read_to_string(fixtures("inpaint/cases.json")).unwrap();
-    let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
     let results = Fixture::open("inpaint/results.safetensors");
     for (kind, channels) in [("sd1", 4), ("sd1", 9), ("sd2v", 4), ("sd2v", 9), ("sdxl", 4), ("sdxl", 9)] {
         let folder = tempfile::tempdir().unwrap();
         let mut engine = if channels == 4 { tiny(kind, &cpu()) } else { widened(kind, folder.path()) };
         let parity = Parity::new("inpaint", format!("{kind} f32"));
-        let cases: Vec<&Case> = cases.iter().filter(|case| case.kind == kind && case.channels == channels).collect();
+        let cases = Case::<Masked>::read("inpaint/cases.json", kind, 2).into_iter();
+        let cases: Vec<_> = cases.filter(|case| case.more.channels == channels).collect();
         assert!(!cases.is_empty());
         for case in cases {
+            let Masked { strength, area, .. } = case.more;
             let request = Request {
-                prompt: case.prompt.clone(),
-                seed: Some(case.seed),
-                cfg_scale: Some(case.cfg_scale),
-                sampler: Some(case.sampler.into()),
-                strength: Some(case.strength),
-                inpaint_area: case.area.map(|_| InpaintArea::Masked),
-                inpaint_padding: case.area,
-                ..masked(case.steps)
+                init: Some(input("image")),
+                mask: Some(input("mask")),
+                strength: Some(strength),
+                inpaint_area: area.map(|_| InpaintArea::Masked),
+                inpaint_padding: area,
+                ..case.request((64, 64))
             };
             let images = generate(&mut engine, &request);
-            let name = format!("{kind}.{}", case.name);
-            if case.area.is_none() {
+            let name = case.key();
+            if area.is_none() {
                 parity.check(&case.name, &latents(&images), &results.tensor(&name), BOUND);
                 continue;
             }

@@ -1,11 +1,11 @@
 //! Prompts of unequal length compared with diffusers' U-Net, of which each row ran with its own text length.
 
-use std::ops::ControlFlow;
-
 use candle_core::Tensor;
-use kiln_engine::{DTypeChoice, DeviceChoice, Engine, Event, LatentsFile, ModelFolder, Request, SamplerKind, Setup};
+use kiln_engine::{Engine, Request, SamplerKind};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
+
+use crate::support::{cpu, images, latents, tiny};
 
 /// In standard deviations, f32 on both sides. A long prompt with other padding differs by more than 1e-2, see below.
 const BOUND: f64 = 1e-3;
@@ -43,26 +43,8 @@ impl Case {
     }
 }
 
-fn engine(kind: &str) -> Engine {
-    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, ..Setup::default() };
-    let model = ModelFolder::open(&fixtures(&format!("models/{kind}"))).unwrap();
-    Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap()
-}
-
-fn latents(engine: &mut Engine, request: &Request) -> Tensor {
-    let job = request.resolve(engine.model()).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("latents.safetensors");
-    let mut file = LatentsFile::plan(&path).unwrap();
-    let mut watch = |event| {
-        if let Event::Image(image) = event {
-            file.push(&image);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    engine.txt2img(&job, &mut watch).unwrap();
-    file.write().unwrap();
-    Fixture::read("latents", &path).tensor("latents")
+fn latents_of(engine: &mut Engine, request: &Request) -> Tensor {
+    latents(&images(engine, request))
 }
 
 #[test]
@@ -71,10 +53,10 @@ fn every_prompt_keeps_its_own_length() {
     let fixture = Fixture::open("lengths.safetensors");
     assert_eq!(cases.len(), 14);
     for kind in ["sd1", "sdxl"] {
-        let mut engine = engine(kind);
+        let mut engine = tiny(kind, &cpu());
         let parity = Parity::new("lengths", kind.to_string());
         for case in cases.iter().filter(|case| case.kind == kind) {
-            let found = latents(&mut engine, &case.request());
+            let found = latents_of(&mut engine, &case.request());
             parity.check(&case.name, &found, &fixture.tensor(&format!("{kind}.{}", case.name)), BOUND);
         }
     }
@@ -93,7 +75,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
 #[test]
 fn schedules_and_batches_keep_their_lengths() {
     let long = "a red apple, ".repeat(30);
-    let mut engine = engine("sd1");
+    let mut engine = tiny("sd1", &cpu());
     let request = |prompt: &str, negative: &str, pad: bool| Request {
         prompt: prompt.into(),
         negative_prompt: Some(negative.into()),
@@ -106,21 +88,21 @@ fn schedules_and_batches_keep_their_lengths() {
         ..Request::default()
     };
     // A prompt of a schedule has the length of the longest one, like a single prompt with that length.
-    let scheduled = latents(&mut engine, &request(&format!("[a cat:{long}:2]"), "a cat", false));
-    let alone = latents(&mut engine, &request("a cat", "a cat", false));
+    let scheduled = latents_of(&mut engine, &request(&format!("[a cat:{long}:2]"), "a cat", false));
+    let alone = latents_of(&mut engine, &request("a cat", "a cat", false));
     assert!(distance(&scheduled, &alone) > 1e-3);
     // Equal lengths give the same result with both settings, bit for bit.
-    let both = [true, false].map(|pad| latents(&mut engine, &request("a cat", "a dog", pad)));
+    let both = [true, false].map(|pad| latents_of(&mut engine, &request("a cat", "a dog", pad)));
     assert_eq!(distance(&both[0], &both[1]), 0.0);
     // Padding changes the image.
-    let both = [true, false].map(|pad| latents(&mut engine, &request(&long, "a dog", pad)));
+    let both = [true, false].map(|pad| latents_of(&mut engine, &request(&long, "a dog", pad)));
     assert!(distance(&both[0], &both[1]) > 1e-2);
     // Images of a batch have the same lengths as alone.
     let choices = Request { batch_size: Some(4), ..request(&format!("{{a cat|{long}}}"), "a dog", false) };
-    let together = latents(&mut engine, &choices);
+    let together = latents_of(&mut engine, &choices);
     for i in 0..4 {
         let one = Request { seed: Some(3 + i as u64), batch_size: None, ..choices.clone() };
-        let alone = latents(&mut engine, &one);
+        let alone = latents_of(&mut engine, &one);
         assert!(distance(&together.narrow(0, i, 1).unwrap(), &alone) < 1e-3, "{i}");
     }
 }

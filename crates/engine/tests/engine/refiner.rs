@@ -12,7 +12,7 @@ use kiln_testkit::{Fixture, Parity, fixtures};
 use serde_json::{Map, Value};
 
 use crate::support::refiner::{halved, refiner};
-use crate::support::{cpu, cpu_in, latents, load, request, try_images};
+use crate::support::{bits, cpu, cpu_in, latents, load, request, try_images};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -89,10 +89,6 @@ fn latents_are_diffusers_and_automatic1111s() {
         let parity = Parity::new("refiner", format!("{model} f32"));
         parity.check(&name, &latents(&images), &results.tensor(&name), BOUND);
     }
-}
-
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Two images with noise in every step, guided, with a schedule of texts over both models.

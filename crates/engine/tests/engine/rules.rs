@@ -1,14 +1,13 @@
 //! Input images by AUTOMATIC1111's and ComfyUI's rules, against a transcription of their formulas
 //! (`tests/reference/{webui,comfyui,rules}.py`).
 
-use candle_core::Tensor;
 use kiln_engine::{Engine, GeneratedImage, InpaintArea, MaskContent, ModeChoice, Request, Rule, SamplerKind};
 use kiln_scheduler::{Convention, SigmaSchedule};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
 use crate::inpaint::widened;
-use crate::support::{cpu, cpu_in, latents, request, tiny, try_images};
+use crate::support::{bits, cpu, cpu_in, latents, request, tiny, try_images};
 
 /// Largest error of final latents in f32, in their standard deviations.
 const BOUND: f64 = 1e-3;
@@ -161,10 +160,6 @@ fn soft_inpainting_has_the_same_bits_everywhere() {
             assert!(found.iter().zip(&expected).all(|(a, b)| a.rgb == b.rgb), "{name} {mode:?}");
         }
     }
-}
-
-fn bits(images: &[GeneratedImage]) -> Vec<f32> {
-    latents(images).flatten_all().and_then(|flat: Tensor| flat.to_vec1()).unwrap()
 }
 
 /// Where nothing changed the input is pasted back bit for bit, and the result is seen where it changed.

@@ -83,8 +83,7 @@ fn stable_diffusion_xl_in_one_file_equals_diffusers() {
 }
 
 fn bits(image: &GeneratedImage) -> Vec<u32> {
-    let values: Vec<f32> = latents(image).flatten_all().unwrap().to_vec1().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
+    crate::support::bits(std::slice::from_ref(image))
 }
 
 #[test]

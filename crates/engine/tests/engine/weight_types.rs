@@ -10,15 +10,15 @@ use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_engine::{
-    DTypeChoice, DeviceChoice, Engine, GeneratedImage, LinearWeightType, MemoryOptions, ModeChoice, ModelFolder,
-    ModelOptions, Setup, WeightType, convert,
+    DTypeChoice, DeviceChoice, Engine, LinearWeightType, MemoryOptions, ModeChoice, ModelFolder, ModelOptions, Setup,
+    WeightType, convert,
 };
 use kiln_testkit::repository;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{BlockType, Checkpoint, MatrixType, NewTensor, ParamSource, Segments, SlabType, write_safetensors};
 
-use crate::support::{images, latents, request};
+use crate::support::{bits, images, request};
 
 /// Its rows are long enough for every type: a block of 256 divides the second layers of its feed-forward networks.
 fn emoji() -> std::path::PathBuf {
@@ -50,13 +50,7 @@ fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (V
     let model = ModelFolder::open_with(model, options).unwrap();
     let mut engine = Engine::load(model, setup, &mut |_| ControlFlow::Continue(())).unwrap();
     let image = images(&mut engine, &request(prompt, (64, 64), 2, 7)).remove(0);
-    (bits(&image), image.rgb)
-}
-
-/// The bits of the latents.
-fn bits(image: &GeneratedImage) -> Vec<u32> {
-    let values: Vec<f32> = latents(std::slice::from_ref(image)).flatten_all().unwrap().to_vec1().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
+    (bits(std::slice::from_ref(&image)), image.rgb)
 }
 
 /// Converts a matrix to a type and back.

@@ -1,6 +1,7 @@
 //! Shared code of the engine's tests: an engine, its images and their latents.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod cases;
 pub mod refiner;
 
 use std::ops::ControlFlow;
@@ -93,10 +94,16 @@ pub fn run(engine: &mut Engine, job: &Job) -> Vec<GeneratedImage> {
     try_run(engine, job).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The values of all latents in f32, to compare bits.
+/// The values of all latents in f32.
 #[track_caller]
-pub fn bits(images: &[GeneratedImage]) -> Vec<f32> {
+pub fn values(images: &[GeneratedImage]) -> Vec<f32> {
     latents(images).flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The bits of all latents in f32.
+#[track_caller]
+pub fn bits(images: &[GeneratedImage]) -> Vec<u32> {
+    values(images).into_iter().map(f32::to_bits).collect()
 }
 
 /// Generates the images of a request, at least one.
