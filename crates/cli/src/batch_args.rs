@@ -41,6 +41,9 @@ pub struct BatchArgs {
     /// Number of images in a batch, of jobs that differ only in prompts and seeds; auto selects the fastest number.
     #[arg(long, value_name = "N", default_value = "auto", allow_negative_numbers = true)]
     batch_size: BatchSize,
+    /// Runs an engine on each NUMA node of the CPU, whose threads and memory stay in the node. Each has weights of its own.
+    #[arg(long)]
+    pub per_node: bool,
     /// Generates one image at a time, so that its bits do not depend on the others on a GPU. On the CPU they never do.
     #[arg(long)]
     deterministic: bool,
@@ -60,9 +63,11 @@ impl BatchArgs {
     /// As the engine takes it.
     ///
     /// # Errors
-    /// Where all GPUs are asked for and CUDA cannot list them.
+    /// Where all GPUs are asked for and CUDA cannot list them, or a GPU with an engine for each NUMA node.
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
+        let adjust = |setup| Setup { beside: Overlap::OnCards, ..setup };
+        let setups = if self.per_node { self.run.setups_of_nodes(adjust) } else { self.run.setups(adjust) };
         let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
         Ok(BatchOptions {
@@ -73,7 +78,7 @@ impl BatchArgs {
             batch_size: self.batch_size,
             deterministic: self.deterministic,
             model_options: self.run.model_options(),
-            setups: self.run.setups(|setup| Setup { beside: Overlap::OnCards, ..setup })?,
+            setups: setups?,
             sheet: sheet.map(|file| ContactSheet { file, side: self.thumbnail }),
         })
     }

@@ -57,7 +57,7 @@ impl Args {
         match &self.command {
             Subcommand::Txt2img(args) => args.common.run.place.devices().may_be_gpu(),
             Subcommand::Img2img(args) => args.common.run.place.devices().may_be_gpu(),
-            Subcommand::Batch(args) => args.run.place.devices().may_be_gpu(),
+            Subcommand::Batch(args) => !args.per_node && args.run.place.devices().may_be_gpu(),
             Subcommand::Serve(args) => args.served.run.place.devices().may_be_gpu(),
             Subcommand::Upscale(args) => args.device() != DeviceChoice::Cpu,
             Subcommand::Bench(args) => args.place.devices().may_be_gpu(),

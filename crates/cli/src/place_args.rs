@@ -19,7 +19,7 @@ pub struct PlaceArgs {
     /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     weight_type: LinearWeightType,
-    /// Number of CPU threads, at most four for each CPU. Default: one for each CPU that the process may use.
+    /// Number of CPU threads, at most four for each CPU. Default: one for each core that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
 }
@@ -30,6 +30,11 @@ impl PlaceArgs {
     pub fn setup(&self) -> Setup {
         let device = self.device.one().unwrap_or(DeviceChoice::Auto);
         Setup { device, dtype: self.dtype, weight_type: self.weight_type, ..Setup::default() }
+    }
+
+    /// A setup with the number of threads that the user asked for, which several engines share.
+    pub fn with_threads(&self, setup: Setup) -> Setup {
+        Setup { threads: self.threads, ..setup }
     }
 
     /// The devices.

@@ -176,4 +176,12 @@ impl RunArgs {
     pub fn setups(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
         self.place.devices().setups(&adjust(self.setup()))
     }
+
+    /// The same for an engine on each NUMA node of the CPU.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::DeviceList::per_node`].
+    pub fn setups_of_nodes(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
+        self.place.devices().per_node()?.setups(&adjust(self.place.with_threads(self.setup())))
+    }
 }

@@ -48,7 +48,7 @@ pub struct UpscaleArgs {
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     dtype: DTypeChoice,
-    /// Threads of the CPU, at most four for each CPU. Default: one for each CPU that the process may use.
+    /// Threads of the CPU, at most four for each CPU. Default: one for each core that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     pub threads: Option<usize>,
     /// The most memory that weights and images may take, of the GPU, or of the CPU where the network runs there: 6G, 512M.

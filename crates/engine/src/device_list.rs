@@ -6,8 +6,11 @@ use std::str::FromStr;
 use kiln_ops::device::gpus;
 use kiln_weights::SharedSlabs;
 
+use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
 use crate::setup::{DeviceChoice, Setup};
+use crate::threads::count;
+use crate::topology::Topology;
 
 /// The devices of a run, as a user names them: one, several, or all GPUs of the machine.
 ///
@@ -22,6 +25,8 @@ enum Named {
     All,
     /// At least one.
     These(Vec<DeviceChoice>),
+    /// The CPU, with an engine for each NUMA node.
+    Nodes,
 }
 
 impl Default for DeviceList {
@@ -65,6 +70,7 @@ impl fmt::Display for DeviceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Named::All => f.write_str("all"),
+            Named::Nodes => f.write_str("cpu"),
             Named::These(devices) => {
                 let names: Vec<String> = devices.iter().map(DeviceChoice::to_string).collect();
                 f.write_str(&names.join(","))
@@ -87,6 +93,21 @@ impl DeviceList {
         match &self.0 {
             Named::All => true,
             Named::These(devices) => devices.iter().any(|device| *device != DeviceChoice::Cpu),
+            Named::Nodes => false,
+        }
+    }
+
+    /// The CPU with an engine for each NUMA node, whose threads and memory stay in the node, in place of one engine on the CPU.
+    ///
+    /// # Errors
+    /// [`kiln_request::Error::Value`] where this list has several devices or a GPU.
+    pub fn per_node(&self) -> Result<Self> {
+        match self.one() {
+            Some(DeviceChoice::Auto | DeviceChoice::Cpu) => Ok(Self(Named::Nodes)),
+            _ => {
+                let expected = "cpu: `per_node` makes an engine for each NUMA node of the CPU".into();
+                Err(kiln_request::Error::Value { name: "device", found: self.to_string(), expected }.into())
+            }
         }
     }
 
@@ -99,6 +120,7 @@ impl DeviceList {
     pub fn setups(&self, setup: &Setup) -> Result<Vec<Setup>> {
         let devices = match &self.0 {
             Named::These(devices) => devices.clone(),
+            Named::Nodes => return Ok(of_nodes(setup, Topology::current())),
             Named::All => match gpus() {
                 Ok(found) if !found.gpus.is_empty() => {
                     found.gpus.iter().map(|gpu| DeviceChoice::Cuda(gpu.ordinal)).collect()
@@ -127,6 +149,24 @@ impl DeviceList {
     }
 }
 
+/// The setups of engines on the NUMA nodes of the CPU. Each has weights of its own, so that no engine reads them from another
+/// node.
+fn of_nodes(setup: &Setup, topology: &Topology) -> Vec<Setup> {
+    let nodes = topology.nodes();
+    let (usual, n) = (count(None), nodes.len());
+    let of_node = |(i, cpus): (usize, &CpuSet)| {
+        let threads = match setup.threads {
+            Some(all) => part(all, i, n),
+            None => topology.cores_of(cpus).min(part(usual, i, n).max(usual.div_ceil(n))),
+        };
+        let mut setup = Setup { device: DeviceChoice::Cpu, threads: Some(threads), ..setup.clone() };
+        setup.cpus = Some(cpus.clone());
+        setup.memory.shared_by = n;
+        setup
+    };
+    nodes.iter().enumerate().map(of_node).collect()
+}
+
 /// Part `i` of `n` parts of `all` threads that differ by at most one; at least one thread.
 fn part(all: usize, i: usize, n: usize) -> usize {
     (all / n + usize::from(i < all % n)).max(1)
@@ -151,6 +191,30 @@ mod tests {
         assert_eq!(setups("cuda:1,cpu", 5), [(Cuda(1), Some(5), 1), (Cpu, Some(5), 1)]);
         let process = DeviceList::default().setups(&Setup::default()).unwrap();
         assert_eq!(process, [Setup::default()]);
+    }
+
+    #[test]
+    fn each_node_has_an_engine() {
+        use DeviceChoice::Cpu;
+        let nodes = |threads| {
+            let topology = Topology::of_nodes(&["0-1,4-5", "2-3,6-7"]);
+            let setups = of_nodes(&Setup { threads, ..Setup::default() }, &topology);
+            let told =
+                |setup: Setup| (setup.device, setup.threads, setup.cpus.unwrap().to_string(), setup.memory.shared_by);
+            setups.into_iter().map(told).collect::<Vec<_>>()
+        };
+        let expected = |threads: [usize; 2]| {
+            vec![(Cpu, Some(threads[0]), "0-1,4-5".to_string(), 2), (Cpu, Some(threads[1]), "2-3,6-7".to_string(), 2)]
+        };
+        assert_eq!(nodes(Some(5)), expected([3, 2]));
+        let usual = count(None).div_ceil(2).min(4);
+        assert_eq!(nodes(None), expected([usual; 2]));
+        let list = |text: &str| text.parse::<DeviceList>().unwrap().per_node();
+        assert_eq!((list("cpu").unwrap().to_string(), list("auto").unwrap().may_be_gpu()), ("cpu".into(), false));
+        assert!(list("cuda:1").unwrap_err().to_string().contains("cuda:1"));
+        assert!(list("cpu,cpu").is_err() && list("all").is_err());
+        let here = list("cpu").unwrap().setups(&Setup::default()).unwrap();
+        assert_eq!(here.len(), Topology::current().nodes().len());
     }
 
     #[test]

@@ -24,6 +24,7 @@
 
 mod applied_loras;
 mod component;
+mod cpu_set;
 mod device_list;
 mod devices;
 mod engine;
@@ -50,9 +51,11 @@ mod residency;
 mod room;
 mod setup;
 mod threads;
+mod topology;
 mod upscaling;
 mod words;
 
+pub use cpu_set::CpuSet;
 pub use device_list::DeviceList;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
@@ -101,7 +104,7 @@ pub use plan::{
 };
 pub use room::Room;
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
-pub use threads::{Threads, start_threads};
+pub use threads::{Threads, start_threads, usual_threads};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice, upscaled_texts,

@@ -11,6 +11,7 @@ use kiln_request::limits::in_range;
 use kiln_weights::{MatrixType, SharedSlabs};
 use serde::{Deserialize, Serialize};
 
+use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
 use crate::memory::MemoryOptions;
@@ -92,6 +93,9 @@ pub struct Setup {
     /// CPU threads of the engine's own pool, at most four for each CPU that the process may use. `None` means the threads of
     /// the process ([`crate::start_threads`]).
     pub threads: Option<usize>,
+    /// The CPUs that the engine's own threads stay on; `None` for all that the process may use. Without a number of threads
+    /// there is one for each.
+    pub cpus: Option<CpuSet>,
     /// A TAESD decoder that replaces the model's autoencoder, which is then not loaded: a safetensors file, or a folder
     /// in the diffusers layout.
     pub taesd: Option<PathBuf>,
@@ -185,7 +189,7 @@ impl Setup {
     /// [`Error::Device`] where the device is not there or no thread can be started, and those of [`Self::check`].
     pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
-        let threads = Threads::new(self.threads)?;
+        let threads = Threads::new(self.threads, self.cpus.as_ref())?;
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {

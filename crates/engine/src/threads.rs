@@ -10,7 +10,9 @@ use kiln_mempool::Category;
 use kiln_request::limits::in_range;
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 
+use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
+use crate::topology::Topology;
 
 /// More threads than any CPU has are an error of the user.
 const MAX_THREADS: usize = 1024;
@@ -24,10 +26,16 @@ const LEFT_TO_OTHERS: usize = 3;
 /// Whether this process has a pool: the pool that [`start_threads`] builds is rayon's global one.
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// The number of threads to start if `asked` were requested: the default is one for each CPU that the scheduler and the
-/// control group's quota allow, and the maximum is a multiple of that.
+/// The number of threads to start if `asked` were requested: the default is one for each core that the scheduler and the
+/// control group's quota allow, and the maximum is a multiple of its CPUs. Two threads of one core share the units that
+/// multiply, so that the second adds waiting and no speed.
 pub(crate) fn count(asked: Option<usize>) -> usize {
-    bounded(asked, cpus())
+    bounded(asked, cpus(), Topology::current().cores())
+}
+
+/// The number of threads of this process where no other one is asked for: one for each core that it may use.
+pub fn usual_threads() -> usize {
+    count(None)
 }
 
 fn cpus() -> usize {
@@ -35,14 +43,14 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn bounded(asked: Option<usize>, cpus: usize) -> usize {
-    asked.unwrap_or(cpus).clamp(1, cpus.saturating_mul(MOST_PER_CPU))
+fn bounded(asked: Option<usize>, cpus: usize, cores: usize) -> usize {
+    asked.unwrap_or(cpus.min(cores)).clamp(1, cpus.saturating_mul(MOST_PER_CPU))
 }
 
 /// Starts the threads of this process for operators, unless they exist: the first call determines the number. Programs call
 /// this once. Engines whose [`Setup::threads`](crate::Setup::threads) is `None` share these threads; a library that runs in
-/// another program sets a number and leaves the process alone. `None` is one thread for each CPU that the process may use,
-/// and the maximum is four for each. If the system refuses threads (`ulimit -u`, `pids.max` of a control group), there are
+/// another program sets a number and leaves the process alone. `None` is one thread for each core that the process may use,
+/// and the maximum is four for each CPU. If the system refuses threads (`ulimit -u`, `pids.max` of a control group), there are
 /// fewer, with a warning.
 ///
 /// # Errors
@@ -54,7 +62,7 @@ pub fn start_threads(asked: Option<usize>) -> Result<()> {
         return Ok(());
     }
     // If another crate has built the global pool, these threads end when their channels close.
-    let (n, spawn) = starting(asked)?;
+    let (n, spawn) = starting(asked, None)?;
     let _ = ThreadPoolBuilder::new().num_threads(n).spawn_handler(spawn).build_global();
     *is_started = true;
     Ok(())
@@ -80,14 +88,14 @@ struct Pools {
 }
 
 impl Threads {
-    /// Pools of `asked` threads, which end with them, or the process's.
+    /// Pools of `asked` threads, which end with them, or the process's. The threads of a pool stay on `cpus`.
     ///
     /// # Errors
     /// [`Error::Device`] if no thread can be started.
-    pub(crate) fn new(asked: Option<usize>) -> Result<Self> {
-        let Some(asked) = asked else { return Ok(Self(None)) };
+    pub(crate) fn new(asked: Option<usize>, cpus: Option<&CpuSet>) -> Result<Self> {
+        let Some(asked) = asked.or(cpus.map(CpuSet::len)) else { return Ok(Self(None)) };
         let pool = || {
-            let (n, spawn) = starting(Some(asked))?;
+            let (n, spawn) = starting(Some(asked), cpus)?;
             let pool = ThreadPoolBuilder::new().num_threads(n).spawn_handler(spawn).build();
             pool.map_err(|error| Error::Device(format!("no thread can be started: {error}")))
         };
@@ -140,13 +148,16 @@ impl Threads {
     }
 }
 
-/// Starts as many threads as `asked`, or as the system allows: their number, and what gives each its task.
-fn starting(asked: Option<usize>) -> Result<(usize, impl FnMut(ThreadBuilder) -> io::Result<()>)> {
+/// Starts as many threads as `asked`, or as the system allows, which stay on `on`: their number, and what gives each its task.
+fn starting(
+    asked: Option<usize>,
+    on: Option<&CpuSet>,
+) -> Result<(usize, impl FnMut(ThreadBuilder) -> io::Result<()> + use<>)> {
     let wanted = count(asked);
     if let Some(asked) = asked.filter(|asked| *asked > wanted) {
         tracing::warn!("{asked} threads are too many for {} CPUs; starting {wanted}", cpus());
     }
-    let started = Started::some(wanted, &|| None);
+    let started = Started::some(wanted, on, &|| None);
     let n = started.threads.len();
     if let Some(error) = &started.refused {
         if n == 0 {
@@ -172,14 +183,18 @@ struct Started {
 }
 
 impl Started {
-    /// Starts `wanted` threads, or as many as the system allows less a reserve for others. `fault` refuses a thread in
-    /// tests.
-    fn some(wanted: usize, fault: &dyn Fn() -> Option<io::Error>) -> Self {
+    /// Starts `wanted` threads, or as many as the system allows less a reserve for others, which stay on `on`. `fault`
+    /// refuses a thread in tests.
+    fn some(wanted: usize, on: Option<&CpuSet>, fault: &dyn Fn() -> Option<io::Error>) -> Self {
         let mut threads = Vec::new();
         let start = |i: usize| {
             fault().map_or(Ok(()), Err)?;
             let (sender, receiver) = sync_channel::<ThreadBuilder>(1);
-            let work = move || receiver.recv().into_iter().for_each(ThreadBuilder::run);
+            let on = on.cloned();
+            let work = move || {
+                on.iter().for_each(stay_on);
+                receiver.recv().into_iter().for_each(ThreadBuilder::run);
+            };
             Builder::new().name(format!("kiln-{i}")).spawn(work).map(|_| sender)
         };
         for i in 0..wanted {
@@ -195,6 +210,22 @@ impl Started {
     }
 }
 
+/// Keeps the current thread on some CPUs. Memory that it writes first is then in their NUMA node. Where the system
+/// refuses, the thread runs anywhere, with a warning.
+#[cfg(target_os = "linux")]
+fn stay_on(cpus: &CpuSet) {
+    use rustix::thread::{CpuSet as Mask, sched_setaffinity};
+    let mut mask = Mask::new();
+    cpus.iter().filter(|cpu| *cpu < Mask::MAX_CPU).for_each(|cpu| mask.set(cpu));
+    if let Err(error) = sched_setaffinity(None, &mask) {
+        tracing::warn!("a thread cannot be kept on the CPUs {cpus}: {error}");
+    }
+}
+
+/// Other systems describe no nodes, so that no thread is kept on some CPUs.
+#[cfg(not(target_os = "linux"))]
+fn stay_on(_: &CpuSet) {}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -203,18 +234,37 @@ mod tests {
 
     #[test]
     fn the_number_of_threads_is_bounded_by_the_cpus() {
-        assert_eq!([None, Some(1), Some(3), Some(1024)].map(|asked| bounded(asked, 2)), [2, 1, 3, 8]);
-        assert_eq!(bounded(None, 1), 1);
+        assert_eq!([None, Some(1), Some(3), Some(1024)].map(|asked| bounded(asked, 2, 2)), [2, 1, 3, 8]);
+        assert_eq!(bounded(None, 1, 1), 1);
         assert!(count(None) >= 1);
     }
 
     #[test]
+    fn the_usual_number_is_that_of_the_cores_within_the_quota() {
+        assert_eq!((bounded(None, 16, 8), bounded(Some(16), 16, 8), bounded(None, 4, 8)), (8, 16, 4));
+        assert_eq!(usual_threads(), count(None));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn threads_stay_on_their_cpus() {
+        let one: CpuSet = Topology::current().nodes()[0].first().into_iter().collect();
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:").map(str::trim));
+            list.map(String::from)
+        };
+        let threads = Threads::new(None, Some(&one)).unwrap();
+        assert_eq!(threads.run(|| (allowed(), rayon::current_num_threads())), (Some(one.to_string()), 1));
+    }
+
+    #[test]
     fn an_engine_has_threads_of_its_own() {
-        let three = Threads::new(Some(3)).unwrap();
+        let three = Threads::new(Some(3), None).unwrap();
         let inside = three.run(|| (rayon::current_num_threads(), std::thread::current().name().map(String::from)));
         assert_eq!(inside.0, count(Some(3)));
         assert!(inside.1.is_some_and(|name| name.starts_with("kiln-")));
-        let one = Threads::new(Some(1)).unwrap();
+        let one = Threads::new(Some(1), None).unwrap();
         assert_eq!(one.run(|| three.run(rayon::current_num_threads)), count(Some(3)));
         assert_eq!(Threads::default().run(|| std::thread::current().id()), std::thread::current().id());
         let weights = Category::Weights.scope();
@@ -225,7 +275,7 @@ mod tests {
 
     #[test]
     fn work_on_other_threads_reports_to_the_caller() {
-        for threads in [Threads::default(), Threads::new(Some(2)).unwrap()] {
+        for threads in [Threads::default(), Threads::new(Some(2), None).unwrap()] {
             let caller = std::thread::current().id();
             let mut seen = Vec::new();
             let made = threads.run_watched(|tell| (0..5).take_while(|i| tell(*i).is_continue()).count(), &mut |i| {
@@ -248,7 +298,7 @@ mod tests {
                     None
                 }
             };
-            let Started { threads, refused } = Started::some(wanted, &fault);
+            let Started { threads, refused } = Started::some(wanted, None, &fault);
             (threads.len(), refused.is_some())
         };
         assert_eq!(started(8, 4), (4, false));

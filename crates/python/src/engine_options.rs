@@ -54,7 +54,7 @@ engine_options! {
     dtype: String, "str";
     /// Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others.
     weight_type: String, "str";
-    /// Number of CPU threads of this engine. Default: one for each CPU that the process may use. Images do not depend on it.
+    /// Number of CPU threads of this engine. Default: one for each core that the process may use. Images do not depend on it.
     threads: usize, "int";
     /// For a model in one file: a folder with configurations and tokenizers.
     config: PathBuf, "StrPath";
@@ -166,12 +166,11 @@ impl EngineOptions {
             },
             ..usual
         };
-        let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Setup {
             device: parsed("device", self.device.as_deref())?,
             dtype: parsed("dtype", self.dtype.as_deref())?,
             weight_type: parsed("weight_type", self.weight_type.as_deref())?,
-            threads: Some(self.threads.unwrap_or_else(cpus)),
+            threads: Some(self.threads.unwrap_or_else(kiln_engine::usual_threads)),
             taesd: self.taesd.clone(),
             memory,
             lora_dir: self.lora_dir.clone(),
