@@ -1,30 +1,15 @@
 //! Conversions between element types, for loading checkpoints.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::cpu::Element;
 use crate::cpu::math::for_every_isa;
-
-/// Converts the bits of an f16 to f32. Without branches, so that loops over it are vectorized.
-#[inline(always)]
-fn widened(half: u16) -> f32 {
-    const EXPONENTS: u32 = (127 - 15) << 23; // difference of the exponent biases
-    const LEAST: f32 = 1.0 / 16_777_216.0; // the smallest f16, 2^-24
-    let magnitude = i32::from(half & 0x7fff);
-    let normal = ((magnitude as u32) << 13) + EXPONENTS;
-    let bits = match magnitude {
-        ..0x400 => (magnitude as f32 * LEAST).to_bits(), // zero and subnormal numbers
-        0x400..0x7c00 => normal,
-        _ => normal + EXPONENTS, // infinity or NaN
-    };
-    f32::from_bits(bits | u32::from(half & 0x8000) << 16)
-}
 
 for_every_isa! {
     /// Little-endian f16 to f32. The shorter slice determines the count.
     pub fn f16_to_f32(bytes: &[u8], out: &mut [f32]) {
         for (half, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
-            *out = widened(u16::from_le_bytes(*half));
+            *out = Element::to_f32(f16::from_le_bytes(*half));
         }
     }
 }
@@ -33,7 +18,7 @@ for_every_isa! {
     /// Little-endian f16 to bf16, to the nearest, ties to even. The shorter slice determines the count.
     pub fn f16_to_bf16(bytes: &[u8], out: &mut [bf16]) {
         for (half, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
-            *out = <bf16 as Element>::from_f32(widened(u16::from_le_bytes(*half)));
+            *out = <bf16 as Element>::from_f32(Element::to_f32(f16::from_le_bytes(*half)));
         }
     }
 }
@@ -49,8 +34,6 @@ for_every_isa! {
 
 #[cfg(test)]
 mod tests {
-    use half::f16;
-
     use super::*;
 
     #[test]

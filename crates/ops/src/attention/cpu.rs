@@ -15,7 +15,7 @@ use crate::backend::{self, Cpu};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
 use crate::cpu::product::{Kernel, MOST_ROWS, Out, PANEL, Panels, STRIDE, TILE_GAP, pack, packed_len};
 use crate::cpu::rounding::{LANES, Plain};
-use crate::cpu::{Element, Scratch, Shared, View};
+use crate::cpu::{Element, Operand, Scratch, Shared, View};
 use crate::error::Result;
 use crate::output::write;
 
@@ -25,11 +25,11 @@ const CALLS: usize = 2;
 impl backend::Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let Self { q, k, v, config, shapes } = *self;
-        dispatch!(OP, "q", q.dtype(), typed(q, k, v, config, shapes, out)).map(Some)
+        dispatch_operands!(OP, "q", q.dtype(), typed(q, k, v, config, shapes, out)).map(Some)
     }
 }
 
-fn typed<T: Element>(
+fn typed<T: Element, W: Operand<T>>(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -39,25 +39,25 @@ fn typed<T: Element>(
 ) -> Result<Tensor> {
     let Shapes { b, s, t, c, head_dim } = shapes;
     let (queries, keys, values) = (View::<T>::new(q)?, View::<T>::new(k)?, View::<T>::new(v)?);
-    let heads: Vec<Head<T>> = (0..b * config.num_heads)
+    let heads: Vec<Head<W>> = (0..b * config.num_heads)
         .into_par_iter()
         .map(|i| {
             let start = i / config.num_heads * t * c + i % config.num_heads * head_dim;
             Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], config.causal, shapes)
         })
         .collect::<Result<_>>()?;
-    let most = CALLS * Kernel::current::<T>().rows();
+    let most = CALLS * Kernel::current::<W>().rows();
     let blocks = s.div_ceil(most);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
         let y = Shared::new(y);
-        (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
+        (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::new::<W>, |buffers, task| {
             let (i, first) = (task / blocks, task % blocks * most);
             let rows = first..(first + most).min(s);
             let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;
             let place = |row: usize| start + row * c..start + row * c + head_dim;
             heads[i].attend(
                 rows,
-                |row| &queries[place(row)],
+                |row, channels, out| W::convert(&queries[place(row)][channels], out),
                 buffers,
                 |row, results, sum| {
                     // SAFETY: every row and head belongs to one task.
@@ -71,9 +71,9 @@ fn typed<T: Element>(
 }
 
 /// Keys and values of one head of one image, packed: `(head_dim, t)` and `(t, head_dim)`.
-struct Head<T> {
-    keys: Vec<T>,
-    values: Vec<T>,
+struct Head<W> {
+    keys: Vec<W>,
+    values: Vec<W>,
     causal: bool,
     t: usize,
     head_dim: usize,
@@ -82,7 +82,7 @@ struct Head<T> {
 }
 
 /// The buffers of a task.
-struct Buffers<T> {
+struct Buffers {
     kernel: Kernel,
     /// The queries in the kernel's format, one block of channels after another.
     queries: Scratch,
@@ -90,23 +90,20 @@ struct Buffers<T> {
     scores: Scratch,
     /// Their exponentials in the kernel's format.
     weights: Scratch,
-    /// One row before it is converted to the kernel's format.
-    stored: Vec<T>,
     /// The sums of weighted values so far.
     results: Scratch,
 }
 
-impl<T: Element> Default for Buffers<T> {
-    fn default() -> Self {
+impl Buffers {
+    fn new<W: Element>() -> Self {
         let [queries, scores, weights, results] = [(); 4].map(|()| Scratch::default());
-        Self { kernel: Kernel::current::<T>(), queries, scores, weights, stored: Vec::new(), results }
+        Self { kernel: Kernel::current::<W>(), queries, scores, weights, results }
     }
 }
 
 /// The state of a block's queries.
-struct Block<'a, T> {
+struct Block<'a> {
     kernel: &'a Kernel,
-    stored: &'a mut Vec<T>,
     queries: &'a [u32],
     scores: &'a mut [f32],
     weights: &'a mut [u32],
@@ -117,47 +114,47 @@ struct Block<'a, T> {
     sums: [f32; CALLS * MOST_ROWS],
 }
 
-impl<T: Element> Head<T> {
+impl<W: Element> Head<W> {
     /// `keys` and `values` begin at the head's first channel of the image's first token. Tokens are `c` apart.
-    fn new(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self> {
-        let zeros = |len| -> Result<Vec<T>> {
+    fn new<T: Element>(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self>
+    where
+        W: Operand<T>,
+    {
+        let zeros = |len| -> Result<Vec<W>> {
             let mut zeros = HostPool::vector(len)?;
-            zeros.resize(len, T::ZERO);
+            zeros.resize(len, W::ZERO);
             Ok(zeros)
         };
         let mut packed_keys = zeros(packed_len(head_dim, t))?;
-        pack(head_dim, t, T::PAIRED, |channel, token| keys[token * c + channel], &mut packed_keys);
+        pack(head_dim, t, W::PAIRED, |channel, token| W::of(keys[token * c + channel]), &mut packed_keys);
         let mut packed_values = zeros(packed_len(t, head_dim))?;
-        pack(t, head_dim, T::PAIRED, |token, channel| values[token * c + channel], &mut packed_values);
+        pack(t, head_dim, W::PAIRED, |token, channel| W::of(values[token * c + channel]), &mut packed_values);
         let width = head_dim.next_multiple_of(PANEL);
         Ok(Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width })
     }
 
-    /// Computes the queries `rows`. `finish` gets each query's sum of weighted values and the sum of its weights.
-    fn attend<'a>(
+    /// Computes the queries `rows`. `query` writes some channels of one. `finish` gets each query's sum of weighted values
+    /// and the sum of its weights.
+    fn attend(
         &self,
         rows: Range<usize>,
-        query: impl Fn(usize) -> &'a [T],
-        buffers: &mut Buffers<T>,
+        query: impl Fn(usize, Range<usize>, &mut [W]),
+        buffers: &mut Buffers,
         finish: impl Fn(usize, &[f32], f32),
-    ) where
-        T: 'a,
-    {
-        let Buffers { kernel, queries, scores, weights, stored, results } = buffers;
+    ) {
+        let Buffers { kernel, queries, scores, weights, results } = buffers;
         let (k_block, count) = (kernel.k_block(), rows.len());
         let queries: &mut [u32] = queries.get(self.head_dim.div_ceil(k_block) * count * STRIDE);
         for (part, words) in queries.chunks_exact_mut(count * STRIDE).enumerate() {
             let channels = part * k_block..((part + 1) * k_block).min(self.head_dim);
             for (row, words) in rows.clone().zip(words.chunks_exact_mut(STRIDE)) {
-                let part = &query(row)[channels.clone()];
-                kernel.fill(part.len(), stored, words, |out| out.copy_from_slice(part));
+                kernel.fill(channels.len(), &mut Vec::new(), words, |out| query(row, channels.clone(), out));
             }
         }
         let results: &mut [f32] = results.get(count * self.width);
         results.fill(0.0);
         let mut block = Block {
             kernel,
-            stored,
             queries,
             scores: scores.get(count * (k_block + TILE_GAP)),
             weights: weights.get(count * STRIDE),
@@ -181,7 +178,7 @@ impl<T: Element> Head<T> {
     }
 
     /// The scores of some keys, which start at a panel.
-    fn score(&self, keys: Range<usize>, count: usize, block: &mut Block<'_, T>) {
+    fn score(&self, keys: Range<usize>, count: usize, block: &mut Block<'_>) {
         let packed = Panels::new(&self.keys, self.head_dim, self.t);
         let (k_block, most) = (block.kernel.k_block(), block.kernel.rows());
         let stride = k_block + TILE_GAP;
@@ -200,7 +197,7 @@ impl<T: Element> Head<T> {
     }
 
     /// Converts query `i`'s scores of `keys` keys to weights. The mask keeps the first `seen` of them.
-    fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_, T>) {
+    fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_>) {
         // exp(x) = 2^(x log2(e)): the factor of the base costs nothing here.
         let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
         // Whole lanes: a score of minus infinity changes no maximum, and its weight is 0.
@@ -216,14 +213,14 @@ impl<T: Element> Head<T> {
             block.results[i * self.width..][..self.width].iter_mut().for_each(|result| *result *= factor);
         }
         let words = &mut block.weights[i * STRIDE..][..STRIDE];
-        block.kernel.fill(keys.next_multiple_of(LANES), block.stored, words, |weights| {
-            weights[lanes..].fill(T::ZERO);
+        block.kernel.fill(keys.next_multiple_of(LANES), &mut Vec::new(), words, |weights| {
+            weights[lanes..].fill(W::ZERO);
             exponentials(scores, scale, *maximum, &mut weights[..lanes], sum);
         });
     }
 
     /// Adds the values of some keys, weighted.
-    fn add_values(&self, keys: Range<usize>, block: &mut Block<'_, T>) {
+    fn add_values(&self, keys: Range<usize>, block: &mut Block<'_>) {
         let packed = Panels::new(&self.values, self.t, self.head_dim);
         let most = block.kernel.rows();
         for (i, weights) in block.weights.chunks(most * STRIDE).enumerate() {

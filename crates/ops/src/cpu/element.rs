@@ -88,14 +88,37 @@ impl Element for f16 {
     const ZERO: Self = f16::ZERO;
     const PAIRED: bool = false;
 
+    // Both conversions are without branches, so that loops over them are vectorized: `half` asks for F16C each time.
+
     #[inline]
     fn to_f32(self) -> f32 {
-        f16::to_f32(self)
+        const EXPONENTS: u32 = (127 - 15) << 23; // difference of the exponent biases
+        const LEAST: f32 = 1.0 / 16_777_216.0; // the smallest f16, 2^-24
+        let magnitude = i32::from(self.to_bits() & 0x7fff);
+        let normal = ((magnitude as u32) << 13) + EXPONENTS;
+        let bits = match magnitude {
+            ..0x400 => (magnitude as f32 * LEAST).to_bits(), // zero and subnormal numbers
+            0x400..0x7c00 => normal,
+            _ => normal + EXPONENTS, // infinity or NaN
+        };
+        f32::from_bits(bits | u32::from(self.to_bits() & 0x8000) << 16)
     }
 
     #[inline]
     fn from_f32(value: f32) -> Self {
-        f16::from_f32(value)
+        /// Its unit in the last place is the smallest f16, 2^-24: adding it rounds to a multiple of that.
+        const ROUNDER: f32 = 0.5;
+        const LEAST_NORMAL: u32 = (127 - 14) << 23;
+        const TOO_LARGE: u32 = (127 + 16) << 23;
+        const INFINITY: u32 = 0x7f80_0000;
+        let bits = value.to_bits() & 0x7fff_ffff;
+        let small = (f32::from_bits(bits) + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits());
+        let odd = bits >> 13 & 1;
+        let normal = bits.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
+        let large = if bits > INFINITY { 0x7e00 } else { 0x7c00 };
+        let finite = if bits < LEAST_NORMAL { small } else { normal };
+        let magnitude = if bits >= TOO_LARGE { large } else { finite };
+        f16::from_bits((magnitude | value.to_bits() >> 16 & 0x8000) as u16)
     }
 
     fn slice(storage: &CpuStorage) -> Option<&[Self]> {
@@ -110,6 +133,20 @@ impl Element for f16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f16_rounds_as_the_half_crate_does() {
+        let near_f16 = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32().to_bits());
+        let between = near_f16.flat_map(|bits| [bits, bits + 0xfff, bits + 0x1000, bits + 0x1001, bits + 0x1fff]);
+        for bits in (0..=u32::MAX).step_by(65_521).chain(between) {
+            let value = f32::from_bits(bits);
+            let (found, expected) = (<f16 as Element>::from_f32(value), f16::from_f32(value));
+            assert!(
+                found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
+                "{value:e}: {found:?}, expected {expected:?}"
+            );
+        }
+    }
 
     #[test]
     fn bf16_rounds_as_the_half_crate_does() {

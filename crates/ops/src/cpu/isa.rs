@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
 use super::permission;
 
-/// The environment variable that forces a path: `amx`, `avx512bf16`, `avx512`, `avx2` or `portable`.
+/// The environment variable that forces a path: `amx`, `avx512bf16`, `avx512`, `avx2` or `portable`, on 64-bit ARM
+/// `neonbf16`, `neon` or `portable`.
 const VARIABLE: &str = "KILN_ISA";
 
 /// An instruction path, from narrow to wide. The order of a sum depends on the path and on the number of its terms.
@@ -21,11 +22,21 @@ pub enum Isa {
     Avx512Bf16,
     /// The same with products of bf16 tiles.
     Amx,
+    /// Advanced SIMD of 64-bit ARM.
+    Neon,
+    /// The same with dot products of bf16 pairs.
+    NeonBf16,
 }
 
 impl Isa {
-    /// All paths.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
+    /// The paths of this architecture.
+    pub const ALL: &[Self] = if cfg!(target_arch = "x86_64") {
+        &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx]
+    } else if cfg!(target_arch = "aarch64") {
+        &[Self::Portable, Self::Neon, Self::NeonBf16]
+    } else {
+        &[Self::Portable]
+    };
 
     /// The path of this process: the widest that the CPU supports, or the environment's choice among those.
     pub fn current() -> Self {
@@ -33,14 +44,14 @@ impl Isa {
         *CURRENT.get_or_init(|| {
             let widest = Self::widest();
             let requested = std::env::var(VARIABLE).ok();
-            let requested = requested.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
+            let requested = requested.and_then(|name| Self::ALL.iter().copied().find(|isa| isa.name() == name));
             requested.map_or(widest, |isa| isa.min(widest))
         })
     }
 
     /// Whether it has dot products of bf16 pairs.
     pub fn has_bf16(self) -> bool {
-        self >= Self::Avx512Bf16
+        matches!(self, Self::Avx512Bf16 | Self::Amx | Self::NeonBf16)
     }
 
     /// The name in the environment variable.
@@ -51,6 +62,8 @@ impl Isa {
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512bf16",
             Self::Amx => "amx",
+            Self::Neon => "neon",
+            Self::NeonBf16 => "neonbf16",
         }
     }
 
@@ -71,7 +84,12 @@ impl Isa {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    fn widest() -> Self {
+        if std::arch::is_aarch64_feature_detected!("bf16") { Self::NeonBf16 } else { Self::Neon }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn widest() -> Self {
         Self::Portable
     }

@@ -10,54 +10,70 @@ use super::rounding::Rounding;
 /// Defines a function whose body is compiled once for each instruction path, and which picks one when it is called.
 /// Without fused operations in the source, every path has the same results.
 ///
-/// A second generic parameter, `R: Rounding`, is the rounding of the path.
+/// A second generic parameter, `R: Rounding`, is the rounding of the path. With `T: Element => W` there is an operand type
+/// `W: Operand<T>`.
 macro_rules! for_every_isa {
     (
         $(#[$doc:meta])*
-        $visibility:vis fn $name:ident$(<$generic:ident: $bound:ident $(, $rounding:ident: Rounding)?>)?
+        $visibility:vis fn $name:ident$(<$generic:ident: $bound:ident $(=> $operand:ident)? $(, $rounding:ident: Rounding)?>)?
         ($($argument:ident: $type:ty),* $(,)?) $body:block
     ) => {
         $(#[$doc])*
         #[allow(unsafe_code)]
-        $visibility fn $name$(<$generic: $bound>)?($($argument: $type),*) {
+        $visibility fn $name$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
             #[inline(always)]
-            fn body$(<$generic: $bound $(, $rounding: $crate::cpu::rounding::Rounding)?>)?($($argument: $type),*) $body
+            fn body$(<
+                $generic: $bound
+                $(, $operand: $crate::cpu::Operand<$generic>)?
+                $(, $rounding: $crate::cpu::rounding::Rounding)?
+            >)?($($argument: $type),*) $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-            fn avx512bf16$(<$generic: $bound>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $(, $rounding = Avx512Bf16)?)?] $($argument),*)
+            fn avx512bf16$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
+                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Avx512Bf16)?)?] $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-            fn avx512$(<$generic: $bound>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $(, $rounding = Fused)?)?] $($argument),*)
+            fn avx512$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
+                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Fused)?)?] $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2$(<$generic: $bound>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $(, $rounding = Fused)?)?] $($argument),*)
+            fn avx2$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
+                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Fused)?)?] $($argument),*)
             }
 
             match $crate::cpu::isa::Isa::current() {
                 // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx512Bf16 | $crate::cpu::isa::Isa::Amx => unsafe { avx512bf16($($argument),*) },
+                $crate::cpu::isa::Isa::Avx512Bf16 | $crate::cpu::isa::Isa::Amx => unsafe {
+                    for_every_isa!(@path avx512bf16 [$($generic $($operand)?)?] $($argument),*)
+                },
                 // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx512 => unsafe { avx512($($argument),*) },
+                $crate::cpu::isa::Isa::Avx512 => unsafe {
+                    for_every_isa!(@path avx512 [$($generic $($operand)?)?] $($argument),*)
+                },
                 // SAFETY: `Isa::current` returns a path that the CPU supports.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::isa::Isa::Avx2 => unsafe { avx2($($argument),*) },
-                _ => for_every_isa!(@call body [$($generic $(, $rounding = Plain)?)?] $($argument),*),
+                $crate::cpu::isa::Isa::Avx2 => unsafe {
+                    for_every_isa!(@path avx2 [$($generic $($operand)?)?] $($argument),*)
+                },
+                #[cfg(target_arch = "aarch64")]
+                $crate::cpu::isa::Isa::Neon | $crate::cpu::isa::Isa::NeonBf16 => {
+                    for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Fused)?)?] $($argument),*)
+                }
+                _ => for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Plain)?)?] $($argument),*),
             }
         }
     };
-    (@call $body:ident [$($generic:ident)?] $($argument:ident),*) => { $body$(::<$generic>)?($($argument),*) };
-    (@call $body:ident [$generic:ident, $rounding:ident = $type:ident] $($argument:ident),*) => {
-        $body::<$generic, $crate::cpu::rounding::$type>($($argument),*)
+    (@path $path:ident [$($generic:ident)*] $($argument:ident),*) => { $path::<$($generic),*>($($argument),*) };
+    (@call $body:ident [$($generic:ident)*] $($argument:ident),*) => { $body::<$($generic),*>($($argument),*) };
+    (@call $body:ident [$($generic:ident)+, $rounding:ident = $type:ident] $($argument:ident),*) => {
+        $body::<$($generic,)+ $crate::cpu::rounding::$type>($($argument),*)
     };
 }
 

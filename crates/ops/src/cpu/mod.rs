@@ -8,6 +8,8 @@ macro_rules! safety_assert {
 
 #[macro_use]
 mod element;
+#[macro_use]
+mod operand;
 pub(crate) mod isa;
 pub(crate) mod math;
 pub(crate) mod permission;
@@ -18,6 +20,7 @@ mod shared;
 mod view;
 
 pub(crate) use element::Element;
+pub(crate) use operand::{Operand, widen};
 pub(crate) use scratch::Scratch;
 pub(crate) use shared::Shared;
 pub(crate) use view::{Bytes, View};

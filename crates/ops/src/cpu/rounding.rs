@@ -31,11 +31,11 @@ impl Rounding for Plain {
 }
 
 /// Fused multiply-add. Only functions that are compiled for a CPU with FMA use it: elsewhere each operation would be a
-/// call of the C library.
-#[cfg(target_arch = "x86_64")]
+/// call of the C library. Every CPU of 64-bit ARM has it.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) struct Fused;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Rounding for Fused {
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {

@@ -19,7 +19,7 @@ use super::fused::FusedCall;
 use super::{Call, Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, OP, Shapes, Slope};
 use crate::backend::{Cpu, Kernel, Operator};
 use crate::cpu::product::{Panels, pack, packed_len};
-use crate::cpu::{Element, Scratch, Shared, View};
+use crate::cpu::{Element, Operand, Scratch, Shared, View};
 use crate::error::Result;
 use crate::matrix::StoredMatrix;
 use crate::output::write;
@@ -28,11 +28,7 @@ use epilogue::Epilogue;
 
 /// Bytes of the weights that [`winograd`] transforms once a call, in a buffer that the calling thread keeps.
 pub(super) fn kept(dtype: DType, config: Conv2d, shapes: Shapes, threads: usize) -> usize {
-    if winograd::suits(dtype, config, shapes) {
-        winograd::transformed(dtype, shapes, threads) * dtype.size_in_bytes()
-    } else {
-        0
-    }
+    if winograd::suits(dtype, config, shapes) { winograd::transformed(dtype, shapes, threads) } else { 0 }
 }
 
 impl Kernel<Cpu> for Call<'_> {
@@ -42,7 +38,7 @@ impl Kernel<Cpu> for Call<'_> {
         let addends = [residual.map(|residual| (1.0, residual)), None];
         let epilogue = Conv2dEpilogue { addends, ..Conv2dEpilogue::default() };
         let inputs = Inputs { parts: &[x], weight, bias, image_bias, epilogue };
-        dispatch!(OP, "x", x.dtype(), typed(inputs, config, shapes, out)).map(Some)
+        dispatch_operands!(OP, "x", x.dtype(), typed(inputs, config, shapes, out)).map(Some)
     }
 }
 
@@ -50,7 +46,7 @@ impl Kernel<Cpu> for FusedCall<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let FusedConv2d { parts, weight, bias, epilogue } = self.inputs;
         let inputs = Inputs { parts, weight, bias, image_bias: None, epilogue };
-        dispatch!(OP, "x", self.input().dtype(), typed(inputs, self.config, self.shapes, out)).map(Some)
+        dispatch_operands!(OP, "x", self.input().dtype(), typed(inputs, self.config, self.shapes, out)).map(Some)
     }
 }
 
@@ -88,7 +84,12 @@ pub(super) fn are_aligned(channels: impl ExactSizeIterator<Item = usize>) -> boo
     channels.into_iter().all(|channels| single || channels.is_multiple_of(transform::LANES))
 }
 
-fn typed<T: Element>(inputs: Inputs<'_>, config: Conv2d, shapes: Shapes, out: Option<&Tensor>) -> Result<Tensor> {
+fn typed<T: Element, W: Operand<T>>(
+    inputs: Inputs<'_>,
+    config: Conv2d,
+    shapes: Shapes,
+    out: Option<&Tensor>,
+) -> Result<Tensor> {
     let Shapes { b, kh, kw, c_in, h_out, w_out, c_out, .. } = shapes;
     let k = kh * kw * c_in;
     let views = inputs.parts.iter().map(|part| View::<T>::new(part)).collect::<Result<Vec<_>>>()?;
@@ -146,7 +147,7 @@ fn typed<T: Element>(inputs: Inputs<'_>, config: Conv2d, shapes: Shapes, out: Op
         match right {
             Right::Rows(matrix, band) => banded::run(x, matrix, band, config, shapes, &epilogue),
             Right::Panels(weight) if by_winograd => {
-                winograd::run(x, weight, config, shapes, &epilogue);
+                winograd::run::<T, W>(x, weight, config, shapes, &epilogue);
             }
             Right::Panels(weight) => direct::run(x, weight, 0, config, shapes, &epilogue),
         }

@@ -156,10 +156,13 @@ fn checked<T, U>(from: &[&[T]], to: &[&mut [U]]) -> usize {
 
 for_every_isa! {
     /// `B^T d B`: from a tile's pixels to its positions. All slices have the same length, a multiple of [`LANES`].
-    pub(super) fn input<T: Element, R: Rounding>(pixels: &[&[T]; POSITIONS], positions: &mut [&mut [T]; POSITIONS]) {
+    pub(super) fn input<T: Element => W, R: Rounding>(
+        pixels: &[&[T]; POSITIONS],
+        positions: &mut [&mut [W]; POSITIONS],
+    ) {
         for channel in (0..checked(pixels, positions)).step_by(LANES) {
             // SAFETY: the lengths of all slices have been checked.
-            unsafe { store::<T, R, TILE>(input_tile(load(pixels, channel)), positions, channel) }
+            unsafe { store::<W, R, TILE>(input_tile(load(pixels, channel)), positions, channel) }
         }
     }
 }

@@ -5,9 +5,10 @@
 //! each position of the transformed tiles. A task computes them for some tiles and some columns, a block of input
 //! channels at a time. Transformed weights are not cached, since they take 16/9 of the memory. With many tiles they are
 //! computed once a call; with few, each task transforms the weights that it reads, a block at a time. Every transform
-//! is a sum of at most four values, so f32 loses almost nothing; in bf16 the transformed operands are rounded once
-//! more.
+//! is a sum of at most four values, so f32 loses almost nothing. The transformed
+//! operands are rounded to bf16 once more where the CPU multiplies bf16, and are f32 everywhere else.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use candle_core::DType;
@@ -18,7 +19,7 @@ use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights
 use super::{Conv2d, Part, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, STRIDE};
 use crate::cpu::scratch::elements;
-use crate::cpu::{Element, Scratch};
+use crate::cpu::{Element, Operand, Scratch};
 use crate::error::Result;
 
 /// Words of a block of input channels: the blocks of eight positions fill a row of [`STRIDE`] words.
@@ -33,12 +34,11 @@ const PANELS: usize = 4;
 const MANY_BLOCKS: usize = 4;
 
 /// Whether these shapes use this algorithm. The choice does not depend on the number of images and of a strip's rows,
-/// since the result must not. f16 is excluded: the sum of four values may exceed its range. So are tiles: they multiply so
-/// fast that the transforms take longer than the multiplications that they save.
+/// since the result must not. Tiles are excluded: they multiply so fast that the transforms take longer than the
+/// multiplications that they save.
 pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
     let Shapes { kh, kw, c_in, c_out, map_rows, w_out, .. } = shapes;
-    matches!(dtype, DType::F32 | DType::BF16)
-        && !Kernel::of(dtype).is_tiled()
+    !Kernel::of(dtype).is_tiled()
         && (kh, kw, config.stride) == (3, 3, 1)
         && c_in.is_multiple_of(LANES)
         && c_in >= 2 * LANES
@@ -46,14 +46,16 @@ pub(super) fn suits(dtype: DType, config: Conv2d, shapes: Shapes) -> bool {
         && map_rows * w_out >= 64
 }
 
-/// Elements of the transformed weights where they are computed once a call: with many tiles.
+/// Bytes of the transformed weights where they are computed once a call: with many tiles.
 pub(super) fn transformed(dtype: DType, shapes: Shapes, threads: usize) -> usize {
     let (tiles, panels) = (Grid::of(shapes).tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let (tile_block, _) = blocks(tiles, panels, Kernel::of(dtype).rows(), threads);
-    if tiles.div_ceil(tile_block) >= MANY_BLOCKS { panels * POSITIONS * shapes.c_in * PANEL } else { 0 }
+    let kernel = Kernel::of(dtype);
+    let (tile_block, _) = blocks(tiles, panels, kernel.rows(), threads);
+    let elements = panels * POSITIONS * shapes.c_in * PANEL;
+    if tiles.div_ceil(tile_block) >= MANY_BLOCKS { elements * kernel.operand_bytes() } else { 0 }
 }
 
-pub(super) fn run<T: Element>(
+pub(super) fn run<T: Element, W: Operand<T>>(
     x: &[Part<'_, T>],
     weight: Panels<'_, T>,
     config: Conv2d,
@@ -62,9 +64,10 @@ pub(super) fn run<T: Element>(
 ) {
     let grid = Grid::of(shapes);
     let (tiles, panels) = (grid.tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let kernel = Kernel::current::<T>();
+    let kernel = Kernel::current::<W>();
     let (tile_block, panel_block) = blocks(tiles, panels, kernel.rows(), rayon::current_num_threads());
-    let weight = Weights { stored: weight, c_in: shapes.c_in, block: kernel.elements_in(DEPTH) };
+    let block = kernel.elements_in(DEPTH);
+    let weight: Weights<'_, T, W> = Weights { stored: weight, c_in: shapes.c_in, block, multiplied: PhantomData };
     let mut transformed = Scratch::default();
     let transformed = match tiles.div_ceil(tile_block) {
         // Without memory for all of them, each task transforms its own: the same values, more often.
@@ -75,7 +78,7 @@ pub(super) fn run<T: Element>(
     (0..tiles.div_ceil(tile_block) * columns).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
         let (tile, panel) = (task / columns * tile_block, task % columns * panel_block);
         let tiles = tile..(tile + tile_block).min(tiles);
-        let task = Task { x, weight, transformed, config, shapes, grid, tiles };
+        let task = Task { x, weight: &weight, transformed, config, shapes, grid, tiles };
         task.run(panel..(panel + panel_block).min(panels), buffers, epilogue);
     });
 }
@@ -96,29 +99,38 @@ fn blocks(tiles: usize, panels: usize, call: usize, threads: usize) -> (usize, u
 }
 
 /// The weights of a convolution, transformed or not.
-#[derive(Clone, Copy)]
-struct Weights<'a, T> {
+struct Weights<'a, T, W> {
     stored: Panels<'a, T>,
     c_in: usize,
     /// Input channels of a block.
     block: usize,
+    multiplied: PhantomData<fn() -> W>,
 }
 
-impl<T: Element> Weights<'_, T> {
+/// The nine taps of a block of channels in the type that is multiplied, where that is not the stored one.
+type Taps<W> = [Vec<W>; TAPS];
+
+impl<T: Element, W: Operand<T>> Weights<'_, T, W> {
     /// Position by position, some input channels of a panel.
-    fn transform(&self, panel: usize, start: usize, transformed: &mut [T]) {
+    fn transform(&self, panel: usize, start: usize, converted: &mut Taps<W>, transformed: &mut [W]) {
         let depth = transformed.len() / (POSITIONS * PANEL);
         let mut positions = transformed.chunks_exact_mut(depth * PANEL);
-        let taps: [&[T]; TAPS] = std::array::from_fn(|tap| self.stored.block(panel, tap * self.c_in + start, depth));
+        let mut tap = 0;
+        let taps = converted.each_mut().map(|converted| {
+            let stored = self.stored.block(panel, tap * self.c_in + start, depth);
+            tap += 1;
+            W::panel(stored, converted)
+        });
         weights(&taps, &mut std::array::from_fn(|_| positions.next().unwrap_or_default()));
     }
 
     /// All panels, each block of input channels by block.
-    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> Result<&'a [T]> {
+    fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> Result<&'a [W]> {
         let transformed = transformed.try_get(panels * POSITIONS * self.c_in * PANEL)?;
-        transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate().for_each(|(panel, transformed)| {
+        let panels = transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate();
+        panels.for_each_init(Taps::default, |taps, (panel, transformed)| {
             for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
-                self.transform(panel, i * self.block, transformed);
+                self.transform(panel, i * self.block, taps, transformed);
             }
         });
         Ok(transformed)
@@ -149,51 +161,50 @@ impl Grid {
 }
 
 /// The buffers of a task.
-struct Buffers<T> {
+struct Buffers<W> {
     kernel: Kernel,
     /// Transformed tiles: two times rows of eight positions.
     inputs: Scratch,
-    /// One tile before it is converted to the kernel's format.
-    stored: Vec<T>,
+    taps: Taps<W>,
     /// The transformed weights of one panel, position by position.
     weights: Scratch,
     /// Panel by panel, position by position, tile by tile.
     products: Scratch,
 }
 
-impl<T: Element> Default for Buffers<T> {
+impl<W: Element> Default for Buffers<W> {
     fn default() -> Self {
         let [inputs, weights, products] = [(); 3].map(|()| Scratch::default());
-        Self { kernel: Kernel::current::<T>(), inputs, stored: Vec::new(), weights, products }
+        Self { kernel: Kernel::current::<W>(), inputs, taps: Taps::default(), weights, products }
     }
 }
 
 /// Some tiles of a convolution.
-struct Task<'a, T> {
+struct Task<'a, T, W> {
     x: &'a [Part<'a, T>],
-    weight: Weights<'a, T>,
-    /// All weights transformed, or `None`.
-    transformed: &'a [T],
+    weight: &'a Weights<'a, T, W>,
+    /// All weights transformed, or none.
+    transformed: &'a [W],
     config: Conv2d,
     shapes: Shapes,
     grid: Grid,
     tiles: Range<usize>,
 }
 
-impl<T: Element> Task<'_, T> {
-    fn run(&self, panels: Range<usize>, buffers: &mut Buffers<T>, epilogue: &Epilogue<'_, T>) {
+impl<T: Element, W: Operand<T>> Task<'_, T, W> {
+    fn run(&self, panels: Range<usize>, buffers: &mut Buffers<W>, epilogue: &Epilogue<'_, T>) {
         let (c_in, count) = (self.shapes.c_in, self.tiles.len());
-        let Buffers { kernel, inputs, stored, weights, products } = buffers;
+        let Buffers { kernel, inputs, taps, weights, products } = buffers;
         let inputs: &mut [u32] = inputs.get(2 * count * STRIDE);
         let a_panel = POSITIONS * count * PANEL;
         let products: &mut [f32] = products.get(panels.len() * a_panel);
         for start in (0..c_in).step_by(self.weight.block) {
             let depth = self.weight.block.min(c_in - start);
-            self.transform_inputs(start, depth, kernel, inputs, stored);
+            self.transform_inputs(start, depth, inputs);
             for (panel, products) in panels.clone().zip(products.chunks_exact_mut(a_panel)) {
                 let weights = if self.transformed.is_empty() {
                     let weights = weights.get(POSITIONS * depth * PANEL);
-                    self.weight.transform(panel, start, weights);
+                    self.weight.transform(panel, start, taps, weights);
                     weights
                 } else {
                     &self.transformed[POSITIONS * PANEL * (panel * c_in + start)..][..POSITIONS * PANEL * depth]
@@ -216,33 +227,22 @@ impl<T: Element> Task<'_, T> {
 
     /// Writes some channels of all tiles, transformed, into rows of eight positions each: the upper half of the
     /// positions first.
-    fn transform_inputs(&self, start: usize, depth: usize, kernel: &Kernel, inputs: &mut [u32], stored: &mut Vec<T>) {
+    fn transform_inputs(&self, start: usize, depth: usize, inputs: &mut [u32]) {
         let zeros = [T::ZERO; 2 * DEPTH];
         let (upper, lower) = inputs.split_at_mut(self.tiles.len() * STRIDE);
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
         for (tile, (upper, lower)) in self.tiles.clone().zip(rows) {
             let place = self.grid.place(tile);
             let mut words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
-            let mut positions: [&mut [T]; POSITIONS] = if kernel.reads::<T>() {
-                std::array::from_fn(|_| words.next().map_or(&mut [][..], |words| &mut elements(words)[..depth]))
-            } else {
-                stored.resize(POSITIONS * depth, T::ZERO);
-                let mut positions = stored.chunks_exact_mut(depth);
-                std::array::from_fn(|_| positions.next().unwrap_or_default())
-            };
+            let mut positions: [&mut [W]; POSITIONS] =
+                std::array::from_fn(|_| words.next().map_or(&mut [][..], |words| &mut elements(words)[..depth]));
             let mut done = 0;
             while done < depth {
                 let (part, from) = Part::of(self.x, start + done);
                 let channels = done..depth.min(done + part.channels - from);
                 let pixels = self.pixels(part, place, from, &zeros[..channels.len()]);
-                input(&pixels, &mut positions.each_mut().map(|position| &mut position[channels.clone()]));
+                input::<T, W>(&pixels, &mut positions.each_mut().map(|position| &mut position[channels.clone()]));
                 done = channels.end;
-            }
-            if !kernel.reads::<T>() {
-                let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
-                for (words, stored) in words.zip(stored.chunks_exact(depth)) {
-                    kernel.load_row(stored, words);
-                }
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The innermost loops: some rows times one panel.
 //!
 //! A kernel keeps its tile of the result in registers: 14 rows of two 16-wide registers, with two more for the panel's
-//! row and one for the broadcast element, are 31 of AVX-512's 32. AVX2 has 16 registers of 8: 6 rows of half a panel. AMX has eight tiles of 16 rows: 32 rows of a
-//! panel take four.
+//! row and one for the broadcast element, are 31 of AVX-512's 32. AVX2 has 16 registers of 8: 6 rows of half a panel, twice a call. NEON
+//! has 32 of 4, for the same shape. AMX has eight tiles of 16 rows: 32 rows of a panel take four.
 #![allow(unsafe_code)]
 
 use half::{bf16, f16};
@@ -11,6 +11,7 @@ use super::panels::PANEL;
 use super::{Element, K_BLOCK, STRIDE};
 use crate::cpu::isa::Isa;
 use crate::cpu::scratch::elements;
+use crate::cpu::widen;
 use candle_core::DType;
 
 #[cfg(target_arch = "x86_64")]
@@ -19,13 +20,18 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
-/// Rows of the tile of a kernel in vector registers.
+/// The largest number of rows of the tile of a kernel in vector registers.
 const ROWS: usize = 14;
+/// Rows of a call that computes strips of six rows: a shorter strip would wait for the sums of the step before.
+const STRIPS: usize = 12;
 /// The largest number of rows of any kernel's tile.
 pub(crate) const MOST_ROWS: usize = 32;
 /// Words of `k` in a block where both operands are tiles: rows of a call take 32 KiB, most of an L1 cache.
+#[cfg(target_arch = "x86_64")]
 const TILE_BLOCK: usize = 256;
 
 /// `(depth in words or elements, a, b, out, stride of out, whether out is only written)`.
@@ -77,8 +83,8 @@ pub(crate) struct Kernel {
 
 /// What holds the tile of the result.
 enum Registers {
-    /// Vectors: a function for half a panel and for a whole one, by the number of rows from 1.
-    Vectors(&'static [[Run; ROWS]; 2]),
+    /// Vectors: the rows of a call, and a function for half a panel and for a whole one, by the number of rows from 1.
+    Vectors(usize, &'static [[Run; ROWS]; 2]),
     #[cfg(target_arch = "x86_64")]
     Tiles(amx::Tiles),
 }
@@ -108,13 +114,13 @@ impl Kernel {
 
     /// Whether it multiplies tiles.
     pub(crate) fn is_tiled(&self) -> bool {
-        !matches!(self.by, Registers::Vectors(_))
+        !matches!(self.by, Registers::Vectors(..))
     }
 
     /// Rows of a call.
     pub(crate) fn rows(&self) -> usize {
         match self.by {
-            Registers::Vectors(_) => ROWS,
+            Registers::Vectors(rows, _) => rows,
             #[cfg(target_arch = "x86_64")]
             Registers::Tiles(_) => amx::ROWS,
         }
@@ -124,7 +130,7 @@ impl Kernel {
     /// call they take 231, 512 and 112 KiB, with tiles 264, 640 and 320.
     pub(super) fn task(&self) -> (usize, usize) {
         match self.by {
-            Registers::Vectors(_) => (8 * ROWS, 256),
+            Registers::Vectors(rows, _) => (8 * rows, 256),
             #[cfg(target_arch = "x86_64")]
             Registers::Tiles(_) => (4 * amx::ROWS, 640),
         }
@@ -140,10 +146,15 @@ impl Kernel {
         if self.pairs { 2 * words } else { words }
     }
 
+    /// Bytes of an element as it is multiplied.
+    pub(crate) fn operand_bytes(&self) -> usize {
+        size_of::<u32>() / self.elements_in(1)
+    }
+
     /// Elements of `k` in a block, of at most [`K_BLOCK`] words.
     pub(crate) fn k_block(&self) -> usize {
         self.elements_in(match self.by {
-            Registers::Vectors(_) => K_BLOCK,
+            Registers::Vectors(..) => K_BLOCK,
             #[cfg(target_arch = "x86_64")]
             Registers::Tiles(_) => TILE_BLOCK,
         })
@@ -179,9 +190,7 @@ impl Kernel {
                 *word = low | high << 16;
             }
         } else {
-            for (word, value) in a.iter_mut().zip(stored) {
-                *word = value.to_f32().to_bits();
-            }
+            widen(stored, elements(a));
         }
     }
 
@@ -202,7 +211,7 @@ impl Kernel {
         // operating system allows, and its panels have the type `T`: each type has its own.
         unsafe {
             match &self.by {
-                Registers::Vectors(table) => {
+                Registers::Vectors(_, table) => {
                     (table[usize::from(whole)][rows - 1])(words, a, b, out, stride, first);
                 }
                 #[cfg(target_arch = "x86_64")]
@@ -217,9 +226,11 @@ impl Kernel {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &table!(avx512::run, avx512::LoadF32),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &table!(avx2::run, avx2::LoadF32),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonBf16 => &table!(neon::run, neon::LoadF32),
             _ => &table!(portable::run, f32),
         };
-        Self { by: Registers::Vectors(run), pairs: false }
+        Self { by: Registers::Vectors(rows(isa), run), pairs: false }
     }
 
     fn f16(isa: Isa) -> Self {
@@ -228,9 +239,11 @@ impl Kernel {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &table!(avx512::run, avx512::LoadF16),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &table!(avx2::run, avx2::LoadF16),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonBf16 => &table!(neon::run, neon::LoadF16),
             _ => &table!(portable::run, f16),
         };
-        Self { by: Registers::Vectors(run), pairs: false }
+        Self { by: Registers::Vectors(rows(isa), run), pairs: false }
     }
 
     fn bf16(isa: Isa) -> Self {
@@ -243,8 +256,20 @@ impl Kernel {
             Isa::Avx512 => &table!(avx512::run, avx512::LoadBf16),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &table!(avx2::run, avx2::LoadBf16),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 => &table!(neon::run_pairs),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &table!(neon::run, neon::LoadBf16),
             _ => &table!(portable::run, bf16),
         };
-        Self { by: Registers::Vectors(run), pairs: isa.has_bf16() }
+        Self { by: Registers::Vectors(rows(isa), run), pairs: isa.has_bf16() }
+    }
+}
+
+/// Rows of a call of the kernels in vector registers.
+fn rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx2 | Isa::Neon | Isa::NeonBf16 => STRIPS,
+        _ => ROWS,
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels for AVX2 with FMA. A tile of up to 14 rows is computed in strips of 6 rows and half a panel, which use 12 of
+//! Kernels for AVX2 with FMA. A tile is computed in strips of 6 rows and half a panel, which use 12 of
 //! the 16 registers.
 
 use std::arch::x86_64::*;
