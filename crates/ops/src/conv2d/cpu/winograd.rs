@@ -128,10 +128,13 @@ impl<T: Element, W: Operand<T>> Weights<'_, T, W> {
     fn transform_all<'a>(&self, panels: usize, transformed: &'a mut Scratch) -> Result<&'a [W]> {
         let transformed = transformed.try_get(panels * POSITIONS * self.c_in * PANEL)?;
         let panels = transformed.par_chunks_mut(POSITIONS * self.c_in * PANEL).enumerate();
-        panels.for_each_init(Taps::default, |taps, (panel, transformed)| {
-            for (i, transformed) in transformed.chunks_mut(POSITIONS * self.block * PANEL).enumerate() {
-                self.transform(panel, i * self.block, taps, transformed);
-            }
+        // Ten panels (320 channels) would be too few tasks for 16 threads.
+        let blocks = panels.flat_map(|(panel, transformed)| {
+            let blocks = transformed.par_chunks_mut(POSITIONS * self.block * PANEL).enumerate();
+            blocks.map(move |(i, transformed)| (panel, i * self.block, transformed))
+        });
+        blocks.for_each_init(Taps::default, |taps, (panel, start, transformed)| {
+            self.transform(panel, start, taps, transformed);
         });
         Ok(transformed)
     }
