@@ -21,12 +21,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text"]
-ENGINES = ["kiln", "diffusers", "candle"]
+STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text", "call"]
+ENGINES = ["kiln", "diffusers", "openvino", "candle"]
+# Engines that run where they are named alone: they need more than requirements.txt.
+USUAL = ["kiln", "diffusers", "candle"]
 
 
 def command(engine: str, options: argparse.Namespace) -> list[str]:
     flags = ["--dtype", options.dtype, "--batch", str(options.batch), "--stages", options.stages]
+    if "call" in options.stages.split(",") and engine != "candle":
+        flags += ["--steps", str(options.steps)]
     flags += ["--runs", str(options.runs), "--warmup", str(options.warmup)]
     device = ["--device", options.device]
     if options.size:
@@ -36,6 +40,8 @@ def command(engine: str, options: argparse.Namespace) -> list[str]:
         return [str(options.kiln), "bench", options.config, "--json", "-", *flags, *device, *threads]
     if engine == "diffusers":
         return [sys.executable, str(HERE / "diffusers_bench.py"), "--config", options.config, *flags, *device, *threads]
+    if engine == "openvino":
+        return [str(options.openvino), str(HERE / "openvino_bench.py"), "--config", options.config, *flags, *threads]
     return [str(options.candle), *flags]
 
 
@@ -99,14 +105,16 @@ def heading(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="emoji", choices=["emoji", "sd15-512", "sdxl-1024"])
+    parser.add_argument("--config", default="emoji", choices=["emoji", "sd15-512", "sdxl-1024", "sd-turbo"])
     parser.add_argument("--stages", default="step,vae,text")
-    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--engines", default=",".join(USUAL), help="out of " + ",".join(ENGINES))
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16", "f16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", help="WxH; default: the model's. candle has its own alone")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20, help="of a call")
+    parser.add_argument("--openvino", type=Path, default=sys.executable, help="the Python that has OpenVINO")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=1, help="measured runs of every stage in a round")
     parser.add_argument("--warmup", type=int, default=1)

@@ -4,10 +4,11 @@ The networks are those of Kiln's presets with random weights: nothing is downloa
 U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance),
 `control-step` (the same with a ControlNet), `vae` (latents
 to one image), `vae-encode` (one image to its moments), `upscale` (spandrel's RRDBNet in RealESRGAN_x4plus's shape), `text` (77
-tokens through all text encoders).
+tokens through all text encoders), `call` (tokens to a PNG file in memory with `--steps` Euler steps).
 """
 
 import argparse
+import io
 import json
 import math
 import platform
@@ -19,12 +20,12 @@ from pathlib import Path
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
+from diffusers import AutoencoderKL, AutoencoderTiny, ControlNetModel, EulerDiscreteScheduler, UNet2DConditionModel
+from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 PRESETS = Path(__file__).resolve().parents[2] / "crates/models/src/presets"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text"]
 TOKENS = 77
 CFG_SCALE = 7.0
 
@@ -54,19 +55,27 @@ def random_unet(preset: dict, options: argparse.Namespace) -> UNet2DConditionMod
     return unet
 
 
+def halves(preset: dict) -> int:
+    """Rows of a step for each image: distilled models have no guidance."""
+    return 2 if preset.get("guided", True) else 1
+
+
 def step_inputs(unet: UNet2DConditionModel, preset: dict, options: argparse.Namespace) -> tuple:
     n, height, width = options.batch, preset["height"], preset["width"]
+    rows = halves(preset) * n
     latents = normal(options, n, 4, height // 8, width // 8).contiguous(memory_format=torch.channels_last)
-    context = normal(options, 2 * n, TOKENS, unet.config.cross_attention_dim)
+    context = normal(options, rows, TOKENS, unet.config.cross_attention_dim)
     added = None
     if unet.config.addition_embed_type == "text_time":
         pooled = unet.config.projection_class_embeddings_input_dim - 6 * unet.config.addition_time_embed_dim
-        sizes = torch.tensor([[height, width, 0, 0, height, width]] * (2 * n), device=options.device)
-        added = {"text_embeds": normal(options, 2 * n, pooled), "time_ids": sizes.to(options.torch_dtype)}
+        sizes = torch.tensor([[height, width, 0, 0, height, width]] * rows, device=options.device)
+        added = {"text_embeds": normal(options, rows, pooled), "time_ids": sizes.to(options.torch_dtype)}
     return latents, context, added
 
 
-def guided(prediction: torch.Tensor) -> torch.Tensor:
+def guided(prediction: torch.Tensor, rows: int = 2) -> torch.Tensor:
+    if rows == 1:
+        return prediction.float()
     uncond, cond = prediction.float().chunk(2)
     return uncond + CFG_SCALE * (cond - uncond)
 
@@ -81,8 +90,9 @@ def step(preset: dict, options: argparse.Namespace):
     latents, context, added = step_inputs(unet, preset, options)
 
     def run():
-        both = unet(torch.cat([latents, latents]), 500, encoder_hidden_states=context, added_cond_kwargs=added)
-        return guided(both.sample)
+        rows = torch.cat([latents] * halves(preset))
+        both = unet(rows, 500, encoder_hidden_states=context, added_cond_kwargs=added)
+        return guided(both.sample, halves(preset))
 
     return run
 
@@ -117,10 +127,15 @@ def control_step(preset: dict, options: argparse.Namespace):
     return run
 
 
-def vae(preset: dict, options: argparse.Namespace):
-    vae = AutoencoderKL(**preset["vae"])
+def decoder(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
+    """The autoencoder of a preset, or the TAESD in its place."""
+    vae = AutoencoderKL(**preset["vae"]) if preset.get("taesd") is None else AutoencoderTiny(**preset["taesd"])
     randomise(vae)
-    vae = ready(vae, options)
+    return ready(vae, options)
+
+
+def vae(preset: dict, options: argparse.Namespace):
+    vae = decoder(preset, options)
     scale = 2 ** (len(preset["vae"]["block_out_channels"]) - 1)
     latents = normal(options, 1, 4, preset["height"] // scale, preset["width"] // scale)
     latents = latents.contiguous(memory_format=torch.channels_last)
@@ -148,27 +163,81 @@ def upscale(preset: dict, options: argparse.Namespace):
     return lambda: network(pixels)
 
 
-def text(preset: dict, options: argparse.Namespace):
+def text_encoders(preset: dict, options: argparse.Namespace) -> list[torch.nn.Module]:
     encoders = []
     for config in preset["text_encoders"]:
         with_projection = config["architectures"] == ["CLIPTextModelWithProjection"]
         kind = CLIPTextModelWithProjection if with_projection else CLIPTextModel
         encoders.append(ready(kind(CLIPTextConfig(**config)), options))
+    return encoders
+
+
+def token_ids(preset: dict, options: argparse.Namespace) -> torch.Tensor:
     smallest = min(config["vocab_size"] for config in preset["text_encoders"])
-    ids = (torch.arange(TOKENS) % smallest).unsqueeze(0).to(options.device)
+    return (torch.arange(TOKENS) % smallest).unsqueeze(0).to(options.device)
+
+
+def text(preset: dict, options: argparse.Namespace):
+    encoders, ids = text_encoders(preset, options), token_ids(preset, options)
     return lambda: [encoder(ids, output_hidden_states=True) for encoder in encoders]
 
 
-def measure(stage: str, preset: dict, options: argparse.Namespace) -> dict:
+def png(pixels: torch.Tensor) -> bytes:
+    """Pixels of -1 to 1, (1, 3, h, w), as a PNG file."""
+    values = ((pixels[0].float() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    file = io.BytesIO()
+    Image.fromarray(values.permute(1, 2, 0).contiguous().cpu().numpy()).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def whole(preset: dict, options: argparse.Namespace, encode, denoise, decode):
+    """A call of models with one text encoder from its three networks: tokens to context, latents with their time and context
+    to a prediction, latents to pixels. Weights are random: the latents that are decoded are those of the start, so that the
+    pixels keep their range."""
+    if len(preset["text_encoders"]) > 1:
+        sys.exit("the stage call: this program makes calls of models with one text encoder")
+    schedule = EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
+    ids, rows = token_ids(preset, options), halves(preset)
+    latents = normal(options, options.batch, 4, preset["height"] // 8, preset["width"] // 8)
+
+    def run():
+        schedule.set_timesteps(options.steps)
+        context = torch.cat([encode(ids) for _ in range(rows)]).repeat_interleave(options.batch, 0)
+        x = latents.float() * schedule.init_noise_sigma
+        for time_step in schedule.timesteps:
+            scaled = schedule.scale_model_input(x, time_step).to(latents.dtype)
+            guided(denoise(torch.cat([scaled] * rows), time_step, context), rows)
+            x = schedule.step(x, time_step, x).prev_sample
+        return [png(decode(latents[i : i + 1])) for i in range(options.batch)]
+
+    return run
+
+
+def call(preset: dict, options: argparse.Namespace):
+    (encoder,) = text_encoders(preset, options)
+    unet, vae = ready(random_unet(preset, options), options), decoder(preset, options)
+    return whole(
+        preset,
+        options,
+        lambda ids: encoder(ids).last_hidden_state,
+        lambda x, time_step, context: unet(x, time_step, encoder_hidden_states=context).sample,
+        lambda latents: vae.decode(latents / vae.config.scaling_factor).sample,
+    )
+
+
+STAGES = {
+    "step": step,
+    "control-step": control_step,
+    "vae": vae,
+    "vae-encode": vae_encode,
+    "upscale": upscale,
+    "text": text,
+    "call": call,
+}
+
+
+def measure(stage: str, stages: dict, preset: dict, options: argparse.Namespace) -> dict:
     start = time.perf_counter()
-    stages = {
-        "step": step,
-        "control-step": control_step,
-        "vae": vae,
-        "vae-encode": vae_encode,
-        "upscale": upscale,
-        "text": text,
-    }
     run = stages[stage](preset, options)
     load_seconds = time.perf_counter() - start
     runs = []
@@ -190,8 +259,10 @@ def cpu_name() -> str:
     return platform.processor()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(engine: str, version: str, description: str, all_stages: dict) -> None:
+    """Measures the stages that the command line names out of `all_stages`, each a function from a preset and the options to a
+    function that runs it, and prints the report."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="emoji", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
     parser.add_argument("--stages", default="step,vae,text")
     parser.add_argument("--dtype", default="f32", choices=DTYPES)
@@ -200,12 +271,13 @@ def main() -> None:
     parser.add_argument("--size", help="WxH; default: the model's")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20, help="of a call")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=1)
     options = parser.parse_args()
     stages = options.stages.split(",")
-    if not set(stages) <= set(STAGES) or min(options.runs, options.batch) < 1:
-        parser.error(f"expected --stages out of {','.join(STAGES)}, --runs and --batch of at least 1")
+    if not set(stages) <= set(all_stages) or min(options.runs, options.batch) < 1:
+        parser.error(f"expected --stages out of {','.join(all_stages)}, --runs and --batch of at least 1")
     if options.threads:
         torch.set_num_threads(options.threads)
     options.torch_dtype = DTYPES[options.dtype]
@@ -214,11 +286,11 @@ def main() -> None:
         preset["width"], preset["height"] = (int(side) for side in options.size.split("x"))
     torch.manual_seed(0)
     with torch.inference_mode():
-        measured = [measure(stage, preset, options) for stage in stages]
+        measured = [measure(stage, all_stages, preset, options) for stage in stages]
     on_gpu = options.device.startswith("cuda")
     report = {
-        "engine": "diffusers",
-        "version": f"{diffusers.__version__} (torch {torch.__version__})",
+        "engine": engine,
+        "version": version,
         "commit": None,
         "machine": {
             "processor": cpu_name(),
@@ -243,4 +315,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main("diffusers", f"{diffusers.__version__} (torch {torch.__version__})", __doc__, STAGES)

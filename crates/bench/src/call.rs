@@ -59,7 +59,7 @@ impl Meter<'_, '_> {
             dtype,
             encoders: self.encoders()?,
             unet: Unet::new(model.unet.clone()),
-            decoder: Network::kl(model.vae.clone()),
+            decoder: Network::of(model),
             schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
         };
         let weights = |segments, dtype| Weights { segments, dtype, flop: &[] };
@@ -69,8 +69,8 @@ impl Meter<'_, '_> {
         let loaded = self.load("the model", &networks)?;
 
         let size = model.latent_size();
-        let texts = 2.0 * texts_flop(&call.encoders)?;
-        let step: f64 = unet_flop(&call.unet, 2 * n, size, TOKENS)?.iter().sum();
+        let texts = model.halves() as f64 * texts_flop(&call.encoders)?;
+        let step: f64 = unet_flop(&call.unet, model.halves() * n, size, TOKENS)?.iter().sum();
         let steps = call.schedule.points().len() as f64 * step;
         let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
         let mut recorded = RecordedStep::default();
@@ -91,7 +91,7 @@ impl Call<'_> {
         let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;
         let start = Start::of_latents((latents * self.schedule.init_noise_sigma())?);
         let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
-        let guidance = Guidance::plain(CFG_SCALE, true, calls);
+        let guidance = Guidance::plain(CFG_SCALE, self.model.guided, calls);
         let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;
         let mut running = RunningBatch::new();
         let id = running.join(group, None);
@@ -104,9 +104,9 @@ impl Call<'_> {
         (0..self.n).try_for_each(|index| self.decode(index, &latents.narrow(0, index, 1)?, recorded))
     }
 
-    /// Both texts, one after another as a run encodes them, as the conditions of all images.
+    /// The texts, one after another as a run encodes them, as the conditions of all images.
     fn conditions(&self) -> Result<Conditions> {
-        let plan = ConditioningPlan::plain(self.n, "1", Some("0"));
+        let plan = ConditioningPlan::plain(self.n, "1", self.model.guided.then_some("0"));
         let encoded = |text: usize| -> Result<Encoded> {
             let outputs = encode(&self.encoders, self.model.family, text, self.device)?;
             let hidden: Vec<_> = outputs.iter().map(|output| &output.hidden).collect();

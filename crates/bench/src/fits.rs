@@ -27,7 +27,7 @@ pub(super) fn check(
         height: *height,
         batch_size: plan.batch,
         steps: plan.steps,
-        guided: true,
+        guided: model.guided,
         parts: 1,
         chunks: 1,
         context: 1,

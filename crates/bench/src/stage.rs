@@ -87,12 +87,13 @@ impl Meter<'_, '_> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = Unet::new(model.unet.clone());
         let (h, w) = model.latent_size();
-        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
+        let rows = model.halves() * n;
+        let flop = unet_flop(&unet, rows, (h, w), TOKENS)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
-        let (conditioning, mut recorded) = (self.conditioning(2 * n)?, RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), self.dtype)?;
+        let (conditioning, mut recorded) = (self.conditioning(rows)?, RecordedStep::default());
+        let step = GuidedStep::new(&conditioning, model.guided.then_some(CFG_SCALE), self.dtype)?;
         let mut guided = |trace| -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())
@@ -117,7 +118,8 @@ impl Meter<'_, '_> {
             report.stream = Some(Streamed::stage(streamed.residency(), counted, runs, seconds, &flop, computed));
         }
         if self.plan.trace {
-            let title = format!("{}: guided step, {n} of {}x{}", model.name, model.width, model.height);
+            let kind = if model.guided { "guided step" } else { "step" };
+            let title = format!("{}: {kind}, {n} of {}x{}", model.name, model.width, model.height);
             let mut trace = Trace::default();
             guided(Some(&mut trace))?;
             let before = self.plan.warmup + self.plan.runs;
@@ -151,7 +153,7 @@ impl Meter<'_, '_> {
 
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
-        let (decoder, dtype) = (Network::kl(model.vae.clone()), model.decoder_dtype(self.dtype));
+        let (decoder, dtype) = (Network::of(model), model.decoder_dtype(self.dtype));
         let weights = Weights { segments: decoder.segments(), dtype, flop: &[] };
         let loaded = self.load("the VAE's decoder", &[weights])?;
         let (h, w) = model.latent_size();

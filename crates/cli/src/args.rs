@@ -141,7 +141,7 @@ pub struct ConvertArgs {
 /// `kiln plan`.
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
-    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024.
+    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024, sd-turbo.
     #[arg(value_name = "PRESET", conflicts_with = "model")]
     pub preset: Option<Preset>,
     /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes

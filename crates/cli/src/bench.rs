@@ -86,7 +86,7 @@ fn text(report: &BenchReport) -> String {
     for model in &report.models {
         for stage in &model.stages {
             let what = match stage.stage {
-                BenchStage::Step => format!("guided step, {} of {}x{}", model.batch, model.width, model.height),
+                BenchStage::Step => format!("step, {} of {}x{}", model.batch, model.width, model.height),
                 BenchStage::ControlStep => {
                     format!("with a ControlNet, {} of {}x{}", model.batch, model.width, model.height)
                 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use candle_core::DType;
 use kiln_clip::TextEncoderConfig;
 use kiln_unet::UnetConfig;
-use kiln_vae::VaeConfig;
+use kiln_vae::{TinyConfig, VaeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -23,11 +23,13 @@ pub enum Preset {
     Sd15,
     /// Stable Diffusion XL at 1024x1024.
     Sdxl,
+    /// SD-Turbo at 512x512 with TAESD, without guidance.
+    SdTurbo,
 }
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 3] = [Self::Emoji, Self::Sd15, Self::Sdxl];
+    pub const ALL: [Self; 4] = [Self::Emoji, Self::Sd15, Self::Sdxl, Self::SdTurbo];
 
     /// The name on the command line.
     pub fn id(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Preset {
             Self::Emoji => "emoji",
             Self::Sd15 => "sd15-512",
             Self::Sdxl => "sdxl-1024",
+            Self::SdTurbo => "sd-turbo",
         }
     }
 
@@ -43,6 +46,7 @@ impl Preset {
             Self::Emoji => include_str!("presets/emoji.json"),
             Self::Sd15 => include_str!("presets/sd15-512.json"),
             Self::Sdxl => include_str!("presets/sdxl-1024.json"),
+            Self::SdTurbo => include_str!("presets/sd-turbo.json"),
         }
     }
 }
@@ -69,6 +73,10 @@ pub struct Architecture {
     pub unet: UnetConfig,
     /// The autoencoder.
     pub vae: VaeConfig,
+    /// The TAESD that decodes in its place.
+    pub taesd: Option<TinyConfig>,
+    /// Whether its steps have both halves of guidance. Models that are distilled for few steps have none.
+    pub guided: bool,
     /// Width of the images in pixels.
     pub width: usize,
     /// Height of the images in pixels.
@@ -85,6 +93,13 @@ struct PresetFile {
     text_encoders: Vec<Value>,
     unet: Value,
     vae: Value,
+    taesd: Option<TinyConfig>,
+    #[serde(default = "guided")]
+    guided: bool,
+}
+
+fn guided() -> bool {
+    true
 }
 
 impl Architecture {
@@ -103,6 +118,8 @@ impl Architecture {
             text_encoders: text_encoders.collect::<kiln_clip::Result<_>>()?,
             unet,
             vae: VaeConfig::from_json(&file.vae.to_string())?,
+            taesd: file.taesd,
+            guided: file.guided,
             width: file.width,
             height: file.height,
         })
@@ -116,6 +133,8 @@ impl Architecture {
             text_encoders: model.text_encoder_configs().to_vec(),
             unet: model.unet_config().clone(),
             vae: model.vae_config().clone(),
+            taesd: None,
+            guided: guided(),
             width: model.defaults().width,
             height: model.defaults().height,
         }
@@ -124,6 +143,11 @@ impl Architecture {
     /// The type in which images are decoded if the model runs in `dtype`.
     pub fn decoder_dtype(&self, dtype: DType) -> DType {
         decoder_dtype(self.family, &self.vae, dtype)
+    }
+
+    /// The rows that a step has for each image: both halves of guidance, or one.
+    pub fn halves(&self) -> usize {
+        1 + usize::from(self.guided)
     }
 
     /// Its networks, in the order in which they run.
@@ -168,6 +192,8 @@ mod tests {
         let (texts, unet, decoder, encoder) = parameters(Preset::Sdxl);
         assert_eq!((texts.as_slice(), unet), ([123_060_480, 694_659_840].as_slice(), 2_567_463_684));
         assert_eq!((decoder, decoder + encoder), (49_490_199, 83_653_863));
+        let (texts, unet, ..) = parameters(Preset::SdTurbo);
+        assert_eq!((texts.as_slice(), unet), ([340_387_840].as_slice(), 865_910_724));
     }
 
     #[test]
@@ -192,6 +218,6 @@ mod tests {
         for preset in Preset::ALL {
             assert_eq!(preset.id().parse(), Ok(preset));
         }
-        assert!("sd14".parse::<Preset>().unwrap_err().contains("emoji, sd15-512, sdxl-1024"));
+        assert!("sd14".parse::<Preset>().unwrap_err().contains("emoji, sd15-512, sdxl-1024, sd-turbo"));
     }
 }

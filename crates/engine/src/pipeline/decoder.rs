@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_models::{ModelFolder, decoder_dtype};
+use kiln_models::{Architecture, ModelFolder, decoder_dtype};
 use kiln_nn::TensorLike;
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
@@ -124,6 +124,14 @@ impl Network {
     pub fn kl(config: VaeConfig) -> Self {
         let decoder = Box::new(kiln_vae::Decoder::new(&config));
         Self::Kl(config, decoder)
+    }
+
+    /// The decoder of a model's configurations: its TAESD where there is one.
+    pub fn of(model: &Architecture) -> Self {
+        match &model.taesd {
+            Some(config) => Self::Tiny(config.clone(), Box::new(TinyDecoder::new(config))),
+            None => Self::kl(model.vae.clone()),
+        }
     }
 
     /// Its segments, whose weights are in place when it runs.

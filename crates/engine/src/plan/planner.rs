@@ -69,7 +69,7 @@ impl Planner {
     /// Those of its configurations.
     pub fn of_configurations(model: &Architecture) -> Result<Self> {
         let text = model.text_encoders.iter().cloned().map(TextEncoder::new);
-        let decoder = Network::kl(model.vae.clone());
+        let decoder = Network::of(model);
         Ok(Self {
             encoder: image_encoder::Network::of(&decoder),
             text: text.collect::<kiln_clip::Result<_>>()?,
