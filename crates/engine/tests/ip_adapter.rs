@@ -310,6 +310,22 @@ fn other_files_are_refused_by_name() {
 }
 
 /// The image prompt is a stage of its own, whose networks have left when the steps begin.
+/// Perturbed attention has a row of each prompt more.
+#[test]
+fn prompts_go_with_perturbed_attention() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let plain = Request { sampler: Some(SamplerKind::Ddim.into()), ..two(&files) };
+    let perturbed = Request { pag_scale: Some(2.0), pag_layers: Some("up_blocks".parse().unwrap()), ..plain.clone() };
+    let expected = bits(&images(&mut engine, &perturbed));
+    assert!(expected != bits(&images(&mut engine, &plain)));
+    for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+        assert!(bits(&images(&mut tiny("sd1", &cpu_in(mode)), &perturbed)) == expected, "{mode:?}");
+    }
+    let unguided = Request { cfg_scale: Some(1.0), ..perturbed };
+    assert!(bits(&images(&mut engine, &unguided)) != expected);
+}
+
 #[test]
 fn the_plan_has_the_stage() {
     let files = Files::new();

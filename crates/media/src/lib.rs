@@ -57,6 +57,7 @@ mod preprocess;
 mod region;
 mod resize;
 mod resize_mode;
+mod resize_weights;
 mod rgb;
 mod stealth;
 mod text;

@@ -1,18 +1,11 @@
-//! Resizing by `fast_image_resize`, with Pillow's results.
+//! Resizing to the bit as Pillow does.
 //!
-//! Pillow resizes in two passes of one direction each, with bytes between them (`libImaging/Resample.c`). Each pass here is
-//! one of `fast_image_resize` in f32 with f64 weights, rounded to bytes; its own byte formats have weights of 15 bits, which
-//! differ from Pillow's 22 by a level in more pixels. [`Filter::Nearest`] is a choice of pixels, made here. A band of rows or
-//! columns is in f32 at a time.
-//!
-//! Measured on the fixtures: box and nearest are Pillow's to the bit; Lanczos and bicubic differ by one level in up to 0.05 % of
-//! the values, bilinear in up to 2 % (`tests/operations.rs`). A value differs where its exact result lies half way between two
-//! levels.
+//! Pillow resizes in two passes of one direction each, with bytes between them (`libImaging/Resample.c`). A pass adds up bytes times
+//! weights of 22 bits ([`Weights`]), whatever the number of channels. [`Filter::Nearest`] is a choice of pixels. A pass that does
+//! not change its side is left out.
 
-use fast_image_resize::images::Image as Plane;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-
-use crate::{Error, Image8, Result, Rgba8Image};
+use crate::resize_weights::{BITS, HALF, Weights};
+use crate::{Image8, Result, Rgba8Image};
 
 /// A filter of Pillow. When an image gets smaller, all but [`Filter::Nearest`] widen with the factor (antialias).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,22 +22,6 @@ pub enum Filter {
     Lanczos3,
 }
 
-impl Filter {
-    /// `None` for [`Filter::Nearest`], which is a choice of pixels.
-    fn algorithm(self) -> Option<ResizeAlg> {
-        Some(ResizeAlg::Convolution(match self {
-            Self::Nearest => return None,
-            Self::Box => FilterType::Box,
-            Self::Bilinear => FilterType::Bilinear,
-            Self::Bicubic => FilterType::CatmullRom,
-            Self::Lanczos3 => FilterType::Lanczos3,
-        }))
-    }
-}
-
-/// Values of f32 that a band has, about.
-const BAND: usize = 1 << 20;
-
 impl<const C: usize> Image8<C> {
     /// The image with another size. Channels are resized one by one; [`Rgba8Image::resize_with_alpha`] is for colors with
     /// alpha.
@@ -54,7 +31,9 @@ impl<const C: usize> Image8<C> {
     pub fn resize(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         Self::filled(width, height, [0; C])?; // before anything is computed
         let (w, h) = (self.width() as i64, self.height() as i64);
-        let Some(filter) = filter.algorithm() else { return self.nearest(width, height) };
+        if filter == Filter::Nearest {
+            return self.nearest(width, height);
+        }
         // As Pillow 13: a pass along the other direction first if that leaves less to do.
         let vertical_first = h - height as i64 > 2 * (w - width as i64) && h > height as i64;
         if vertical_first {
@@ -76,49 +55,52 @@ impl<const C: usize> Image8<C> {
     }
 
     /// The image with rows of `width` pixels.
-    fn resize_rows(&self, width: usize, filter: ResizeAlg) -> Result<Self> {
-        if width == self.width() {
+    fn resize_rows(&self, width: usize, filter: Filter) -> Result<Self> {
+        let Some(weights) = Weights::new(filter, self.width(), width).filter(|_| width != self.width()) else {
             return Ok(self.clone());
-        }
+        };
         let mut out = Self::filled(width, self.height(), [0; C])?;
-        let rows = (BAND / (self.width().max(width) * C)).clamp(1, self.height());
-        let mut resizer = Resizer::new();
-        let bands = self.data().chunks(rows * self.width() * C).zip(out.data_mut().chunks_mut(rows * width * C));
-        for (from, to) in bands {
-            let rows = from.len() / (self.width() * C);
-            let mut source = plane::<C>(self.width(), rows)?;
-            write_values(&mut source, from);
-            let mut target = plane::<C>(width, rows)?;
-            run(&mut resizer, &source, &mut target, filter)?;
-            read_values(&target, to);
+        let rows = self.data().chunks_exact(self.width() * C).zip(out.data_mut().chunks_exact_mut(width * C));
+        for (from, to) in rows {
+            let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
+            for ((first, weights), to) in weights.iter().zip(to) {
+                let mut sums = [HALF; C];
+                for (pixel, weight) in from[first..].iter().zip(weights) {
+                    for (sum, &value) in sums.iter_mut().zip(pixel) {
+                        *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+                    }
+                }
+                *to = sums.map(byte);
+            }
         }
         Ok(out)
     }
 
     /// The image with columns of `height` pixels.
-    fn resize_columns(&self, height: usize, filter: ResizeAlg) -> Result<Self> {
-        if height == self.height() {
+    fn resize_columns(&self, height: usize, filter: Filter) -> Result<Self> {
+        let Some(weights) = Weights::new(filter, self.height(), height).filter(|_| height != self.height()) else {
             return Ok(self.clone());
-        }
-        let width = self.width();
-        let mut out = Self::filled(width, height, [0; C])?;
-        let columns = (BAND / (self.height().max(height) * C)).clamp(1, width);
-        let mut resizer = Resizer::new();
-        for start in (0..width).step_by(columns) {
-            let columns = columns.min(width - start);
-            let part = |row: usize| (row * width + start) * C..(row * width + start + columns) * C;
-            let mut source = plane::<C>(columns, self.height())?;
-            for (y, row) in source.buffer_mut().chunks_exact_mut(columns * C * 4).enumerate() {
-                write_row(row, &self.data()[part(y)]);
+        };
+        let length = self.width() * C;
+        let mut out = Self::filled(self.width(), height, [0; C])?;
+        let mut sums = vec![HALF; length];
+        for ((first, weights), to) in weights.iter().zip(out.data_mut().chunks_exact_mut(length)) {
+            sums.fill(HALF);
+            let rows = self.data()[first * length..].chunks_exact(length);
+            for (row, weight) in rows.zip(weights) {
+                for (sum, &value) in sums.iter_mut().zip(row) {
+                    *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+                }
             }
-            let mut target = plane::<C>(columns, height)?;
-            run(&mut resizer, &source, &mut target, filter)?;
-            for (y, row) in target.buffer().chunks_exact(columns * C * 4).enumerate() {
-                read_row(row, &mut out.data_mut()[part(y)]);
-            }
+            to.iter_mut().zip(&sums).for_each(|(to, &sum)| *to = byte(sum));
         }
         Ok(out)
     }
+}
+
+/// A sum of bytes times weights as a byte. Sums have room for weights whose absolute values add up to 2, as Pillow's do.
+fn byte(sum: i32) -> u8 {
+    (sum >> BITS).clamp(0, 255) as u8
 }
 
 impl Rgba8Image {
@@ -136,7 +118,7 @@ impl Rgba8Image {
 }
 
 /// The index of the pixel that each new one takes. The position is summed up as in Pillow (`libImaging/Geometry.c`), whose
-/// rounding decides where it falls between two pixels; `fast_image_resize` multiplies, and takes the other pixel there.
+/// rounding decides where it falls between two pixels.
 fn nearest_indices(from: usize, to: usize) -> Vec<usize> {
     let step = from as f64 / to as f64;
     let mut position = step * 0.5;
@@ -146,43 +128,4 @@ fn nearest_indices(from: usize, to: usize) -> Vec<usize> {
         index
     };
     (0..to).map(|_| next()).collect()
-}
-
-/// Zeros in f32 with `C` channels.
-fn plane<const C: usize>(width: usize, height: usize) -> Result<Plane<'static>> {
-    let kind = match C {
-        1 => PixelType::F32,
-        2 => PixelType::F32x2,
-        3 => PixelType::F32x3,
-        4 => PixelType::F32x4,
-        _ => return Err(Error::Size(format!("an image of {C} channels cannot be resized; it has 1 to 4"))),
-    };
-    let side = |side: usize| u32::try_from(side).map_err(|_| Error::Size(format!("a side of {side} is too long")));
-    Ok(Plane::new(side(width)?, side(height)?, kind))
-}
-
-fn run(resizer: &mut Resizer, from: &Plane, to: &mut Plane, filter: ResizeAlg) -> Result<()> {
-    let options = ResizeOptions::new().resize_alg(filter).use_alpha(false);
-    resizer.resize(from, to, &options).map_err(|error| Error::Size(format!("the image cannot be resized: {error}")))
-}
-
-fn write_values(plane: &mut Plane, bytes: &[u8]) {
-    write_row(plane.buffer_mut(), bytes);
-}
-
-fn read_values(plane: &Plane, bytes: &mut [u8]) {
-    read_row(plane.buffer(), bytes);
-}
-
-fn write_row(values: &mut [u8], bytes: &[u8]) {
-    for (to, &v) in values.as_chunks_mut::<4>().0.iter_mut().zip(bytes) {
-        *to = f32::from(v).to_ne_bytes();
-    }
-}
-
-/// Rounds half up, as Pillow's fixed point does.
-fn read_row(values: &[u8], bytes: &mut [u8]) {
-    for (v, to) in values.as_chunks::<4>().0.iter().zip(bytes) {
-        *to = (f32::from_ne_bytes(*v) + 0.5).floor() as u8; // `as` saturates at 0 and 255
-    }
 }

@@ -54,10 +54,7 @@ fn resized_pixels_are_pillows() {
     assert_eq!(measured.len(), 15);
     measured.iter().for_each(|(what, deviation)| deviation.report(what));
     for (what, deviation) in &measured {
-        // Halves are rounded by Pillow's 22 bits of a weight and by f64 here; with bilinear weights they are frequent.
-        let mean = if what.starts_with("bilinear") { 0.02 } else { 5e-4 };
-        let most = u8::from(!what.starts_with("nearest") && !what.starts_with("box"));
-        assert!(deviation.most <= most && deviation.mean() < mean, "{what}: {deviation:?}");
+        assert!(deviation.most == 0, "{what}: {deviation:?}");
     }
 }
 
@@ -80,7 +77,7 @@ fn resize_modes_are_those_of_the_web_ui_and_diffusers() {
         measured.add(&found, &pixels.rgb(&case.join("/")), &case.join("/"));
     }
     measured.report("resize modes");
-    assert!(measured.most <= 1 && measured.mean() < 5e-4, "{measured:?}");
+    assert!(measured.most == 0, "{measured:?}");
 }
 
 #[test]

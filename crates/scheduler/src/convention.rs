@@ -65,6 +65,9 @@ impl Resolved {
         // Neither program clips latents.
         self.threshold = ThresholdMode::None;
         self.skip_prk_steps = true;
+        if self.schedule == S::Trailing {
+            self.sigmas = SigmaGrid::of(S::Trailing);
+        }
         if sampler == K::Dpmpp2m {
             // k-diffusion's `sample_dpmpp_2m` has first order in the step that ends without noise, and only there.
             self.solver.order = 2;

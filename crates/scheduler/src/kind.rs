@@ -171,6 +171,12 @@ impl SamplerKind {
         self.row().class.is_none() && self.frame() == Exploding && !self.is_multistep_sde()
     }
 
+    /// Whether it has a class in diffusers to which the key `timestep_spacing` says something. Consistency models have timesteps
+    /// of their own.
+    pub(crate) fn has_trailing_class(self) -> bool {
+        self.row().class.is_some() && !matches!(self, Self::Lcm | Self::Tcd)
+    }
+
     /// Whether the sampler is diffusers' `DPMSolverMultistepScheduler` with `algorithm_type` `sde-dpmsolver++`.
     pub(crate) fn is_multistep_sde(self) -> bool {
         matches!(self, Self::Dpmpp2mSde | Self::Dpmpp2mSdeHeun)

@@ -29,7 +29,8 @@ impl SchedulerConfig {
         if steps_offset < 0 {
             return unsupported("steps_offset", steps_offset, "0 or more");
         }
-        let sigmas = self.sigma_grid(kind, &class, spacing)?;
+        let trails = spacing == SigmaSchedule::Trailing && kind.has_trailing_class();
+        let sigmas = if trails { SigmaGrid::Training } else { self.sigma_grid(kind, &class, spacing)? };
         Ok(Resolved {
             sampler: kind,
             num_train_timesteps,
@@ -38,6 +39,7 @@ impl SchedulerConfig {
             prediction: self.prediction(kind)?,
             threshold: self.threshold(&class)?,
             spacing: match self.timestep_spacing.as_deref() {
+                _ if trails => Spacing::Trailing,
                 None => class.spacing,
                 // diffusers' spacing applies to its own classes. All programs that have the other samplers start at the
                 // noisiest level.

@@ -197,7 +197,7 @@ impl Networks<'_> {
                     let latents = device.tensor(&latents, DType::F32);
                     let mut text_keys = 0;
                     if let Some((conditioning, _)) = conditions.first() {
-                        let rows = work.usual_texts();
+                        let rows = work.rows_of_image();
                         let image_prompts = prompts.iter().map(|prompt| prompt.rows(rows)).collect::<Result<_>>()?;
                         let conditioning = Conditioning { image_prompts, ..conditioning.clone() };
                         text_keys = self.denoise(device, self.denoiser, &latents, work, &conditioning)?;

@@ -160,8 +160,13 @@ impl Workload {
 
     /// Rows of the U-Net's batch.
     fn images(&self) -> usize {
+        self.batch_size * self.rows_of_image()
+    }
+
+    /// Rows of the U-Net's batch for each image.
+    fn rows_of_image(&self) -> usize {
         let perturbed = if self.network.perturbed { self.parts } else { 0 };
-        self.batch_size * (self.usual_texts() + perturbed)
+        self.usual_texts() + perturbed
     }
 }
 

@@ -182,7 +182,11 @@ impl Schedule {
     /// The latents at evaluation `index` for a clean image `x0` and unit `noise` of the same shape.
     pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, index: usize) -> Result<Tensor> {
         let reason = "the schedule has no such evaluation";
-        let point = self.arrivals.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
+        // At its second evaluation diffusers' DPM2 adds the noise of the step's end, and not that of the level between.
+        let is_second_of_dpm2 = matches!(self.config.sampler, SamplerKind::Dpm2 | SamplerKind::Dpm2A)
+            && self.step_starts.binary_search(&index).is_err();
+        let points = if is_second_of_dpm2 { &self.targets } else { &self.arrivals };
+        let point = points.get(index).ok_or(Error::Start { index, len: self.points.len(), reason })?;
         tensor::linear(&[(point.alpha, x0), (point.sigma, noise)])
     }
 }
@@ -221,6 +225,36 @@ mod tests {
                 );
             }
             assert_eq!(schedule.target(4).sigma, 0.0);
+        }
+        Ok(())
+    }
+
+    /// The noise that inpainting adds between the two evaluations of a step (`add_noise` of diffusers' KDPM2DiscreteScheduler).
+    #[test]
+    fn dpm2_adds_the_noise_of_the_steps_end() -> Result<()> {
+        let schedule =
+            Schedule::new(&SchedulerConfig::default().resolve(SamplerKind::Dpm2, SigmaSchedule::Default)?, 3)?;
+        let noise = Tensor::ones(1, candle_core::DType::F32, &candle_core::Device::Cpu)?;
+        let zero = noise.zeros_like()?;
+        let level = |index| Ok::<_, Error>(schedule.add_noise(&zero, &noise, index)?.to_vec1::<f32>()?[0]);
+        let of = |index: usize| schedule.points()[index].sigma as f32;
+        assert_eq!([level(0)?, level(1)?, level(2)?, level(3)?, level(4)?], [of(0), of(2), of(2), of(4), of(4)]);
+        Ok(())
+    }
+
+    /// `from_config(config, timestep_spacing="trailing")`: with the class's first latents and its end.
+    #[test]
+    fn trailing_is_the_spacing_of_diffusers_classes() -> Result<()> {
+        let json = |spacing: &str| {
+            let text = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "set_alpha_to_one": false,
+                "steps_offset": 1, "skip_prk_steps": true, "timestep_spacing": "SPACING"}"#;
+            SchedulerConfig::from_json(&text.replace("SPACING", spacing))
+        };
+        for kind in SamplerKind::ALL.into_iter().filter(|kind| kind.has_trailing_class()) {
+            let chosen = Schedule::new(&json("leading")?.resolve(kind, SigmaSchedule::Trailing)?, 6)?;
+            let own = Schedule::new(&json("trailing")?.resolve(kind, SigmaSchedule::Default)?, 6)?;
+            assert_eq!((chosen.points(), &chosen.targets), (own.points(), &own.targets), "{kind}");
+            assert_eq!(chosen.init_noise_sigma(), own.init_noise_sigma(), "{kind}");
         }
         Ok(())
     }
