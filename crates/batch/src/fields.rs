@@ -128,8 +128,16 @@ fn value_of<T: FromStr<Err = String> + Serialize>(text: &str) -> Result<Value, S
 fn checked(field: &str, value: Value) -> Result<Value, String> {
     match check(field, &value) {
         Ok(()) => Ok(value),
+        // Languages with one type of numbers write 512.0 for 512.
+        Err(_) if whole(&value).is_some_and(|whole| check(field, &whole).is_ok()) => Ok(whole(&value).unwrap_or(value)),
         Err(problem) => Err(expected(field).map_or(problem, |expected| format!("{value} is not {expected}"))),
     }
+}
+
+/// The whole number that a number with a point is, as far as f64 has all of them.
+fn whole(value: &Value) -> Option<Value> {
+    let number = value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 2f64.powi(53))?;
+    value.is_f64().then(|| Value::from(number as i64))
 }
 
 /// Whether the request takes this value.
@@ -311,6 +319,9 @@ mod tests {
         let problem = |field: &str, value: Value| of_json(field, value).unwrap_err();
         assert_eq!(problem("steps", "many".into()), "\"many\" is not a whole number");
         assert_eq!(problem("steps", Value::from(2.5)), "2.5 is not a whole number");
+        assert_eq!(of_json("steps", Value::from(20.0)), Ok(20.into()));
+        assert_eq!(of_json("width", Value::from(-8.0)), Err("-8.0 is not a whole number".into()));
+        assert_eq!(of_json("cfg_scale", Value::from(7.0)), Ok(7.0.into()));
         assert_eq!(problem("cfg_scale", true.into()), "true is not a number");
         assert_eq!(problem("prompt", 5.into()), "expected a string");
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));

@@ -58,7 +58,9 @@ fn fixed(weight: f64) -> i32 {
 }
 
 /// The weight at a distance, and the distance from which on it is 0.
-fn kernel(filter: Filter) -> Option<(fn(f64) -> f64, f64)> {
+type Kernel = (fn(f64) -> f64, f64);
+
+fn kernel(filter: Filter) -> Option<Kernel> {
     match filter {
         Filter::Nearest => None,
         Filter::Box => Some((|x| if x > -0.5 && x <= 0.5 { 1.0 } else { 0.0 }, 0.5)),

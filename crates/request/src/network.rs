@@ -265,6 +265,10 @@ impl Request {
             (Some(factor), _) if !self.controls.is_empty() => {
                 return fail("deep_shrink", format!("{factor:?}"), "none with `controls`, whose maps do not shrink");
             }
+            (Some(factor), _) if self.ip_adapters.iter().any(|prompt| prompt.mask.is_some()) => {
+                let expected = "none with the `mask` of an IP-Adapter, which does not shrink";
+                return fail("deep_shrink", format!("{factor:?}"), expected);
+            }
             _ => {}
         }
         if let (Some((name, found)), Some(_)) = (options.name_of_first(), &self.refiner) {

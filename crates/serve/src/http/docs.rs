@@ -18,7 +18,7 @@ use crate::app::is_of_server;
     info(title = "Kiln", description = "Images from prompts."),
     paths(
         jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, jobs::events, jobs::image, lists::capabilities,
-        lists::models, openai::generations, openai::edits, openai::variations, settings::read, upscale::upscale, health::healthz, health::readyz, health::metrics
+        lists::models, lists::model, openai::generations, openai::edits, openai::variations, settings::read, upscale::upscale, health::healthz, health::readyz, health::metrics
     ),
     tags(
         (name = "jobs", description = "Jobs, their events and images"),

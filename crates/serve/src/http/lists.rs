@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use kiln_engine::{
     Family, HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
     lora_files,
@@ -13,7 +13,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Shared;
+use super::jobs::ErrorBody;
 use crate::app::{App, is_of_server};
+use crate::error::Refused;
 use crate::models::Model;
 use crate::named_files::{control_networks, upscalers};
 
@@ -188,7 +190,24 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
 /// The models in OpenAI's form.
 #[utoipa::path(get, path = "/v1/models", tag = "openai", responses((status = 200, description = "The models.", body = Object)))]
 pub(super) async fn models(State(app): Shared) -> Json<Value> {
-    let model =
-        |model: &Model| serde_json::json!({ "id": model.id, "object": "model", "created": 0, "owned_by": "kiln" });
-    Json(serde_json::json!({ "object": "list", "data": app.models.iter().map(model).collect::<Vec<_>>() }))
+    Json(serde_json::json!({ "object": "list", "data": app.models.iter().map(openai_model).collect::<Vec<_>>() }))
+}
+
+/// One model in OpenAI's form.
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    tag = "openai",
+    params(("id" = String, Path, description = "The model's name.")),
+    responses(
+        (status = 200, description = "The model.", body = Object),
+        (status = 404, description = "There is no such model.", body = ErrorBody),
+    )
+)]
+pub(super) async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Json<Value>, Refused> {
+    Ok(Json(openai_model(app.models.find(Some(&id))?)))
+}
+
+fn openai_model(model: &Model) -> Value {
+    serde_json::json!({ "id": model.id, "object": "model", "created": 0, "owned_by": "kiln" })
 }

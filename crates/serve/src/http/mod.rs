@@ -66,6 +66,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/images/{id}", get(jobs::image))
         .route("/v1/capabilities", get(lists::capabilities))
         .route("/v1/models", get(lists::models))
+        .route("/v1/models/{id}", get(lists::model))
         .route("/v1/settings", post(settings::read))
         .route("/v1/upscale", post(upscale::upscale))
         .route("/", get(page::index))

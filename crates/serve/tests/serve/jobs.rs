@@ -221,6 +221,9 @@ fn lists_name_what_the_server_has() {
     assert!(option("wildcards_dir").is_none());
     assert!(lists["samplers"].as_array().unwrap().contains(&json!({ "id": "euler_a", "name": "Euler a" })));
     assert_eq!(served.get("/v1/models").json()["data"][0]["id"], "sd1");
+    assert_eq!(served.get("/v1/models/sd1").json()["object"], "model");
+    let unknown = served.get("/v1/models/gpt-image-1");
+    assert_eq!((unknown.status, &unknown.json()["error"]["param"]), (404, &"model".into()));
     let document = served.get("/openapi.json").json();
     assert!(document["paths"]["/v1/jobs"]["post"].is_object());
     assert!(served.get("/docs").text().contains("/v1/jobs"));

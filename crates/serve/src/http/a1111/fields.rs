@@ -94,7 +94,7 @@ impl Fields {
         }
         let scripts = object_of(&mut fields, "alwayson_scripts")?;
         let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
-        let side = |name: &str| job.get(name).and_then(Value::as_u64).unwrap_or(512) as usize;
+        let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
         let place = Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img };
         let scripts = Scripts::read(&scripts, &place)?;
         job.extend(scripts.job);
