@@ -184,7 +184,9 @@ impl Schedule {
             self.points.push(point);
             self.arrivals.push(arrival);
             let second = second_evaluation(&self.config, point.sigma, target.sigma).map(|sigma| {
-                let timestep = if sigma == target.sigma { target.timestep } else { self.timestep_at(sigma) };
+                // The level between of `dpm2_a` may be the target's by rounding: diffusers rounds the target's timestep alone.
+                let is_target = sigma == target.sigma && self.config.sampler != SamplerKind::Dpm2A;
+                let timestep = if is_target { target.timestep } else { self.timestep_at(sigma) };
                 Point::exploding(round_to_f32(timestep), sigma)
             });
             let is_third = |after: &&Point| self.config.sampler == SamplerKind::HeunPp2 && after.sigma > 0.0;

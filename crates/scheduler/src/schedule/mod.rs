@@ -229,6 +229,25 @@ mod tests {
         Ok(())
     }
 
+    /// `s = KDPM2AncestralDiscreteScheduler(.., use_karras_sigmas=True, timestep_spacing="leading", steps_offset=1)`, `s.set_timesteps(11)`,
+    /// `s.timesteps`: those of first evaluations are whole, those of second ones are not, where the levels are the same, too.
+    #[test]
+    fn second_timesteps_of_dpm2_a_are_diffusers() -> Result<()> {
+        let json = r#"{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "use_karras_sigmas": true,
+            "timestep_spacing": "leading", "steps_offset": 1}"#;
+        let config = SchedulerConfig::from_json(json)?.resolve(SamplerKind::Dpm2A, SigmaSchedule::Default)?;
+        let expected = [
+            901.0, 824.3571, 824.0, 733.1683, 733.0, 623.1572, 623.0, 491.3468, 491.0, 342.7682, 343.0, 198.9148,
+            199.0, 90.3370, 90.0, 30.9667, 31.0, 7.8380, 8.0, 1.0, 1.0,
+        ];
+        let found = Schedule::new(&config, 11)?.timesteps();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+        }
+        Ok(())
+    }
+
     /// The noise that inpainting adds between the two evaluations of a step (`add_noise` of diffusers' KDPM2DiscreteScheduler).
     #[test]
     fn dpm2_adds_the_noise_of_the_steps_end() -> Result<()> {
