@@ -199,9 +199,9 @@ mod tests {
         let nodes = |threads| {
             let topology = Topology::of_nodes(&["0-1,4-5", "2-3,6-7"]);
             let setups = of_nodes(&Setup { threads, ..Setup::default() }, &topology);
-            let told =
+            let shown =
                 |setup: Setup| (setup.device, setup.threads, setup.cpus.unwrap().to_string(), setup.memory.shared_by);
-            setups.into_iter().map(told).collect::<Vec<_>>()
+            setups.into_iter().map(shown).collect::<Vec<_>>()
         };
         let expected = |threads: [usize; 2]| {
             vec![(Cpu, Some(threads[0]), "0-1,4-5".to_string(), 2), (Cpu, Some(threads[1]), "2-3,6-7".to_string(), 2)]

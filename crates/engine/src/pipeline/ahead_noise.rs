@@ -61,7 +61,7 @@ mod tests {
 
         let mut noise = AheadNoise::new(Box::new(ImageNoise::new(7, 2)));
         noise.draw_ahead().unwrap();
-        assert!(noise.drawn.is_none(), "nobody has asked");
+        assert!(noise.drawn.is_none(), "no one has asked");
         for (step, expected) in expected.into_iter().enumerate() {
             assert_eq!(noise.drawn.is_some(), step > 0);
             assert_eq!(bits(noise.sample(&like).unwrap()), expected, "{step}");
