@@ -13,14 +13,15 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the references. Every package uses these names.
-const TESTS: [&str; 6] = ["parity", "control", "adapters", "guidance", "steps", "programs"];
+const TESTS: [&str; 9] =
+    ["parity", "control", "adapters", "ip_adapter", "guidance", "engine", "taesd", "steps", "programs"];
 /// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The sections of the page in order, with their introductions.
-const PARTS: [(&str, &str, &str); 8] = [
+const PARTS: [(&str, &str, &str); 18] = [
     (
         "text",
         "Text encoders",
@@ -47,12 +48,48 @@ const PARTS: [(&str, &str, &str); 8] = [
          adapters,\n`factor`: one for half of the steps, `pool`: a ControlNet of means, `union_two`: a Union network with two images.",
     ),
     (
+        "ip_adapter",
+        "IP-Adapter",
+        "`embedding` and `penultimate`: the image encoder. In the other rows final latents of diffusers' pipelines, `two` with two \
+         adapters,\n`part` in a part of the steps, `masks` in parts of the image.",
+    ),
+    (
         "guidance",
         "Guidance by the network itself",
         "Final latents of diffusers' pipelines (`pag`, `sag`, `freeu`), of its scheduler around its own functions (`apg`, \
          `cfg_schedule`), of the\npackage DeepCache (`deepcache`), and of ComfyUI's formulas (`deep_shrink`).",
     ),
+    (
+        "image_to_image",
+        "Image to image and inpainting",
+        "Final latents of diffusers' pipelines from an image of their own size: `whole` with strength 1, `masked` with a mask.",
+    ),
+    (
+        "inpaint",
+        "Input images from files",
+        "Final latents of diffusers' pipelines with its image processor: `channels` are models with nine channels.",
+    ),
+    (
+        "rules",
+        "AUTOMATIC1111's and ComfyUI's rules for input images",
+        "Final latents of a transcription of their formulas (`tests/reference/{webui,comfyui,rules}.py`).",
+    ),
+    (
+        "hires",
+        "Hires fix",
+        "Final latents of the second pass, of diffusers' pipelines and of transcribed formulas. `lanczos` has a wider bound: a \
+         byte of the\nenlarged image may have another level than Pillow's, and the tiny autoencoders' latents follow each level.",
+    ),
+    ("refiner", "Refiner", "Final latents of diffusers' two pipelines in turn, and of AUTOMATIC1111's rule."),
+    (
+        "lora",
+        "LoRA",
+        "Final latents with a LoRA that has biases; single layers of every form have tests with bounds of 1e-5.",
+    ),
+    ("lengths", "Texts of unequal length", "Final latents where each row of a batch has its own text length."),
+    ("upscale", "Upscaling networks", "Against spandrel's networks, over whole images and in strips."),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: the output of the encoder."),
+    ("taesd", "Tiny autoencoder", "TAESD's image and latents."),
     (
         "program",
         "AUTOMATIC1111 and ComfyUI",
