@@ -67,7 +67,7 @@ const PARTS: [(&str, &str, &str); 18] = [
     (
         "inpaint",
         "Input images from files",
-        "Final latents of diffusers' pipelines with its image processor: `channels` are models with nine channels.",
+        "Final latents of diffusers' pipelines after its own resizing: `channels` are models with nine channels.",
     ),
     (
         "rules",
