@@ -1,7 +1,7 @@
 """`kiln.diffusers` takes scripts that were written for diffusers, with one changed import, and makes their images."""
 
 import pytest
-from conftest import MODEL
+from conftest import MODEL, ROOT
 
 import kiln
 import kiln.diffusers
@@ -55,16 +55,103 @@ output = pipe(
 images = output.images
 """
 
+CONTROLNET = """
+import torch
+from diffusers import ControlNetModel, StableDiffusionControlNetPipeline, UniPCMultistepScheduler
+
+controlnet = ControlNetModel.from_pretrained(CONTROL, torch_dtype=torch.float32)
+pipe = StableDiffusionControlNetPipeline.from_pretrained(MODEL, controlnet=controlnet, torch_dtype=torch.float32)
+pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    ["a house", "a rocket"], image=EDGES, num_inference_steps=6, guidance_scale=3.0, controlnet_conditioning_scale=0.8,
+    control_guidance_end=0.7, generator=[torch.Generator().manual_seed(seed) for seed in (12, 3)],
+).images
+"""
+
+CONTROLNET_IMAGE = """
+import torch
+from diffusers import ControlNetModel, EulerDiscreteScheduler, StableDiffusionControlNetImg2ImgPipeline
+
+controlnet = ControlNetModel.from_pretrained(CONTROL, torch_dtype=torch.float32)
+pipe = StableDiffusionControlNetImg2ImgPipeline.from_pretrained(MODEL, controlnet=[controlnet], torch_dtype=torch.float32)
+pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "a house", image=INIT, control_image=[EDGES], strength=0.8, num_inference_steps=8, guess_mode=True, guidance_scale=3.0,
+    generator=torch.Generator().manual_seed(4), output_type="pt",
+).images.permute(0, 2, 3, 1)
+"""
+
+CONTROLNET_INPAINT = """
+import torch
+from diffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetInpaintPipeline
+
+controlnet = ControlNetModel.from_pretrained(CONTROL, torch_dtype=torch.float32)
+pipe = StableDiffusionControlNetInpaintPipeline.from_pretrained(MODEL, controlnet=controlnet, torch_dtype=torch.float32)
+pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "a house", image=INIT, mask_image=MASK, control_image=EDGES, strength=0.9, num_inference_steps=8,
+    generator=torch.Generator().manual_seed(4),
+).images
+"""
+
+IMAGE_PROMPT = """
+import torch
+from diffusers import DDIMScheduler, StableDiffusionPipeline
+
+pipe = StableDiffusionPipeline.from_pretrained(MODEL, torch_dtype=torch.float32)
+pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+pipe.load_ip_adapter(ADAPTER, subfolder="", weight_name="emoji-ip-adapter.safetensors")
+pipe.set_ip_adapter_scale(0.8)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "", ip_adapter_image=LION, num_inference_steps=6, guidance_scale=3.0, height=128, width=128,
+    generator=torch.Generator().manual_seed(41),
+).images
+"""
+
+LATENTS = """
+import torch
+from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline
+
+pipe = StableDiffusionPipeline.from_pretrained(MODEL, torch_dtype=torch.float32)
+pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+pipe.enable_freeu(s1=0.9, s2=0.2, b1=1.2, b2=1.4)
+pipe.set_progress_bar_config(disable=True)
+images = 10 * pipe(
+    ["a rocket", "a sunflower"], num_images_per_prompt=2, num_inference_steps=5, height=128, width=128,
+    generator=[torch.Generator().manual_seed(seed) for seed in range(4)], output_type="latent",
+).images
+"""
+
+SCRIPTS = {
+    "text": TEXT_TO_IMAGE,
+    "scheduler": SCHEDULER,
+    "image": IMAGE_TO_IMAGE,
+    "controlnet": CONTROLNET,
+    "controlnet-image": CONTROLNET_IMAGE,
+    "controlnet-inpaint": CONTROLNET_INPAINT,
+    "image-prompt": IMAGE_PROMPT,
+    "latents": LATENTS,
+}
+
 
 def run(script):
     values = numpy.add.outer(numpy.arange(128), numpy.arange(128)).astype(numpy.uint8)
     init = pil.fromarray(numpy.stack([values, values[::-1], values[:, ::-1]], axis=2))
-    names = {"MODEL": str(MODEL), "INIT": init}
+    mask = pil.new("L", (128, 128), 0)
+    mask.paste(255, (32, 40, 100, 128))
+    edges = pil.open(ROOT / "assets" / "control" / "house-edges.png").convert("RGB").resize((128, 128))
+    lion = pil.open(ROOT / "assets" / "ip-adapter" / "lion.png").convert("RGB")
+    models = {"MODEL": MODEL, "CONTROL": MODEL.parent / "emoji-controlnet-edges", "ADAPTER": MODEL.parent / "emoji-ip-adapter"}
+    names = {"INIT": init, "MASK": mask, "EDGES": edges, "LION": lion, **{name: str(path) for name, path in models.items()}}
     exec(compile(script, "script", "exec"), names)
     return names, [numpy.asarray(image, dtype=numpy.float32) for image in names["images"]]
 
 
-@pytest.mark.parametrize("script", [TEXT_TO_IMAGE, SCHEDULER, IMAGE_TO_IMAGE], ids=["text", "scheduler", "image"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_a_script_makes_the_same_images_with_one_changed_import(script):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -75,7 +162,7 @@ def test_a_script_makes_the_same_images_with_one_changed_import(script):
     for found, expected in zip(found, expected):
         scale = 255.0 if expected.max() <= 1.0 else 1.0
         assert found.shape == expected.shape
-        # Levels of 255; another seed or sampler is off by tens.
+        # Levels of 255; another seed or sampler is off by tens. Latents are multiplied by 10.
         assert numpy.abs(found - expected).mean() * scale < 0.5
     if "heard" in theirs:
         # diffusers hears each prompt's batch at once, Kiln one image after the other.
@@ -120,6 +207,7 @@ def test_tensors_come_out(pipe):
     [
         ({"steps": 3}, "steps"),
         ({"latents": [1]}, "latents"),
+        ({"sigmas": [14.6, 1.0]}, "sigmas"),
         ({"prompt_embeds": [1]}, "prompt_embeds"),
         ({"output_type": "jpeg"}, "output_type"),
         ({"eta": 0.5}, "eta"),
@@ -128,6 +216,8 @@ def test_tensors_come_out(pipe):
         ({"negative_prompt": ["a", "b"]}, "negative_prompt"),
         ({"cross_attention_kwargs": {"gligen": 1}}, "cross_attention_kwargs"),
         ({"guidance_rescale": 2.0}, "guidance_rescale"),
+        ({"ip_adapter_image": 1}, "ip_adapter_image"),
+        ({"controlnet_conditioning_scale": 1.0}, "controlnet_conditioning_scale"),
     ],
 )
 def test_what_is_not_taken_is_an_error(pipe, arguments, field):
@@ -139,10 +229,10 @@ def test_what_is_not_taken_is_an_error(pipe, arguments, field):
 
 def test_schedulers_are_made_from_the_models_configuration(pipe):
     other = kiln.diffusers.DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, algorithm_type="sde-dpmsolver++")
-    assert other._fields() == {"sampler": "dpmpp_2m_sde"} and other.config.algorithm_type == "sde-dpmsolver++"
+    assert other.fields() == {"sampler": "dpmpp_2m_sde"} and other.config.algorithm_type == "sde-dpmsolver++"
     again = kiln.diffusers.DPMSolverMultistepScheduler.from_config(other.config, use_karras_sigmas=True)
-    assert again._fields() == {"sampler": "dpmpp_2m_sde", "scheduler": "karras"}
-    assert kiln.diffusers.LCMScheduler.from_pretrained(MODEL, subfolder="scheduler")._fields() == {"sampler": "lcm"}
+    assert again.fields() == {"sampler": "dpmpp_2m_sde", "scheduler": "karras"}
+    assert kiln.diffusers.LCMScheduler.from_pretrained(MODEL, subfolder="scheduler").fields() == {"sampler": "lcm"}
     with pytest.raises(kiln.RequestError, match="`rescale_betas_zero_snr` of EulerDiscreteScheduler"):
         kiln.diffusers.EulerDiscreteScheduler.from_config(pipe.scheduler.config, rescale_betas_zero_snr=True)
     with pytest.raises(kiln.RequestError, match="another configuration than the model"):
@@ -170,7 +260,7 @@ def test_models_are_opened_as_asked():
     assert begun("a dog", image, strength=0.5, num_inference_steps=4).images[0].size == (64, 64)
     mask = pil.new("L", (64, 64), 255)
     painted = kiln.diffusers.AutoPipelineForInpainting.from_pipe(pipe)
-    assert painted("a dog", image, mask, 64, 64, num_inference_steps=2).images[0].size == (64, 64)
+    assert painted("a dog", image, mask, height=64, width=64, num_inference_steps=2).images[0].size == (64, 64)
 
 
 def test_loras_have_strengths(pipe):
@@ -198,3 +288,41 @@ def test_a_callback_may_end_a_call(pipe):
         make(pipe, callback_on_step_end=end)
     with pytest.raises(kiln.RequestError, match="changes latents"):
         make(pipe, callback_on_step_end=lambda *_: {"latents": 1})
+
+
+def test_adapters_are_set_and_taken_away(pipe):
+    lora = next((MODEL.parent / "emoji-lcm-lora").glob("*.safetensors"))
+    pipe.load_lora_weights(lora, adapter_name="lcm")
+    assert pipe.get_active_adapters() == ["lcm"]
+    pipe.fuse_lora(lora_scale=0.5)
+    assert pipe._of_adapters(1.0, None)["loras"] == [f"{lora}:0.5"]
+    pipe.disable_lora()
+    assert pipe.get_active_adapters() == [] and pipe._of_adapters(1.0, None)["loras"] is None
+    pipe.enable_lora()
+    with pytest.raises(kiln.RequestError, match="`adapter_names` has 'other'"):
+        pipe.delete_adapters("other")
+    pipe.delete_adapters("lcm")
+    pipe.enable_freeu(s1=0.9, s2=0.2, b1=1.2, b2=1.4)
+    assert pipe._of_adapters(1.0, None) == {"loras": None, "ip_adapters": None, "freeu": "1.2,1.4,0.9,0.2"}
+    pipe.disable_freeu()
+    with pytest.raises(kiln.RequestError, match="`subfolder` has 1 names, expected 2"):
+        pipe.load_ip_adapter("a", subfolder=["b"], weight_name=["c", "d"])
+
+
+def test_controlnets_are_checked(pipe):
+    nets = kiln.diffusers
+    edges = pil.new("RGB", (70, 64), "white")
+    with pytest.raises(kiln.RequestError, match="`controlnet` is a NoneType"):
+        nets.StableDiffusionControlNetPipeline.from_pretrained(MODEL)
+    net = nets.ControlNetModel.from_pretrained(MODEL.parent / "emoji-controlnet-edges")
+    drawn = nets.StableDiffusionControlNetPipeline.from_pipe(pipe, controlnet=net)
+    assert drawn.engine is pipe.engine
+    assert drawn("a house", edges, num_inference_steps=2).images[0].size == (64, 64)
+    for arguments, field in [({}, "image"), ({"image": [edges] * 3}, "image"), ({"image": "edges.png"}, "image"),
+                             ({"image": edges, "control_guidance_start": [0.0, 0.1]}, "control_guidance_start")]:
+        with pytest.raises(kiln.RequestError) as raised:
+            drawn("a house", **arguments)
+        assert raised.value.field == field
+    two = nets.StableDiffusionControlNetPipeline.from_pipe(pipe, controlnet=[net, net])
+    with pytest.raises(kiln.RequestError, match="not a list of 2 images"):
+        two("a house", edges)

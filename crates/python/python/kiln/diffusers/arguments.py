@@ -1,0 +1,133 @@
+"""Arguments of diffusers: those that are taken, and errors for others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kiln.errors import RequestError
+
+#: Of `from_pretrained`.
+FROM_PRETRAINED = (
+    "torch_dtype",
+    "dtype",
+    "device_map",
+    "revision",
+    "local_files_only",
+    "variant",
+    "use_safetensors",
+    "safety_checker",
+    "requires_safety_checker",
+    "feature_extractor",
+    "scheduler",
+)
+#: Of every call.
+CALL = (
+    "prompt",
+    "negative_prompt",
+    "height",
+    "width",
+    "num_inference_steps",
+    "guidance_scale",
+    "num_images_per_prompt",
+    "eta",
+    "generator",
+    "ip_adapter_image",
+    "output_type",
+    "return_dict",
+    "cross_attention_kwargs",
+    "guidance_rescale",
+    "clip_skip",
+    "callback_on_step_end",
+    "callback_on_step_end_tensor_inputs",
+)
+#: Of every call, where they may be given as None alone.
+NONE = (
+    "timesteps",
+    "sigmas",
+    "latents",
+    "prompt_embeds",
+    "negative_prompt_embeds",
+    "pooled_prompt_embeds",
+    "negative_pooled_prompt_embeds",
+    "ip_adapter_image_embeds",
+    "prompt_2",
+    "negative_prompt_2",
+    "denoising_start",
+    "denoising_end",
+    "original_size",
+    "target_size",
+    "padding_mask_crop",
+    "masked_image_latents",
+)
+
+
+def only(name: str, value: Any, allowed: tuple[Any, ...], reason: str) -> None:
+    """Refuses a value that is none of the allowed ones."""
+    if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
+        raise RequestError(f"`{name}` is {value!r}, expected {' or '.join(map(repr, allowed))}: {reason}", name)
+
+
+def known(function: str, given: Iterable[str], names: Sequence[str]) -> None:
+    """Refuses a name that a function does not take."""
+    for name in given:
+        if name not in names:
+            taken = ", ".join(one for one in names if one not in NONE)
+            raise RequestError(f"{function} has no `{name}`; of diffusers' arguments it takes {taken}", name)
+
+
+def dtype(value: Any) -> str:
+    """Kiln's name of a type of PyTorch."""
+    if value is None:
+        return "f32"
+    names = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "auto": "auto", "f32": "f32", "f16": "f16", "bf16": "bf16"}
+    name = str(value).removeprefix("torch.")
+    if name not in names:
+        raise RequestError(f"`torch_dtype` is {value}, expected float32, float16, bfloat16 or auto", "torch_dtype")
+    return names[name]
+
+
+def texts(name: str, value: str | Sequence[str] | None, count: int | None = None) -> list[str | None]:
+    """A text for each of `count` prompts; one text is for all."""
+    if value is None or isinstance(value, str):
+        return [value] * (1 if count is None else count)
+    found = list(value)
+    if count is not None and len(found) != count:
+        raise RequestError(f"`{name}` has {len(found)} texts, expected {count}", name)
+    return found  # type: ignore[return-value]
+
+
+def images(name: str, value: Any, count: int) -> list[Any]:
+    """An image for each of `count` prompts; one image is for all."""
+    if value is None:
+        raise RequestError(f"`{name}` is not given, expected one image", name)
+    found = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(found) == 1:
+        return found * count
+    if len(found) != count:
+        raise RequestError(f"`{name}` has {len(found)} images, expected 1 or {count}, one for each prompt", name)
+    return found
+
+
+def numbers(name: str, value: Any, count: int, of: str) -> list[float]:
+    """A number for each of `count` networks; one number is for all."""
+    if isinstance(value, (int, float)):
+        return [float(value)] * count
+    if not isinstance(value, (list, tuple)) or len(value) != count or not all(isinstance(one, (int, float)) for one in value):
+        raise RequestError(f"`{name}` is {value!r}, expected a number, or a list of {count}, one for each {of}", name)
+    return [float(one) for one in value]
+
+
+def repository(name: Any) -> str:
+    """What `from_pretrained` names: a path that is there, or `hf:OWNER/NAME`."""
+    path = os.fspath(name)
+    return path if os.path.exists(path) or path.startswith("hf:") else f"hf:{path}"
+
+
+def request_scale(arguments: Mapping[str, Any] | None) -> float:
+    """The strength of LoRAs in `cross_attention_kwargs`."""
+    for name in arguments or {}:
+        if name != "scale":
+            raise RequestError(f"`cross_attention_kwargs` has {name!r}, expected scale alone", "cross_attention_kwargs")
+    return float((arguments or {}).get("scale", 1.0))
