@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop, unet_flop};
-use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, Unet, UnetConfig};
+use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, UnetConfig};
 
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
@@ -34,7 +34,7 @@ impl Meter<'_, '_> {
     /// that happens once a run.
     pub(super) fn control_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = Unet::new(model.unet.clone());
+        let unet = self.unet();
         let config = control_config(model);
         let depth = config.hint_depth();
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));

@@ -85,7 +85,7 @@ impl Meter<'_, '_> {
 
     fn step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = Unet::new(model.unet.clone());
+        let unet = self.unet();
         let (h, w) = model.latent_size();
         let rows = model.halves() * n;
         let flop = unet_flop(&unet, rows, (h, w), TOKENS)?;
@@ -108,7 +108,7 @@ impl Meter<'_, '_> {
         if let (Some(streamed), Some(before)) = (&streamed, before) {
             let runs = self.plan.warmup + self.plan.runs;
             let (counted, computed) = (streamed.report()?.since(&before), streamed.take_compute_seconds()?);
-            let resident = Unet::new(model.unet.clone());
+            let resident = self.unet();
             load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
             let mut alone = || -> Result<()> {
                 step.run(&resident, None, &latents, &[TIMESTEP], None)?;
@@ -126,6 +126,13 @@ impl Meter<'_, '_> {
             self.trace = Some(StepTrace::new(title, self.device, self.dtype, before, trace));
         }
         Ok(report)
+    }
+
+    /// The model's U-Net, with the layers in 8 bits that the setup asks for.
+    pub(super) fn unet(&self) -> Unet {
+        let unet = Unet::new(self.model.unet.clone());
+        unet.segments().set_int8(self.plan.setup.int8_layers().as_deref());
+        unet
     }
 
     /// Runs a step until it takes the time that it has for nearly all of a run.

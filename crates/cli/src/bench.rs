@@ -79,7 +79,8 @@ fn text(report: &BenchReport) -> String {
         text += &format!(", {}", machine.device);
     }
     let linear = report.weight_type.as_ref().map_or_else(String::new, |kept| format!(" with linear layers in {kept}"));
-    text += &format!("; {}{linear}; kiln {}", report.dtype, report.version);
+    let compute = report.compute.as_ref().map_or_else(String::new, |kind| format!(", computed in {kind}"));
+    text += &format!("; {}{linear}{compute}; kiln {}", report.dtype, report.version);
     text += &report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
     let head = ["model", "stage", "what", "median s", "min s", "max s", "s/image", "GFLOP", "GFLOP/s", "faults"];
     let mut rows = vec![head.map(String::from).to_vec()];

@@ -171,7 +171,8 @@ fn own_settings(own: &OwnSettings) -> String {
         }
     }
     let matrices = own.weight_type.as_ref().map(|kind| format!(", linear layers in {}", plain(kind)));
-    text + &format!("type: {}{}, on {}\n", plain(&own.dtype), matrices.unwrap_or_default(), plain(&own.device))
+    let compute = own.compute.as_ref().map(|kind| format!(", computed in {}", plain(kind))).unwrap_or_default();
+    text + &format!("type: {}{}{compute}, on {}\n", plain(&own.dtype), matrices.unwrap_or_default(), plain(&own.device))
 }
 
 /// A prompt, if it exists, with indented lines.

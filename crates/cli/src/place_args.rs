@@ -1,7 +1,7 @@
 //! The flags that say where a model runs, in which types and with how many threads: the same for every command.
 
 use clap::Args;
-use kiln_engine::{DTypeChoice, DeviceChoice, DeviceList, LinearWeightType, Result, Setup, start_threads};
+use kiln_engine::{ComputeType, DTypeChoice, DeviceChoice, DeviceList, LinearWeightType, Result, Setup, start_threads};
 
 use crate::values::parse_count;
 
@@ -19,6 +19,11 @@ pub struct PlaceArgs {
     /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     weight_type: LinearWeightType,
+    /// How the large layers of the denoiser are computed: auto (native, or as the settings of --like say), native (in --dtype),
+    /// int8 (in 8-bit integers: faster, and half the memory of bf16; images differ a little). int8 is for the CPU; fp8 is not
+    /// there yet.
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    compute: ComputeType,
     /// Number of CPU threads, at most four for each CPU. Default: one for each core that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
@@ -29,7 +34,7 @@ impl PlaceArgs {
     /// first that a command with one engine would take.
     pub fn setup(&self) -> Setup {
         let device = self.device.one().unwrap_or(DeviceChoice::Auto);
-        Setup { device, dtype: self.dtype, weight_type: self.weight_type, ..Setup::default() }
+        Setup { device, dtype: self.dtype, weight_type: self.weight_type, compute: self.compute, ..Setup::default() }
     }
 
     /// A setup with the number of threads that the user asked for, which several engines share.

@@ -15,10 +15,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let setup = args.setup();
     setup.check()?;
     let (name, planner) = match args.preset {
-        Some(preset) => (preset.id().into(), Planner::of_configurations(&Architecture::preset(preset)?)?),
+        Some(preset) => {
+            let planner = Planner::of_configurations(&Architecture::preset(preset)?)?;
+            (preset.id().into(), planner.with_int8(setup.int8_layers()))
+        }
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
-            let mut planner = Planner::new(&model, setup.taesd.as_deref())?;
+            let mut planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(setup.int8_layers());
             planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
             planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
             (model.name(), planner)

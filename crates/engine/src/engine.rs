@@ -158,7 +158,9 @@ impl Engine {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
-        let planner = Planner::new(&model, setup.taesd.as_deref())?.with_refiner(refiner.map(Refiner::model))?;
+        let int8 = setup.int8_layers();
+        let planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(int8.clone());
+        let planner = planner.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
@@ -173,6 +175,7 @@ impl Engine {
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
+        unet.segments().set_int8(int8.as_deref());
         let unet_component =
             LoadedComponent::shared(unet.segments(), model.files().unet()?, &placement, &options, "unet");
         unet_component.check()?;

@@ -24,6 +24,7 @@
 
 mod applied_loras;
 mod component;
+mod compute;
 mod cpu_set;
 mod device_list;
 mod devices;
@@ -55,6 +56,7 @@ mod topology;
 mod upscaling;
 mod words;
 
+pub use compute::ComputeType;
 pub use cpu_set::CpuSet;
 pub use device_list::DeviceList;
 pub use devices::{AutoChoice, CardInfo, Devices, devices};

@@ -13,6 +13,7 @@ use kiln_request::{
 };
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
+use crate::compute::ComputeType;
 use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
 use crate::linear_weights::LinearWeightType;
@@ -133,6 +134,10 @@ impl Like {
                 let matrices = own.weight_type.as_ref().and_then(|kind| kind.parse().ok());
                 if let (LinearWeightType::Auto, Some(kind)) = (setup.weight_type, matrices) {
                     setup.weight_type = kind;
+                }
+                let compute = own.compute.as_ref().and_then(|kind| kind.parse().ok());
+                if let (ComputeType::Auto, Some(kind)) = (setup.compute, compute) {
+                    setup.compute = kind;
                 }
                 options.prediction =
                     options.prediction.or(own.prediction.as_deref().and_then(|name| name.parse().ok()));
@@ -311,10 +316,12 @@ impl Like {
                 }
             }
             let matrices = |own: &OwnSettings| own.weight_type.clone().unwrap_or_else(|| own.dtype.clone());
+            let compute = |own: &OwnSettings| own.compute.clone().unwrap_or_else(|| "native".into());
             for (what, then, now) in [
                 ("device", own.device.clone(), now.device.clone()),
                 ("type", own.dtype.clone(), now.dtype.clone()),
                 ("linear layers' type", matrices(own), matrices(&now)),
+                ("denoiser's arithmetic", compute(own), compute(&now)),
             ] {
                 if then != now {
                     all.push(format!("its {what} was {then}, here it is {now}: pixels will differ"));

@@ -11,6 +11,7 @@ use kiln_request::limits::in_range;
 use kiln_weights::{MatrixType, SharedSlabs};
 use serde::{Deserialize, Serialize};
 
+use crate::compute::ComputeType;
 use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
@@ -90,6 +91,8 @@ pub struct Setup {
     pub dtype: DTypeChoice,
     /// The weight type of linear layers.
     pub weight_type: LinearWeightType,
+    /// How the large layers of the denoiser are computed.
+    pub compute: ComputeType,
     /// CPU threads of the engine's own pool, at most four for each CPU that the process may use. `None` means the threads of
     /// the process ([`crate::start_threads`]).
     pub threads: Option<usize>,
@@ -157,6 +160,7 @@ impl Setup {
     pub fn check(&self) -> Result<()> {
         threads::check(self.threads)?;
         in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
+        self.check_compute(matches!(self.device, DeviceChoice::Cuda(_)))?;
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
             (&self.embeddings_dir, "`embeddings_dir`, a folder with embeddings"),
@@ -199,6 +203,7 @@ impl Setup {
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
                 .map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?,
         };
+        self.check_compute(device.is_cuda())?;
         let dtype = self.dtype.resolve(device.is_cuda());
         let pool = match device.location() {
             DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())

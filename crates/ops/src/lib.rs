@@ -44,6 +44,7 @@ mod geglu;
 pub mod graph;
 mod group_norm;
 mod guidance;
+mod int8;
 mod layer_norm;
 pub mod layout;
 mod linear;
@@ -79,6 +80,7 @@ pub use group_norm::{
     GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,
 };
 pub use guidance::guidance;
+pub use int8::{Int8Input, Int8Matrix, int8_workspace};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};

@@ -1,10 +1,13 @@
 //! Memory layouts of weights.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
+use crate::int8::{Int8Input, Int8Matrix};
 use crate::matrix::{MatrixType, Rows};
 
 /// How a parameter is laid out for its operator. Weights are constant, so they are packed once, when they are copied
@@ -73,7 +76,7 @@ impl Packing {
     }
 
     /// `(n, taps, channels)` of a stored parameter as a matrix.
-    fn matrix(self, stored: &[usize]) -> Option<(usize, usize, usize)> {
+    pub(crate) fn matrix(self, stored: &[usize]) -> Option<(usize, usize, usize)> {
         match (self, stored) {
             (Self::Linear, &[n, k]) => Some((n, 1, k)),
             (Self::Conv2d, &[c_out, c_in, kh, kw]) => Some((c_out, kh * kw, c_in)),
@@ -82,8 +85,8 @@ impl Packing {
     }
 }
 
-/// The weight of a convolution or a linear layer, in one of the layouts, or the weight of a linear layer in a storage
-/// type of its own, row by row.
+/// The weight of a convolution or a linear layer, in one of the layouts or in 8 bits, or the weight of a linear layer in a
+/// storage type of its own, row by row.
 #[derive(Debug, Clone)]
 pub struct Weight {
     tensor: Tensor,
@@ -92,10 +95,18 @@ pub struct Weight {
     shape: [usize; 4],
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Form {
     Dense(WeightLayout),
     Rows(Rows),
+    Int8(Int8Weight),
+}
+
+/// A weight in 8 bits: the layout of its memory, and how its input becomes bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Int8Weight {
+    pub(crate) matrix: Int8Matrix,
+    pub(crate) input: Arc<Int8Input>,
 }
 
 impl Weight {
@@ -158,23 +169,58 @@ impl Weight {
         Ok(Self { tensor: memory.clone(), form, shape: [n, 1, 1, k] })
     }
 
+    /// The panels of [`Int8Matrix::panel`], one after another, for a parameter of the shape `stored`. `memory` is a flat tensor
+    /// of any type that holds their bytes and perhaps more. Products of such a weight are computed in 8 bits, on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for memory that is too small or not flat, or where the parameter is no matrix, [`Error::Config`]
+    /// for a balance of another number of channels.
+    pub fn int8(memory: &Tensor, packing: Packing, stored: &[usize], input: Arc<Int8Input>) -> Result<Self> {
+        let bytes = memory.elem_count() * memory.dtype().size_in_bytes();
+        let matrix = Int8Matrix::of(packing, stored).filter(|matrix| matrix.bytes() <= bytes);
+        let (Some(matrix), Some((n, taps, channels)), 1) = (matrix, packing.matrix(stored), memory.rank()) else {
+            let expected = format!("flat memory of {packing:?} of {stored:?} in 8 bits");
+            return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
+        };
+        if let Some(factors) = input.balance.as_ref().filter(|balance| balance.len() != channels) {
+            let message = format!("a balance of {} input channels, expected {channels}", factors.len());
+            return Err(Error::Config { op: "weight", message });
+        }
+        let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
+        let form = Form::Int8(Int8Weight { matrix, input });
+        Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels] })
+    }
+
     /// `(c_out, kh, kw, c_in)`; `(n, 1, 1, k)` for a linear layer.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// The layout of its elements. `None` where rows have a storage type of their own.
+    /// The layout of its elements. `None` where rows have a storage type of their own, and in 8 bits.
     pub fn layout(&self) -> Option<WeightLayout> {
         match self.form {
             Form::Dense(layout) => Some(layout),
-            Form::Rows(_) => None,
+            Form::Rows(_) | Form::Int8(_) => None,
+        }
+    }
+
+    /// Whether products are computed in 8 bits.
+    pub fn is_int8(&self) -> bool {
+        self.as_int8().is_some()
+    }
+
+    /// What products in 8 bits need, where it is such a weight.
+    pub(crate) fn as_int8(&self) -> Option<&Int8Weight> {
+        match &self.form {
+            Form::Int8(int8) => Some(int8),
+            Form::Dense(_) | Form::Rows(_) => None,
         }
     }
 
     /// The rows, where they have a storage type of their own.
     pub(crate) fn stored_rows(&self) -> Option<Rows> {
         match self.form {
-            Form::Dense(_) => None,
+            Form::Dense(_) | Form::Int8(_) => None,
             Form::Rows(rows) => Some(rows),
         }
     }

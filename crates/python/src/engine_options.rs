@@ -54,6 +54,9 @@ engine_options! {
     dtype: String, "str";
     /// Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others.
     weight_type: String, "str";
+    /// How the large layers of the denoiser are computed: auto (native), native (in `dtype`) or int8 (in 8-bit integers, on the
+    /// CPU).
+    compute: String, "str";
     /// Number of CPU threads of this engine. Default: one for each core that the process may use. Images do not depend on it.
     threads: usize, "int";
     /// For a model in one file: a folder with configurations and tokenizers.
@@ -170,6 +173,7 @@ impl EngineOptions {
             device: parsed("device", self.device.as_deref())?,
             dtype: parsed("dtype", self.dtype.as_deref())?,
             weight_type: parsed("weight_type", self.weight_type.as_deref())?,
+            compute: parsed("compute", self.compute.as_deref())?,
             threads: Some(self.threads.unwrap_or_else(kiln_engine::usual_threads)),
             taesd: self.taesd.clone(),
             memory,
@@ -235,7 +239,9 @@ mod tests {
             "{message}"
         );
         assert_eq!(options(json!({ "threads": "two" })).unwrap_err().0, "threads");
-        for (name, wrong) in [("device", "gpu"), ("dtype", "f64"), ("memory", "small"), ("vram_budget", "lots")] {
+        for (name, wrong) in
+            [("device", "gpu"), ("dtype", "f64"), ("memory", "small"), ("compute", "int4"), ("vram_budget", "lots")]
+        {
             let message = options(json!({ name: wrong })).unwrap().setup().unwrap_err().to_string();
             assert!(message.starts_with(&format!("`{name}` is \"{wrong}\", expected ")), "{message}");
         }

@@ -42,7 +42,8 @@ impl Transformer {
         let num_groups = builder.config.norm_num_groups;
         let norm = kiln_nn::ops::GroupNorm { num_groups, eps: GROUP_NORM_EPS, silu: false };
         // The projections are stored as 1x1 convolutions or as linear layers. For tokens these are the same.
-        let projection = |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which), channels, channels, true);
+        let projection =
+            |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which).allows_int8(), channels, channels, true);
         Self {
             place,
             entry: builder.segment(&format!("{name}.proj_in"), |p| Entry {

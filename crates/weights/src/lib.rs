@@ -28,6 +28,7 @@ mod error;
 mod folder;
 mod formats;
 mod header;
+mod int8;
 mod keys;
 pub mod ldm;
 mod limits;
@@ -52,9 +53,10 @@ pub use folder::{component_files, open_component};
 pub use formats::{
     Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
 };
+pub use int8::Int8Layers;
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
-pub use kiln_ops::{BlockType, MatrixType, Packing, Weight};
+pub use kiln_ops::{BlockType, Int8Input, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use low_rank::LowRank;

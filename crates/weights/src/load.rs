@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
+use crate::int8::Int8Param;
 use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
 use crate::segment::{Segment, Slab, Stack, View};
@@ -169,13 +170,13 @@ fn packed_as<T: Element>(
     let mut places = Vec::new();
     for ((segment, offsets), values) in segments.iter().zip(&offsets).zip(&mut slabs) {
         let mut rest = values.as_mut_slice();
-        for (param, ends) in segment.params().iter().zip(offsets.windows(2)) {
+        for (i, (param, ends)) in segment.params().iter().zip(offsets.windows(2)).enumerate() {
             let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
-            places.push((param, place));
+            places.push((param, segment.int8(i), place));
             rest = after;
         }
     }
-    places.into_par_iter().try_for_each(|(param, place)| fill(param, source, slab, layout, place))?;
+    places.into_par_iter().try_for_each(|(param, int8, place)| fill(param, int8, source, slab, layout, place))?;
     let tensor = |values: Vec<T>| {
         let length = values.len();
         Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
@@ -189,6 +190,10 @@ impl Slab {
         let offsets = segment.offsets(types);
         let view = |(i, param): (usize, &ParamSpec)| -> Result<View> {
             let offset = &offsets[i];
+            if let Some(Int8Param { input, .. }) = segment.int8(i) {
+                let memory = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
+                return Ok(View::Weight(Weight::int8(&memory, param.packing, &param.shape, input)?));
+            }
             if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
                 let rows = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
                 return Ok(View::Weight(Weight::rows(&rows, kind, [n, k], 1)?));
@@ -200,15 +205,19 @@ impl Slab {
             })
         };
         let views = segment.params().iter().enumerate().map(view).collect::<Result<_>>()?;
-        let stack = |stack: &Stack| -> Result<Weight> {
+        let stack = |stack: &Stack| -> Result<Option<Weight>> {
+            if (stack.first..stack.first + stack.count).any(|i| segment.int8(i).is_some()) {
+                return Ok(None);
+            }
             let param = &segment.params()[stack.first];
             if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
                 let (start, end) = (offsets[stack.first], offsets[stack.first + stack.count]);
                 let rows = slab.narrow(0, start, end - start)?;
-                return Ok(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?);
+                return Ok(Some(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?));
             }
             let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
-            Ok(Weight::packed(&packed, param.packing, layout, &[stack.count * param.shape[0], param.shape[1]])?)
+            let stacked = [stack.count * param.shape[0], param.shape[1]];
+            Ok(Some(Weight::packed(&packed, param.packing, layout, &stacked)?))
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
         Ok(Self { views, stacks, held: None })
@@ -217,6 +226,7 @@ impl Slab {
 
 fn fill<T: Element>(
     param: &ParamSpec,
+    int8: Option<Int8Param>,
     source: &dyn ParamSource,
     slab: SlabType,
     layout: WeightLayout,
@@ -233,6 +243,13 @@ fn fill<T: Element>(
         found: format!("{:?}", data.info.dtype),
     })?;
     match param.rows(slab) {
+        _ if let Some(Int8Param { matrix, input }) = int8 => {
+            let places = place.par_chunks_exact_mut(matrix.panel_bytes() / size_of::<T>());
+            places.take(matrix.panels()).enumerate().for_each(|(panel, place)| {
+                let bytes = matrix.panel(panel, input.balance.as_deref(), |start, out| stored.read(start, out));
+                T::copy(&bytes, place);
+            });
+        }
         Some(rows) => rows::store(rows, data.info.dtype, &data.bytes, &stored, place)?,
         None => {
             let place = &mut place[..param.packed_elements()];

@@ -43,6 +43,8 @@ pub struct ParamSpec {
     pub shape: Vec<usize>,
     /// The layout in the slab.
     pub packing: Packing,
+    /// Whether it is the weight of a layer that may be computed in 8 bits.
+    pub allows_int8: bool,
 }
 
 impl ParamSpec {

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_ops::{Packing, Weight};
+use kiln_ops::{Int8Input, Packing, Weight};
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
@@ -17,8 +17,8 @@ use crate::param_spec::{ALIGNMENT, ParamSpec, SlabType};
 pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
     pub(crate) views: Vec<View>,
-    /// One for each [`Stack`].
-    pub(crate) stacks: Vec<Weight>,
+    /// One for each [`Stack`]; `None` for matrices in 8 bits, which are read one by one.
+    pub(crate) stacks: Vec<Option<Weight>>,
     /// Keeps a slab on the CPU known to those that share it.
     #[expect(dead_code, reason = "held, not read")]
     pub(crate) held: Option<Arc<Tensor>>,
@@ -65,6 +65,8 @@ struct Cell {
     /// Biases of linear layers that have none of their own, by the index of the layer's matrix. They are not part of
     /// the slab, and persist when it is replaced: a few thousand numbers of a LoRA.
     added_biases: RwLock<HashMap<usize, Tensor>>,
+    /// How the inputs of layers that are computed in 8 bits become bytes, by the index of the layer's weight.
+    int8: RwLock<HashMap<usize, Arc<Int8Input>>>,
 }
 
 /// A part of a network whose parameters are in one contiguous slab: a residual block, a transformer layer, ...
@@ -106,10 +108,21 @@ impl Segment {
     pub(crate) fn offsets(&self, slab: SlabType) -> Vec<usize> {
         let mut offsets = vec![0];
         for (i, param) in self.params.iter().enumerate() {
-            offsets.push((offsets[i] + param.bytes(slab)).next_multiple_of(ALIGNMENT));
+            let bytes = self.int8(i).map_or_else(|| param.bytes(slab), |int8| int8.matrix.bytes());
+            offsets.push((offsets[i] + bytes).next_multiple_of(ALIGNMENT));
         }
         offsets.iter_mut().for_each(|offset| *offset /= slab.dtype.size_in_bytes());
         offsets
+    }
+
+    /// Sets which parameters are in 8 bits in slabs that are made from now on.
+    pub(crate) fn set_int8(&self, inputs: HashMap<usize, Arc<Int8Input>>) {
+        *self.cell.int8.write() = inputs;
+    }
+
+    /// How the input of a parameter's layer becomes bytes, where the parameter is in 8 bits.
+    pub(crate) fn int8_input(&self, index: usize) -> Option<Arc<Int8Input>> {
+        self.cell.int8.read().get(&index).cloned()
     }
 
     /// Sets or removes the segment's slab, and returns the previous one.
@@ -202,6 +215,11 @@ impl Param {
         })
     }
 
+    /// Whether its layer is computed in 8 bits.
+    pub fn is_int8(&self) -> bool {
+        self.cell.int8.read().contains_key(&self.index)
+    }
+
     /// The added bias of the linear layer with this matrix, which has no bias of its own.
     pub fn added_bias(&self) -> Option<Tensor> {
         self.cell.added_biases.read().get(&self.index).cloned()
@@ -236,7 +254,7 @@ impl StackedParam {
     /// # Errors
     /// [`Error::NotLoaded`] if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
-        self.cell.with(|slab| slab.stacks.get(self.index).cloned())
+        self.cell.with(|slab| slab.stacks.get(self.index).cloned().flatten())
     }
 }
 
@@ -254,18 +272,25 @@ pub struct ParamBuilder<'a> {
     params: &'a RefCell<Vec<ParamSpec>>,
     stacks: &'a RefCell<Vec<Stack>>,
     prefix: String,
+    allows_int8: bool,
 }
 
 impl ParamBuilder<'_> {
     /// The builder for the part `name` inside this one.
     pub fn pp(&self, name: impl std::fmt::Display) -> Self {
-        Self { cell: self.cell, params: self.params, stacks: self.stacks, prefix: self.key(name) }
+        Self { prefix: self.key(name), ..*self }
+    }
+
+    /// The same builder for layers that may be computed in 8 bits ([`crate::Int8Layers`]).
+    pub fn allows_int8(&self) -> Self {
+        Self { prefix: self.prefix.clone(), allows_int8: true, ..*self }
     }
 
     /// Declares the parameter `name` with this stored shape.
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
-        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing });
+        let allows_int8 = self.allows_int8 && packing != Packing::AsStored;
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, allows_int8 });
         Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
@@ -324,9 +349,11 @@ impl Segments {
             slab: RwLock::default(),
             streamed: RwLock::default(),
             added_biases: RwLock::default(),
+            int8: RwLock::default(),
         });
         let (params, stacks) = (RefCell::default(), RefCell::default());
-        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix: String::new() });
+        let (prefix, allows_int8) = (String::new(), false);
+        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, allows_int8 });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
         let segment = Segment { cell, params, stacks, on_host };
         self.0.push(segment.clone());

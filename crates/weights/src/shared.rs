@@ -76,8 +76,10 @@ pub(crate) fn place<'a>(
         return None;
     }
     let mut name = format!("{label} {} {types} {layout:?}", segment.name());
-    for param in segment.params() {
+    for (i, param) in segment.params().iter().enumerate() {
         name += &format!(" {}:{}:{:?}:{:?}", source.origin(&param.key), param.key, param.shape, param.packing);
+        // The range of the input is no part of the slab.
+        name += &segment.int8(i).map_or_else(String::new, |int8| format!(":int8:{:?}", int8.input.balance));
     }
     Some((shared, name))
 }

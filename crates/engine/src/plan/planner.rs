@@ -1,6 +1,7 @@
 //! The networks of a model without weights, and their memory.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
@@ -8,7 +9,7 @@ use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler};
 use kiln_unet::{ControlModel, ControlModelConfig, Unet};
 use kiln_upscale::Upscaler;
-use kiln_weights::{Estimate, SlabType};
+use kiln_weights::{Estimate, Int8Layers, SlabType};
 
 use super::dry_run::{DryRun, Networks, PassFlop, TOKENS};
 use super::flop::control_flop;
@@ -41,6 +42,8 @@ pub struct Planner {
     decoder: Network,
     encoder: image_encoder::Network,
     refiner: Option<RefinerPlan>,
+    /// The U-Net's layers that are computed in 8 bits.
+    int8: Option<Arc<Int8Layers>>,
 }
 
 /// The networks of a refiner that a run uses.
@@ -79,6 +82,7 @@ impl Planner {
             decoder,
             model: model.clone(),
             refiner: None,
+            int8: None,
         })
     }
 
@@ -92,6 +96,16 @@ impl Planner {
     pub fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
         let unet = self.unet.config();
         self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet)).collect();
+    }
+
+    /// The same with these layers of the U-Net in 8 bits, and with all of a refiner's that allow it.
+    pub fn with_int8(mut self, layers: Option<Arc<Int8Layers>>) -> Self {
+        self.unet.segments().set_int8(layers.as_deref());
+        if let Some(refiner) = &self.refiner {
+            refiner.unet.segments().set_int8(layers.as_ref().map(|_| Int8Layers::default()).as_ref());
+        }
+        self.int8 = layers;
+        self
     }
 
     /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
@@ -108,7 +122,9 @@ impl Planner {
         let networks = |model: &ModelFolder| -> Result<RefinerPlan> {
             let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
             let text = text.collect::<kiln_clip::Result<_>>()?;
-            Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet: Unet::new(model.unet_config().clone()) })
+            let unet = Unet::new(model.unet_config().clone());
+            unet.segments().set_int8(self.int8.as_ref().map(|_| Int8Layers::default()).as_ref());
+            Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet })
         };
         self.refiner = refiner.map(networks).transpose()?;
         Ok(())

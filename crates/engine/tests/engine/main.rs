@@ -6,6 +6,7 @@ mod half;
 mod hires;
 mod image_to_image;
 mod inpaint;
+mod int8;
 mod lengths;
 mod lora;
 mod modes;

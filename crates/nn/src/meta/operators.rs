@@ -4,7 +4,8 @@
 use candle_core::{DType, Tensor};
 use kiln_ops::{
     Activation, Attention, Conv2d, FusedConv2d, GroupNorm, Slope, Strip, Target, TimestepEmbedding, attention_flop,
-    attention_workspace, conv2d_flop, conv2d_workspace, fused_conv2d_workspace, linear_flop, linear_workspace,
+    attention_workspace, conv2d_flop, conv2d_workspace, fused_conv2d_workspace, int8_workspace, linear_flop,
+    linear_workspace,
 };
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
@@ -13,9 +14,10 @@ use super::{MetaDevice, MetaTensor};
 use crate::error::{At, Result};
 use crate::tensor::{Reduction, TensorLike};
 
-/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer.
+/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer; and whether it is in
+/// 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetaWeight([usize; 4]);
+pub struct MetaWeight([usize; 4], bool);
 
 impl TensorLike for MetaTensor {
     type Device = MetaDevice;
@@ -35,8 +37,8 @@ impl TensorLike for MetaTensor {
     fn weight(&self, param: &Param) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         match *param.shape() {
-            [n, k] => Ok(MetaWeight([n, 1, 1, k])),
-            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in])),
+            [n, k] => Ok(MetaWeight([n, 1, 1, k], param.is_int8())),
+            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in], param.is_int8())),
             _ => Err(refused("weight", "param", "(n, k) or (c_out, c_in, kh, kw)", param.shape())),
         }
     }
@@ -44,7 +46,7 @@ impl TensorLike for MetaTensor {
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         let [n, k] = param.shape();
-        Ok(MetaWeight([n, 1, 1, k]))
+        Ok(MetaWeight([n, 1, 1, k], false))
     }
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {
@@ -260,7 +262,7 @@ impl TensorLike for MetaTensor {
 
     fn conv2d(
         &self,
-        &MetaWeight(weight): &MetaWeight,
+        &MetaWeight(weight, is_int8): &MetaWeight,
         bias: Option<&Self>,
         image_bias: Option<&Self>,
         residual: Option<&Self>,
@@ -278,14 +280,17 @@ impl TensorLike for MetaTensor {
         expect("conv2d", "residual", residual, &shape)?;
         let y = self.another(&shape);
         let (target, image_bias) = (self.device.target(), image_bias.is_some());
-        self.device.takes(conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias));
+        self.device.takes(match is_int8 {
+            true => int8_workspace(b * h * w, x[3], (kh, kw) == (1, 1) && config == Conv2d::same(1)),
+            false => conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias),
+        });
         self.device.computes(conv2d_flop(x, weight, config, None));
         Ok(y)
     }
 
     fn conv2d_strip(
         &self,
-        &MetaWeight(weight): &MetaWeight,
+        &MetaWeight(weight, _): &MetaWeight,
         bias: Option<&Self>,
         residual: Option<&Self>,
         (config, strip): (Conv2d, &Strip),
@@ -309,7 +314,7 @@ impl TensorLike for MetaTensor {
     }
 
     fn fused_conv2d(
-        FusedConv2d { parts, weight: &MetaWeight(weight), bias, epilogue }: FusedConv2d<'_, Self, MetaWeight>,
+        FusedConv2d { parts, weight: &MetaWeight(weight, _), bias, epilogue }: FusedConv2d<'_, Self, MetaWeight>,
         config: Conv2d,
         strip: Option<&Strip>,
         out: Option<&Self>,
@@ -410,7 +415,12 @@ impl TensorLike for MetaTensor {
         self.copy()
     }
 
-    fn linear(&self, &MetaWeight(weight): &MetaWeight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
+    fn linear(
+        &self,
+        &MetaWeight(weight, is_int8): &MetaWeight,
+        bias: Option<&Self>,
+        residual: Option<&Self>,
+    ) -> Result<Self> {
         let [n, _, _, k] = weight;
         if self.shape.last() != Some(&k) {
             return Err(refused("linear", "x", &format!("(.., {k})"), &self.shape));
@@ -419,8 +429,12 @@ impl TensorLike for MetaTensor {
         let y = self.with_channels(n);
         expect("linear", "residual", residual, &y.shape)?;
         let (target, matrices) = (self.device.target(), self.device.matrices());
-        self.device.takes(linear_workspace(target, self.dtype, matrices, [n, k]));
-        self.device.computes(linear_flop(self.elem_count() / k.max(1), [n, k]));
+        let rows = self.elem_count() / k.max(1);
+        self.device.takes(match is_int8 {
+            true => int8_workspace(rows, k, true),
+            false => linear_workspace(target, self.dtype, matrices, [n, k]),
+        });
+        self.device.computes(linear_flop(rows, [n, k]));
         Ok(y)
     }
 

@@ -54,7 +54,7 @@ impl Drop for Scratch {
 /// Words as values of a plain type, as many as they hold.
 pub(crate) fn elements<T: Plain>(words: &mut [u32]) -> &mut [T] {
     let len = size_of_val(words) / size_of::<T>();
-    // SAFETY: any bits are a valid value of a plain type, which has 2 or 4 bytes, so that the alignment of a word is
+    // SAFETY: any bits are a valid value of a plain type, which has at most 4 bytes, so that the alignment of a word is
     // enough; the words hold `len` of them.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
 }
@@ -68,11 +68,13 @@ pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
 /// Types for which every bit pattern is a valid value.
 ///
 /// # Safety
-/// Every bit pattern is valid, and the type has 2 or 4 bytes, no padding, and an alignment of at most 4.
+/// Every bit pattern is valid, and the type has 1, 2 or 4 bytes, no padding, and an alignment of at most 4.
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: 4 bytes without padding, and every bit pattern is an f32.
 unsafe impl Plain for u32 {}
+// SAFETY: 1 byte, and every bit pattern is a u8.
+unsafe impl Plain for u8 {}
 // SAFETY: 4 bytes without padding, and every bit pattern is a u32.
 unsafe impl Plain for f32 {}
 // SAFETY: 2 bytes without padding, and every bit pattern is an f16.

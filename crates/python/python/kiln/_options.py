@@ -24,8 +24,11 @@ class EngineOptions(TypedDict, total=False):
     weight_type: str | None
     """Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others."""
 
+    compute: str | None
+    """How the large layers of the denoiser are computed: auto (native), native (in `dtype`) or int8 (in 8-bit integers, on the CPU)."""
+
     threads: int | None
-    """Number of CPU threads of this engine. Default: one for each CPU that the process may use. Images do not depend on it."""
+    """Number of CPU threads of this engine. Default: one for each core that the process may use. Images do not depend on it."""
 
     config: StrPath | None
     """For a model in one file: a folder with configurations and tokenizers."""

@@ -50,6 +50,9 @@ pub struct OwnSettings {
     pub dtype: String,
     /// The type of linear layers' matrices, where it was another one.
     pub weight_type: Option<String>,
+    /// How the denoiser's large layers were computed, where it was not in that type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
     /// `cpu` or `cuda`.
     pub device: String,
 }

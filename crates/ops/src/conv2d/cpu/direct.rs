@@ -16,7 +16,7 @@ pub(super) fn run<T: Element>(
     epilogue: &Epilogue<'_, T>,
 ) {
     Product { m: shapes.b * shapes.h_out * shapes.w_out, b: weight }.run(
-        |pixel, start, patch| gather(x, config, shapes, pixel, start, patch),
+        |pixel, start, patch| gather(x, config, shapes, pixel, start, patch, || T::ZERO),
         |tile| {
             for pixel in tile.rows.clone() {
                 epilogue.finish(pixel, first + tile.columns.start..first + tile.columns.end, tile.row(pixel));
@@ -25,14 +25,15 @@ pub(super) fn run<T: Element>(
     );
 }
 
-/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, with zeros outside of the image.
-fn gather<T: Element>(
+/// Copies elements `start..` of the window of output pixel `pixel`, `(kh, kw, c_in)`, with `zero` outside of the image.
+pub(super) fn gather<T: Copy>(
     parts: &[Part<'_, T>],
     config: Conv2d,
     shapes: Shapes,
     pixel: usize,
     start: usize,
     patch: &mut [T],
+    zero: impl Fn() -> T,
 ) {
     let Shapes { h, w, c_in, kw, h_out, w_out, pad_top, .. } = shapes;
     let (image, i, j) = (pixel / (h_out * w_out), pixel / w_out % h_out, pixel % w_out);
@@ -48,7 +49,7 @@ fn gather<T: Element>(
             let from = ((image * h + row) * w + column) * part.channels + from;
             run.copy_from_slice(&part.values[from..from + count]);
         } else {
-            run.fill(T::ZERO);
+            run.fill(zero());
         }
         channel += count;
         if channel == c_in {

@@ -3,12 +3,13 @@
 //! There are two algorithms: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for
 //! 3x3 kernels at stride 1 ([`winograd`]). The choice depends on the type and on the shapes of one image alone, so that
 //! the result does not depend on the batch size. A linear layer whose matrix has a storage type of its own uses the
-//! first, band by band ([`banded`]). The channels of the input may lie in several maps ([`Part`]), which both read where
+//! first, band by band ([`banded`]), and one whose weight is stored in 8 bits a product of bytes ([`int8`]). The channels of the input may lie in several maps ([`Part`]), which both read where
 //! they are.
 
 mod banded;
 mod direct;
 mod epilogue;
+mod int8;
 mod transform;
 mod winograd;
 
@@ -19,8 +20,9 @@ use super::fused::FusedCall;
 use super::{Call, Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, OP, Shapes, Slope};
 use crate::backend::{Cpu, Kernel, Operator};
 use crate::cpu::product::{Panels, pack, packed_len};
-use crate::cpu::{Element, Operand, Scratch, Shared, View};
+use crate::cpu::{Bytes, Element, Operand, Scratch, Shared, View};
 use crate::error::Result;
+use crate::int8::Int8Matrix;
 use crate::matrix::StoredMatrix;
 use crate::output::write;
 use crate::packing::{Weight, WeightLayout};
@@ -99,7 +101,12 @@ fn typed<T: Element, W: Operand<T>>(
     let by_winograd = winograd::suits(T::DTYPE, config, shapes) && are_aligned(x.iter().map(|part| part.channels));
     let matrix = StoredMatrix::of(inputs.weight)?;
     let (stored, mut panels, mut kept);
+    let bytes = inputs.weight.as_int8().map(|int8| Ok::<_, crate::Error>((int8, Bytes::new(inputs.weight.tensor())?)));
+    let bytes = bytes.transpose()?;
     let right = match (&matrix, inputs.weight.layout()) {
+        _ if let Some((int8, memory)) = &bytes => {
+            Right::Bytes(int8::Input::new(x, config, shapes, &int8.input)?, int8.matrix, memory)
+        }
         (Some(matrix), _) => {
             kept = Scratch::default(); // local: a thread has one large buffer, and Winograd's algorithm uses it
             Right::Rows(matrix, kept.try_get(banded::numbers(c_out, k))?)
@@ -146,6 +153,7 @@ fn typed<T: Element, W: Operand<T>>(
         };
         match right {
             Right::Rows(matrix, band) => banded::run(x, matrix, band, config, shapes, &epilogue),
+            Right::Bytes(input, matrix, memory) => int8::run(&input, matrix, memory, config, shapes, &epilogue),
             Right::Panels(weight) if by_winograd => {
                 winograd::run::<T, W>(x, weight, config, shapes, &epilogue);
             }
@@ -159,4 +167,6 @@ enum Right<'a, T> {
     Panels(Panels<'a, T>),
     /// Rows in a storage type of their own, and a buffer for the elements of a band.
     Rows(&'a StoredMatrix<'a>, &'a mut [T]),
+    /// Panels of bytes, and the quantized input.
+    Bytes(int8::Input, Int8Matrix, &'a [u8]),
 }

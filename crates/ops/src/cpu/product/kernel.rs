@@ -62,6 +62,8 @@ macro_rules! table {
     };
 }
 
+pub(crate) mod bytes;
+
 /// The part of the result that a kernel adds to.
 pub(crate) struct Out<'a> {
     /// The tile from its first element on.

@@ -9,6 +9,7 @@
 //! order, and in a block the products in order, or step by step ([`kernel`]). So neither the number of threads nor the
 //! other rows of a product change a bit.
 
+pub(crate) mod bytes;
 mod kernel;
 pub(crate) mod panels;
 pub(crate) mod peak;
@@ -72,7 +73,8 @@ impl<T: Element> Product<'_, T> {
         finish: impl Fn(Tile<'_>) + Sync,
     ) {
         let (m, n) = (self.m, self.b.n());
-        let (m_block, n_block) = blocks(m, n, &kernel(), rayon::current_num_threads());
+        let sizes = kernel();
+        let (m_block, n_block) = blocks(m, n, sizes.rows(), sizes.task(), rayon::current_num_threads());
         let (rows, columns) = (m.div_ceil(m_block), n.div_ceil(n_block));
         let multiplier = || Multiplier::new(kernel());
         (0..rows * columns).into_par_iter().for_each_init(multiplier, |multiplier, task| {
@@ -135,10 +137,10 @@ impl<T: Element> Multiplier<T> {
     }
 }
 
-/// Rows and columns of a task: whole calls of the kernel and whole panels, small enough that every thread gets several.
-fn blocks(m: usize, n: usize, kernel: &Kernel, threads: usize) -> (usize, usize) {
-    let call = kernel.rows();
-    let (mut rows, mut columns) = kernel.task();
+/// Rows and columns of a task: whole calls of `call` rows and whole panels, small enough that every thread gets several. The
+/// kernel's own task is the largest.
+fn blocks(m: usize, n: usize, call: usize, task: (usize, usize), threads: usize) -> (usize, usize) {
+    let (mut rows, mut columns) = task;
     let enough = if threads == 1 { 1 } else { 4 * threads };
     while m.div_ceil(rows) * n.div_ceil(columns) < enough && (rows > call || columns > PANEL) {
         // Narrower tiles gather the same rows more often, lower ones read the same weights more often: keep both even.

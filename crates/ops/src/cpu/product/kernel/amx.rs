@@ -1,11 +1,11 @@
-//! The kernel for AMX: products of tiles of bf16 pairs, `tdpbf16ps` (Intel's Architectures Software Developer's Manual,
-//! volume 2).
+//! The kernels for AMX: products of tiles of bf16 pairs, `tdpbf16ps`, and of bytes, `tdpbusd` (Intel's Architectures
+//! Software Developer's Manual, volume 2).
 //!
 //! A panel's rows of pairs are rows of two tiles as they are: 16 columns each. A call multiplies up to two tiles of rows
 //! with them, so that four tiles of the result stay in registers, and every loaded tile is used twice. The inner
 //! dimension is cut into steps of up to 16 words, with one more, shorter step where no even cut exists
 //! ([`step_words`]). An instruction sums even and odd elements of a step apart, in f32, then their sum is added to the
-//! result: the order depends on the inner dimension alone.
+//! result: the order depends on the inner dimension alone. Sums of bytes are exact in any order.
 
 use super::{PANEL, STRIDE};
 
@@ -121,10 +121,21 @@ impl Tiles {
         Self { multiply: registers::multiply, release: registers::release }
     }
 
-    /// The same with an array for each register.
+    /// The same for unsigned bytes times signed bytes, summed in 32 bits.
+    pub(super) fn bytes_of_the_cpu() -> Self {
+        Self { multiply: registers::multiply_bytes, release: registers::release }
+    }
+
+    /// The kernel with an array for each register.
     #[cfg(test)]
     pub(super) fn emulated() -> Self {
         Self { multiply: emulation::multiply, release: || () }
+    }
+
+    /// The same for bytes.
+    #[cfg(test)]
+    pub(super) fn emulated_bytes() -> Self {
+        Self { multiply: emulation::multiply_bytes, release: || () }
     }
 
     /// See [`super::Run`], for up to [`ROWS`] rows.

@@ -64,11 +64,49 @@ fn multiply_tiles(config: &Config, [c, a, b]: [usize; 3], sums: &mut Tile, left:
     }
 }
 
+/// `tdpbusd`: unsigned bytes times signed bytes, summed modulo 2^32.
+fn multiply_bytes_of_tiles(config: &Config, [c, a, b]: [usize; 3], sums: &mut Tile, left: &Tile, right: &Tile) {
+    let [(rows, columns), (a_rows, words), (b_rows, b_columns)] = [c, a, b].map(|register| size(config, register));
+    assert!(a_rows == rows && b_rows == words && b_columns == columns, "sizes do not fit together");
+    for i in 0..rows {
+        for j in 0..columns {
+            for p in 0..words {
+                for (a, b) in left[i][p].to_le_bytes().into_iter().zip(right[p][j].to_le_bytes()) {
+                    let product = i32::from(a) * i32::from(b.cast_signed());
+                    sums[i][j] = sums[i][j].wrapping_add(product.cast_unsigned());
+                }
+            }
+        }
+    }
+}
+
 /// See [`super::Multiply`].
 ///
 /// # Safety
 /// As there.
 pub(super) unsafe fn multiply(shape: Shape, steps: &Steps) {
+    // SAFETY: the same contract.
+    unsafe { multiply_by(multiply_tiles, shape, steps) }
+}
+
+/// The same for bytes.
+///
+/// # Safety
+/// As [`super::Multiply`] says.
+pub(super) unsafe fn multiply_bytes(shape: Shape, steps: &Steps) {
+    // SAFETY: the same contract.
+    unsafe { multiply_by(multiply_bytes_of_tiles, shape, steps) }
+}
+
+/// Computes some steps with an instruction.
+///
+/// # Safety
+/// As [`super::Multiply`] says.
+unsafe fn multiply_by(
+    multiply_tiles: impl Fn(&Config, [usize; 3], &mut Tile, &Tile, &Tile),
+    shape: Shape,
+    steps: &Steps,
+) {
     let config = Config::new(shape);
     let lower_rows = if shape.rows > TILE { 2 } else { 1 };
     let halves = if steps.whole { 2 } else { 1 };

@@ -32,7 +32,7 @@ pub(super) fn release() {
 
 /// The loop over steps, for one or two rows and columns of tiles. Labels 2 to 4 are local to the block.
 macro_rules! steps {
-    ($steps:ident, $shape:ident, zero [$($zero:literal)*], load [$($load:literal)*], multiply [$($multiply:literal)*],
+    ($steps:ident, $shape:ident, zero [$($zero:literal)*], load [$($load:literal)*], multiply [$($multiply:expr),*],
      store [$($store:literal)*] $(, $lower:ident)?) => {{
         asm!(
             "test {first}, {first}",
@@ -69,95 +69,113 @@ macro_rules! steps {
     }};
 }
 
-/// See [`super::Multiply`].
-///
-/// # Safety
-/// As there.
-pub(super) unsafe fn multiply(shape: Shape, steps: &Steps) {
-    configure(shape);
-    // SAFETY: the shape's rows and words are what the registers are configured for, so a tile of `a` or of the result is
-    // loaded and stored with those rows and bytes: by the contract they are valid, and so are the rows of the panel, one
-    // step after another. The addresses of lower rows are used only where there are any. `count` is not 0: the loop ends
-    // after that many steps. Only registers that are named are written, and memory at `out`.
-    unsafe {
-        match (shape.rows > TILE, steps.whole) {
-            (true, true) => steps!(
-                steps, shape,
-                zero ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-                load [
-                    "tileloadd tmm0, [{out} + {out_stride}*1]"
-                    "tileloadd tmm1, [{out} + {out_stride}*1 + 64]"
-                    "tileloadd tmm2, [{out_lower} + {out_stride}*1]"
-                    "tileloadd tmm3, [{out_lower} + {out_stride}*1 + 64]"
-                ],
-                multiply [
-                    "tileloadd tmm6, [{b} + {b_stride}*1]"
-                    "tileloadd tmm4, [{a} + {a_stride}*1]"
-                    "tdpbf16ps tmm0, tmm4, tmm6"
-                    "tileloadd tmm7, [{b} + {b_stride}*1 + 64]"
-                    "tdpbf16ps tmm1, tmm4, tmm7"
-                    "tileloadd tmm5, [{a_lower} + {a_stride}*1]"
-                    "tdpbf16ps tmm2, tmm5, tmm6"
-                    "tdpbf16ps tmm3, tmm5, tmm7"
-                ],
-                store [
-                    "tilestored [{out} + {out_stride}*1], tmm0"
-                    "tilestored [{out} + {out_stride}*1 + 64], tmm1"
-                    "tilestored [{out_lower} + {out_stride}*1], tmm2"
-                    "tilestored [{out_lower} + {out_stride}*1 + 64], tmm3"
-                ],
-                out_lower
-            ),
-            (true, false) => steps!(
-                steps, shape,
-                zero ["tilezero tmm0" "tilezero tmm2"],
-                load [
-                    "tileloadd tmm0, [{out} + {out_stride}*1]"
-                    "tileloadd tmm2, [{out_lower} + {out_stride}*1]"
-                ],
-                multiply [
-                    "tileloadd tmm6, [{b} + {b_stride}*1]"
-                    "tileloadd tmm4, [{a} + {a_stride}*1]"
-                    "tdpbf16ps tmm0, tmm4, tmm6"
-                    "tileloadd tmm5, [{a_lower} + {a_stride}*1]"
-                    "tdpbf16ps tmm2, tmm5, tmm6"
-                ],
-                store [
-                    "tilestored [{out} + {out_stride}*1], tmm0"
-                    "tilestored [{out_lower} + {out_stride}*1], tmm2"
-                ],
-                out_lower
-            ),
-            (false, true) => steps!(
-                steps, shape,
-                zero ["tilezero tmm0" "tilezero tmm1"],
-                load [
-                    "tileloadd tmm0, [{out} + {out_stride}*1]"
-                    "tileloadd tmm1, [{out} + {out_stride}*1 + 64]"
-                ],
-                multiply [
-                    "tileloadd tmm6, [{b} + {b_stride}*1]"
-                    "tileloadd tmm4, [{a} + {a_stride}*1]"
-                    "tdpbf16ps tmm0, tmm4, tmm6"
-                    "tileloadd tmm7, [{b} + {b_stride}*1 + 64]"
-                    "tdpbf16ps tmm1, tmm4, tmm7"
-                ],
-                store [
-                    "tilestored [{out} + {out_stride}*1], tmm0"
-                    "tilestored [{out} + {out_stride}*1 + 64], tmm1"
-                ]
-            ),
-            (false, false) => steps!(
-                steps, shape,
-                zero ["tilezero tmm0"],
-                load ["tileloadd tmm0, [{out} + {out_stride}*1]"],
-                multiply [
-                    "tileloadd tmm6, [{b} + {b_stride}*1]"
-                    "tileloadd tmm4, [{a} + {a_stride}*1]"
-                    "tdpbf16ps tmm0, tmm4, tmm6"
-                ],
-                store ["tilestored [{out} + {out_stride}*1], tmm0"]
-            ),
+/// Defines [`super::Multiply`] by an instruction that multiplies tiles.
+macro_rules! multiply {
+    ($(#[$doc:meta])* $visibility:vis $name:ident, $product:literal) => {
+        $(#[$doc])*
+        $visibility unsafe fn $name(shape: Shape, steps: &Steps) {
+            configure(shape);
+            // SAFETY: the shape's rows and words are what the registers are configured for, so a tile of `a` or of the result is
+            // loaded and stored with those rows and bytes: by the contract they are valid, and so are the rows of the panel, one
+            // step after another. The addresses of lower rows are used only where there are any. `count` is not 0: the loop ends
+            // after that many steps. Only registers that are named are written, and memory at `out`.
+            unsafe {
+                match (shape.rows > TILE, steps.whole) {
+                    (true, true) => steps!(
+                        steps, shape,
+                        zero ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
+                        load [
+                            "tileloadd tmm0, [{out} + {out_stride}*1]"
+                            "tileloadd tmm1, [{out} + {out_stride}*1 + 64]"
+                            "tileloadd tmm2, [{out_lower} + {out_stride}*1]"
+                            "tileloadd tmm3, [{out_lower} + {out_stride}*1 + 64]"
+                        ],
+                        multiply [
+                            "tileloadd tmm6, [{b} + {b_stride}*1]",
+                            "tileloadd tmm4, [{a} + {a_stride}*1]",
+                            concat!($product, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{b} + {b_stride}*1 + 64]",
+                            concat!($product, " tmm1, tmm4, tmm7"),
+                            "tileloadd tmm5, [{a_lower} + {a_stride}*1]",
+                            concat!($product, " tmm2, tmm5, tmm6"),
+                            concat!($product, " tmm3, tmm5, tmm7")
+                        ],
+                        store [
+                            "tilestored [{out} + {out_stride}*1], tmm0"
+                            "tilestored [{out} + {out_stride}*1 + 64], tmm1"
+                            "tilestored [{out_lower} + {out_stride}*1], tmm2"
+                            "tilestored [{out_lower} + {out_stride}*1 + 64], tmm3"
+                        ],
+                        out_lower
+                    ),
+                    (true, false) => steps!(
+                        steps, shape,
+                        zero ["tilezero tmm0" "tilezero tmm2"],
+                        load [
+                            "tileloadd tmm0, [{out} + {out_stride}*1]"
+                            "tileloadd tmm2, [{out_lower} + {out_stride}*1]"
+                        ],
+                        multiply [
+                            "tileloadd tmm6, [{b} + {b_stride}*1]",
+                            "tileloadd tmm4, [{a} + {a_stride}*1]",
+                            concat!($product, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm5, [{a_lower} + {a_stride}*1]",
+                            concat!($product, " tmm2, tmm5, tmm6")
+                        ],
+                        store [
+                            "tilestored [{out} + {out_stride}*1], tmm0"
+                            "tilestored [{out_lower} + {out_stride}*1], tmm2"
+                        ],
+                        out_lower
+                    ),
+                    (false, true) => steps!(
+                        steps, shape,
+                        zero ["tilezero tmm0" "tilezero tmm1"],
+                        load [
+                            "tileloadd tmm0, [{out} + {out_stride}*1]"
+                            "tileloadd tmm1, [{out} + {out_stride}*1 + 64]"
+                        ],
+                        multiply [
+                            "tileloadd tmm6, [{b} + {b_stride}*1]",
+                            "tileloadd tmm4, [{a} + {a_stride}*1]",
+                            concat!($product, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{b} + {b_stride}*1 + 64]",
+                            concat!($product, " tmm1, tmm4, tmm7")
+                        ],
+                        store [
+                            "tilestored [{out} + {out_stride}*1], tmm0"
+                            "tilestored [{out} + {out_stride}*1 + 64], tmm1"
+                        ]
+                    ),
+                    (false, false) => steps!(
+                        steps, shape,
+                        zero ["tilezero tmm0"],
+                        load ["tileloadd tmm0, [{out} + {out_stride}*1]"],
+                        multiply [
+                            "tileloadd tmm6, [{b} + {b_stride}*1]",
+                            "tileloadd tmm4, [{a} + {a_stride}*1]",
+                            concat!($product, " tmm0, tmm4, tmm6")
+                        ],
+                        store ["tilestored [{out} + {out_stride}*1], tmm0"]
+                    ),
+                }
+            }
         }
-    }
+    };
+}
+
+multiply! {
+    /// Products of pairs of bf16, summed in f32: see [`super::Multiply`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) multiply, "tdpbf16ps"
+}
+
+multiply! {
+    /// Products of unsigned bytes with signed bytes, summed in 32 bits: see [`super::Multiply`].
+    ///
+    /// # Safety
+    /// As there. The CPU has AMX-INT8.
+    pub(super) multiply_bytes, "tdpbusd"
 }

@@ -1,0 +1,85 @@
+//! The arithmetic of the denoiser's large layers.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use kiln_weights::Int8Layers;
+
+use crate::error::Result;
+use crate::setup::Setup;
+
+/// How the large layers of the denoiser are computed: the linear layers of its transformers, and the 3x3 convolutions of its
+/// residual blocks. All other layers compute in the type of the activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ComputeType {
+    /// As settings that are read from an image say, else [`Self::Native`].
+    #[default]
+    Auto,
+    /// In the type of the activations.
+    Native,
+    /// Products of 8-bit integers, on the CPU: faster, with half the memory of bf16, and images that differ a little.
+    Int8,
+    /// Products of 8-bit floats, which no device supports so far.
+    Fp8,
+}
+
+impl fmt::Display for ComputeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Int8 => "int8",
+            Self::Fp8 => "fp8",
+        })
+    }
+}
+
+impl FromStr for ComputeType {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let all = [Self::Auto, Self::Native, Self::Int8, Self::Fp8];
+        all.into_iter().find(|kind| kind.to_string() == text).ok_or_else(|| "expected auto, native, int8 or fp8".into())
+    }
+}
+
+impl Setup {
+    /// Refuses a way to compute that there is not, on a GPU or on the CPU.
+    ///
+    /// # Errors
+    /// [`crate::Error::Request`] names the option.
+    pub(crate) fn check_compute(&self, on_gpu: bool) -> Result<()> {
+        let expected = match (self.compute, on_gpu) {
+            (ComputeType::Fp8, _) => "native or int8: no device computes in fp8 so far",
+            (ComputeType::Int8, true) => "native: int8 computes on the CPU only (`device` cpu)",
+            _ => return Ok(()),
+        };
+        let found = self.compute.to_string();
+        Err(kiln_request::Error::Value { name: "compute", found, expected: expected.into() }.into())
+    }
+
+    /// The layers that are computed in 8 bits; `None` where all are computed in the type of the activations. Each call measures
+    /// the range of its input.
+    pub fn int8_layers(&self) -> Option<Arc<Int8Layers>> {
+        (self.compute == ComputeType::Int8).then(Arc::default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::DeviceChoice;
+
+    #[test]
+    fn what_is_not_computed_is_refused_by_name() {
+        let refused = |compute: &str, on_gpu| {
+            let setup = Setup { device: DeviceChoice::Cpu, compute: compute.parse().unwrap(), ..Setup::default() };
+            setup.check_compute(on_gpu).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!((refused("int8", false), refused("native", true), refused("auto", true)), Default::default());
+        assert!(refused("int8", true).contains("int8 computes on the CPU only"));
+        assert!(refused("fp8", false).contains("`compute` is fp8") && !refused("fp8", true).is_empty());
+        assert_eq!("int4".parse::<ComputeType>().unwrap_err(), "expected auto, native, int8 or fp8");
+    }
+}

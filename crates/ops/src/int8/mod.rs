@@ -1,0 +1,127 @@
+//! Products in 8-bit integers: linear layers and convolutions whose weights are stored as signed bytes.
+//!
+//! A weight `w` of output channel `o` is `scale[o] q`, with `q` in -127..=127 and `scale[o]` the largest magnitude of its
+//! row over 127. An activation `x` is `scale (q - zero)`, with `q` and `zero` in 0..=255, where `0` is exact, so that
+//! padding is too. The range of the activations, from which `scale` and `zero` follow, is measured at each call
+//! ([`Int8Input::range`] is `None`): for each row of a linear layer and each pixel of a 1x1 convolution, else for each
+//! image. Or it was measured before and is fixed; values beyond it are clamped. Both ways an image has the same bits in
+//! every batch.
+//!
+//! `y[o] = scale scale[o] (sum q_x q_w - zero sum q_w) + bias[o] + ..`: the sums are exact in 32 bits, so all kernels
+//! and numbers of threads have the same bits. The scaled sums are f32, and the result is rounded once.
+//!
+//! With a balance `f` (Xiao et al., SmoothQuant, arXiv 2211.10438) the product is that of `x[c] f[c]` and `w[c] / f[c]`,
+//! so that input channels with large activations do not take the range of the others.
+
+mod quantize;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::cpu::product::PANEL;
+use crate::cpu::product::bytes::{panel_len, place};
+use crate::packing::Packing;
+use crate::workspace::Workspace;
+pub(crate) use quantize::{Quantizer, largest_range, quantize};
+
+/// The largest magnitude of a quantized weight.
+const MOST: f32 = 127.0;
+/// The largest inner dimension: 255 times 127 as often is less than 2^31.
+const LONGEST: usize = 66_000;
+/// Bytes of the scales and of the sums of a panel's columns, which follow its elements.
+const TAIL: usize = 2 * PANEL * size_of::<f32>();
+
+/// How the activations of a layer become bytes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Int8Input {
+    /// The least and the largest value, balanced; `None` where each call measures them.
+    pub range: Option<[f32; 2]>,
+    /// The factor of each input channel; `None` for 1.
+    pub balance: Option<Arc<[f32]>>,
+}
+
+/// The memory of a weight in 8 bits: panels of 32 output channels, each with its elements, its scales (f32) and the sums
+/// of its elements (i32).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Int8Matrix {
+    n: usize,
+    taps: usize,
+    channels: usize,
+}
+
+impl Int8Matrix {
+    /// Of a parameter of the shape `stored`. `None` where it is no weight, or has sums of more than 66,000 products.
+    pub fn of(packing: Packing, stored: &[usize]) -> Option<Self> {
+        let (n, taps, channels) = packing.matrix(stored)?;
+        (taps * channels <= LONGEST).then_some(Self { n, taps, channels })
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> usize {
+        panel_len(self.k()) + TAIL
+    }
+
+    /// The number of panels.
+    pub fn panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
+    /// Bytes of all panels.
+    pub fn bytes(&self) -> usize {
+        self.panels() * self.panel_bytes()
+    }
+
+    pub(crate) fn k(&self) -> usize {
+        self.taps * self.channels
+    }
+
+    /// The bytes of panel `panel`. `read(start, out)` writes elements of the stored parameter, from index `start` of its
+    /// row-major order, into `out`. A balance has as many factors as there are input channels.
+    pub fn panel(&self, panel: usize, balance: Option<&[f32]>, read: impl Fn(usize, &mut [f32])) -> Vec<u8> {
+        let (k, length) = (self.k(), panel_len(self.k()));
+        let mut bytes = vec![0; self.panel_bytes()];
+        let (elements, tail) = bytes.split_at_mut(length);
+        let mut row = vec![0f32; k];
+        for column in 0..PANEL.min(self.n - panel * PANEL) {
+            read((panel * PANEL + column) * k, &mut row);
+            if let Some(balance) = balance {
+                row.chunks_exact_mut(self.taps).zip(balance).for_each(|(taps, factor)| {
+                    taps.iter_mut().for_each(|value| *value /= factor);
+                });
+            }
+            let largest = row.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let scale = if largest > 0.0 && largest.is_finite() { largest / MOST } else { 1.0 };
+            let mut sum = 0i32;
+            // Stored channels come before taps, in panels taps before channels.
+            for (channel, taps) in row.chunks_exact(self.taps.max(1)).enumerate() {
+                for (tap, value) in taps.iter().enumerate() {
+                    let quantized = (value / scale).round_ties_even().clamp(-MOST, MOST) as i8;
+                    sum += i32::from(quantized);
+                    elements[place(tap * self.channels + channel, column)] = quantized.cast_unsigned();
+                }
+            }
+            let at = column * size_of::<f32>();
+            tail[at..at + 4].copy_from_slice(&scale.to_le_bytes());
+            tail[TAIL / 2 + at..TAIL / 2 + at + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The scales and the sums of all columns, of whole panels, from the memory of all panels.
+    pub(crate) fn columns(&self, memory: &[u8]) -> (Vec<f32>, Vec<i32>) {
+        let (mut scales, mut sums) = (Vec::new(), Vec::new());
+        for panel in memory.chunks_exact(self.panel_bytes()) {
+            let (of_scales, of_sums) = panel[panel_len(self.k())..].as_chunks::<4>().0.split_at(PANEL);
+            scales.extend(of_scales.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            sums.extend(of_sums.iter().map(|bytes| i32::from_le_bytes(*bytes)));
+        }
+        (scales, sums)
+    }
+}
+
+/// Memory of [`crate::conv2d`] and [`crate::linear`] besides operands and result for a weight in 8 bits: the quantized
+/// input, `pixels` times `channels` elements, and the range of each row, where it has its own.
+pub fn int8_workspace(pixels: usize, channels: usize, is_by_row: bool) -> Workspace {
+    Workspace::call(pixels * channels + if is_by_row { pixels * size_of::<Quantizer>() } else { 0 })
+}
