@@ -27,7 +27,7 @@ impl<const C: usize> Image8<C> {
     /// alpha.
     ///
     /// # Errors
-    /// [`Error::Size`] for a side of 0 and more than [`crate::MAX_PIXELS`] pixels, also in the image between the passes.
+    /// [`crate::Error::Size`] for a side of 0 and more than [`crate::MAX_PIXELS`] pixels, also in the image between the passes.
     pub fn resize(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         Self::filled(width, height, [0; C])?; // before anything is computed
         let (w, h) = (self.width() as i64, self.height() as i64);

@@ -54,7 +54,7 @@ impl Group {
     /// Images that begin with `start` and draw from `noise` from now on, for the steps of `schedule` from its start.
     ///
     /// # Errors
-    /// [`Error::Candle`] where the latents have another rank.
+    /// [`crate::Error::Candle`] where the latents have another rank.
     pub fn new(
         schedule: Arc<Schedule>,
         start: Start,
