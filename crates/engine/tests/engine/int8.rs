@@ -4,9 +4,9 @@
 use std::ops::ControlFlow;
 
 use kiln_engine::{ComputeType, DTypeChoice, DeviceChoice, Engine, MemoryOptions, ModeChoice, ModelFolder, Setup};
-use kiln_testkit::{psnr, repository};
+use kiln_testkit::{fixtures, psnr, repository};
 
-use crate::support::{images, latents, request};
+use crate::support::{bits, images, pixels, request, tiny};
 
 fn setup(dtype: DTypeChoice, compute: ComputeType, mode: ModeChoice) -> Setup {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
@@ -39,12 +39,28 @@ fn memory_modes_and_batches_have_the_same_bits() {
         let mut engine = engine(&setup(DTypeChoice::Bf16, ComputeType::Int8, mode));
         let mut request = request("a red apple", (64, 64), 2, 7);
         request.batch_size = Some(count);
-        let images = images(&mut engine, &request);
-        let values = |image| latents(std::slice::from_ref(image)).flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        images.iter().map(|image| values(image).into_iter().map(f32::to_bits).collect()).collect()
+        images(&mut engine, &request).chunks(1).map(bits).collect()
     };
     let whole = bits(ModeChoice::Full, 1);
     assert_eq!(bits(ModeChoice::Lowvram, 1), whole);
     assert_eq!(bits(ModeChoice::Medvram, 1), whole);
     assert_eq!(bits(ModeChoice::Full, 3)[0], whole[0]);
+}
+
+/// A LoRA is added to the weights of the checkpoint, which are rounded then, in every memory mode.
+#[test]
+fn loras_act_and_are_removed_exactly() {
+    let engine = |compute, mode| {
+        let setup = setup(DTypeChoice::F32, compute, mode);
+        tiny("sd1", &Setup { lora_dir: Some(fixtures("lora/sd1")), ..setup })
+    };
+    let draw = |engine: &mut Engine, prompt: &str| pixels(engine, &request(prompt, (64, 64), 2, 7)).remove(0);
+    let (plain, changed) = ("a red apple", "a red apple<lora:kohya:0.8>");
+    let mut native = engine(ComputeType::Native, ModeChoice::Full);
+    let (native_plain, native_changed) = (draw(&mut native, plain), draw(&mut native, changed));
+    let mut int8 = engine(ComputeType::Int8, ModeChoice::Full);
+    let (expected, with) = (draw(&mut int8, plain), draw(&mut int8, changed));
+    assert!(psnr(&with, &native_changed) > psnr(&with, &native_plain) + 3.0);
+    assert!(draw(&mut int8, plain) == expected, "it is removed");
+    assert!(draw(&mut engine(ComputeType::Int8, ModeChoice::Lowvram), changed) == with);
 }
