@@ -46,6 +46,7 @@ const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or non
 const FORMATS: &str = "expected text or json";
 const PREDICTIONS: &str = "expected epsilon or v";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
+const COMPUTE_TYPES: &str = "expected auto, native, int8 or fp8";
 const WEIGHTS: &str = "expected auto, f32, f16, bf16, f8, q4_0, ";
 
 const SWITCH: &[Bad] = &[("yes", "expected on or off"), ("ON", "expected on or off"), ("2", "expected on or off")];
@@ -353,6 +354,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
         "--weight-type",
         &[("int8", WEIGHTS), ("Q8_0", WEIGHTS), ("q7_0", WEIGHTS), ("q4_k_m", WEIGHTS), ("8", WEIGHTS), ("", WEIGHTS)],
     ),
+    ("--compute", &[("int4", COMPUTE_TYPES), ("INT8", COMPUTE_TYPES), ("", COMPUTE_TYPES)]),
     ("--dtype", &[("f8", DTYPES), ("float16", DTYPES), ("F32", DTYPES), ("", DTYPES)]),
     (
         "--threads",

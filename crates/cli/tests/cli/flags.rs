@@ -188,6 +188,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--dtype" | "--weight-type" => "f32",
             "--log-format" => "text",
             "--png-level" => "fast",
+            "--compute" => "int8",
             "--seed-resize-from" | "--hires-size" => "64x64",
             "--prediction" => "v",
             "--pag-layers" => "mid",
