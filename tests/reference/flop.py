@@ -14,7 +14,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from common import FIXTURES, save_json_rows
 
-PRESETS = FIXTURES.parents[1] / "crates" / "engine" / "src" / "presets"
+PRESETS = FIXTURES.parents[1] / "crates" / "models" / "src" / "presets"
 BATCH, TOKENS = 2, 77
 
 
@@ -33,7 +33,7 @@ def count(run):
 def main():
     """Count every preset."""
     rows = []
-    for name in ("emoji", "sd15-512", "sdxl-1024"):
+    for name in ("emoji", "sd15-512", "sdxl-1024", "sd-turbo"):
         preset = json.loads((PRESETS / f"{name}.json").read_text(encoding="utf-8"))
         side = preset["width"] // 8
         with torch.device("meta"):
