@@ -66,8 +66,8 @@ impl BatchArgs {
     /// Where all GPUs are asked for and CUDA cannot list them, or a GPU with an engine for each NUMA node.
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
-        let adjust = |setup| Setup { beside: Overlap::OnCards, ..setup };
-        let setups = if self.per_node { self.run.setups_of_nodes(adjust) } else { self.run.setups(adjust) };
+        let with_overlap = |setup| Setup { beside: Overlap::OnCards, ..setup };
+        let setups = if self.per_node { self.run.setups_of_nodes(with_overlap) } else { self.run.setups(with_overlap) };
         let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
         Ok(BatchOptions {

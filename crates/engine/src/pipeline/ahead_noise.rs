@@ -3,8 +3,8 @@
 use candle_core::{DType, Device, Shape, Tensor};
 use kiln_scheduler::{NoiseSource, Result};
 
-/// Noise of another source, in the source's order. The host draws 16,384 values, the latents of a 512x512 image, in about
-/// half a millisecond; between a step and the sampler's update the GPU would wait for it.
+/// Noise of another source, in the source's order. Between a step and the sampler's update a GPU would wait while the host
+/// draws.
 pub(crate) struct AheadNoise {
     source: Box<dyn NoiseSource + Send>,
     /// The shape that was asked for since the last call of [`Self::draw_ahead`].

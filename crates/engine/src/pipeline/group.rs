@@ -34,7 +34,7 @@ pub struct Group {
     controls: ControlInputs,
     /// Its image prompts.
     prompts: PromptInputs,
-    /// What is changed within the network.
+    /// The parts that change the network: perturbed attention, FreeU, DeepCache and their kin.
     network: NetworkParts,
     /// Steps of the prompts' schedules.
     steps: usize,
@@ -172,7 +172,7 @@ impl Group {
         &self.turns
     }
 
-    /// What is changed within the network.
+    /// The parts that change the network.
     pub(crate) fn network(&self) -> &NetworkParts {
         &self.network
     }
