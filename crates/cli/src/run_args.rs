@@ -48,6 +48,10 @@ pub struct RunArgs {
     /// Folder of the embeddings (textual inversion) that a prompt names by their files' names.
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     embeddings_dir: Option<PathBuf>,
+    /// Folder that keeps packed weights for the next start on the CPU, which then takes a small part of the time. It takes as many
+    /// bytes as the weights do in memory, for each model and type.
+    #[arg(long, value_name = "DIR", env = "KILN_WEIGHT_CACHE")]
+    weight_cache: Option<PathBuf>,
     /// Number of encoded prompts that are kept for the next images. Default: 32.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = PromptCache::parse_count)]
     prompt_cache: Option<PromptCache>,
@@ -161,6 +165,7 @@ impl RunArgs {
             memory: self.memory.options(),
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
+            weight_cache: self.weight_cache.clone(),
             prompt_cache: self.prompt_cache.as_ref().and_then(PromptCache::count),
             png_level: self.png_level,
             cache_dir: cache_folder(),

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
 use kiln_weights::{
-    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, SharedSlabs, Stream, StreamConfig,
+    Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, SharedSlabs, SlabCache, Stream, StreamConfig,
     StreamReport, load, mismatches,
 };
 
 use crate::error::{Error, Result};
-use crate::memory::MemoryOptions;
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
+use crate::setup::Setup;
 use crate::threads::Threads;
 
 /// Where the work of a network's weights and operators is done.
@@ -26,18 +26,22 @@ pub(crate) struct ComponentOptions {
     pub(crate) copy_stream: bool,
     /// The slabs that the engines of a run have in common.
     pub(crate) shared: Option<SharedSlabs>,
+    /// The folder of packed slabs from earlier runs.
+    pub(crate) slab_cache: Option<SlabCache>,
 }
 
 impl ComponentOptions {
     /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
-    pub(crate) fn new(device: &Device, options: &MemoryOptions, threads: Threads, shared: Option<SharedSlabs>) -> Self {
+    pub(crate) fn new(device: &Device, setup: &Setup, threads: Threads) -> Self {
+        let options = &setup.memory;
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
         let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
         Self {
             threads,
             pinned: pinned.inspect_err(refused).unwrap_or_default(),
             copy_stream: options.cuda_stream,
-            shared,
+            shared: setup.shared.clone(),
+            slab_cache: setup.weight_cache.as_deref().map(SlabCache::new),
         }
     }
 }
@@ -84,8 +88,8 @@ impl LoadedComponent {
         Self::of(segments, Patched::new(Box::new(source)), placement, options)
     }
 
-    /// The same, of which slabs in host memory are shared with the other engines of the run. `network` distinguishes the networks of one
-    /// file.
+    /// The same for a network whose tensors are each in one file: slabs in host memory are shared with the other engines of the run,
+    /// and kept in the folder of packed slabs. `network` distinguishes the networks of one file.
     pub(crate) fn shared(
         segments: &Segments,
         source: impl ParamSource + 'static,
@@ -94,6 +98,7 @@ impl LoadedComponent {
         network: &str,
     ) -> Self {
         let source = Patched::new(Box::new(source) as Box<dyn ParamSource>).sharing(options.shared.clone(), network);
+        let source = source.cached(options.slab_cache.clone());
         Self::of(segments, source, placement, options)
     }
 
@@ -180,8 +185,11 @@ impl LoadedComponent {
     }
 
     /// Reads the weights' files on another thread, so that they come from the system's memory when the network is entered;
-    /// `None` where no thread can be started.
+    /// `None` where no thread can be started, and where the weights are expected in the folder of packed slabs.
     pub(crate) fn read_ahead(&self) -> Option<ReadAhead> {
+        if self.placement.device.is_cpu() && self.source.slab_cache().is_some() {
+            return None;
+        }
         let keys = self.segments.iter().flat_map(|segment| segment.params()).map(|param| param.key.clone()).collect();
         ReadAhead::start(self.source.clone(), keys)
             .inspect_err(|error| tracing::warn!("weights are not read ahead: {error}"))

@@ -164,7 +164,7 @@ impl Engine {
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
-        let options = ComponentOptions::new(&device, &setup.memory, threads, setup.shared.clone());
+        let options = ComponentOptions::new(&device, setup, threads);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));

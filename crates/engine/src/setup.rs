@@ -117,6 +117,9 @@ pub struct Setup {
     pub keeps_recorded_steps: bool,
     /// Slabs of weights in host memory that this engine has in common with others of the process; `None` for slabs of its own.
     pub shared: Option<SharedSlabs>,
+    /// A folder in which packed weights are kept for the next start on the CPU: about as many bytes as the weights have in memory.
+    /// `None` packs them at each start. It does not change the images.
+    pub weight_cache: Option<PathBuf>,
     /// The compression of images' PNG files.
     pub png_level: PngLevel,
     /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
@@ -164,6 +167,7 @@ impl Setup {
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
             (&self.embeddings_dir, "`embeddings_dir`, a folder with embeddings"),
+            (&self.weight_cache, "`weight_cache`, a folder for packed weights"),
         ] {
             folder.as_deref().map_or(Ok(()), |path| check_folder(path, looked_for))?;
         }

@@ -48,7 +48,7 @@ pub use device::{AllocationTrace, Scratch, ScratchPlan, manage_stream, trace_all
 pub use device::{DeviceCalls, DeviceMemory, DevicePool, DevicePoolConfig};
 pub use error::{Error, Result};
 pub use faults::Faults;
-pub use host::{HostPool, LIMIT};
+pub use host::{HostPool, LIMIT, Number};
 pub use ledger::{Held, Ledger, Rounding};
 pub use pinned::{PinnedBlock, PinnedConfig, PinnedPool};
 pub use plan::{Lifetime, Plan};

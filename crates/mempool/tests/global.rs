@@ -2,6 +2,7 @@
 #![cfg(unix)]
 #![allow(missing_docs)]
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kiln_mempool::{HostPool, PageFaults, ProcessMemory};
@@ -40,7 +41,39 @@ fn large_blocks_are_reused() {
     }
 
     ceilings_are_kept();
+    files_become_vectors_without_a_copy();
     forks_do_not_stop();
+}
+
+/// A vector's memory is the file's until it is written to, and fresh memory after it is freed.
+fn files_become_vectors_without_a_copy() {
+    const PAGE: usize = 4096;
+    let (numbers, count) = (40_000, 40_000 * size_of::<u16>());
+    let bytes: Vec<u8> = (0..PAGE + count).map(|i| (i % 251) as u8).collect();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&bytes).unwrap();
+    let expected: Vec<u16> = bytes[PAGE..].chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])).collect();
+    let used = HostPool::statistics().used;
+    for _ in 0..3 {
+        let seen = |seen: &[u8]| seen == &bytes[PAGE..];
+        let mut mapped = HostPool::map_file::<u16>(&file, PAGE as u64, numbers, seen).unwrap();
+        assert!(mapped == expected && HostPool::statistics().used > used);
+        mapped[5] = 7;
+        mapped.push(9); // moves it
+        assert!(mapped[5] == 7 && mapped[numbers] == 9 && mapped[6..numbers] == expected[6..]);
+        let again = HostPool::map_file::<u16>(&file, PAGE as u64, numbers, |_| true).unwrap();
+        assert_eq!(again, expected, "the file has not changed");
+        drop(again);
+        drop(mapped);
+        assert!(HostPool::map_file::<u16>(&file, PAGE as u64, numbers, |_| false).is_none());
+        assert_eq!(HostPool::statistics().used, used);
+        assert!(vec![0u8; count + PAGE].iter().all(|byte| *byte == 0));
+    }
+    for (offset, numbers) in [(1, numbers), (PAGE as u64, numbers + 1), (u64::MAX - 4095, numbers), (0, 10)] {
+        assert!(HostPool::map_file::<u16>(&file, offset, numbers, |_| true).is_none(), "{offset}, {numbers}");
+    }
+    assert!(HostPool::map_file::<f32>(&file, 0, usize::MAX / 2, |_| true).is_none());
+    assert_eq!(HostPool::statistics().used, used);
 }
 
 /// Fallible requests fail at the limit, and unused memory is released for them.

@@ -75,6 +75,8 @@ engine_options! {
     lora_dir: PathBuf, "StrPath";
     /// Folder of the embeddings (textual inversion) that a prompt names.
     embeddings_dir: PathBuf, "StrPath";
+    /// Folder that keeps packed weights for the next start on the CPU, which then takes a small part of the time.
+    weight_cache: PathBuf, "StrPath";
     /// Number of encoded prompts that are kept for the next images. Default: 32.
     prompt_cache: usize, "int";
     /// What is in memory: auto (the fastest that fits), full (all networks), medvram (one network at a time) or lowvram (only
@@ -179,6 +181,7 @@ impl EngineOptions {
             memory,
             lora_dir: self.lora_dir.clone(),
             embeddings_dir: self.embeddings_dir.clone(),
+            weight_cache: self.weight_cache.clone(),
             prompt_cache: self.prompt_cache,
             cache_dir: cache_folder(),
             ..Setup::default()

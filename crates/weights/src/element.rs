@@ -1,9 +1,12 @@
 //! Conversion of stored elements to the elements of a slab.
 
+use std::fs::File;
+
 use candle_core::WithDType;
 use half::slice::HalfFloatSliceExt;
 use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
+use kiln_mempool::HostPool;
 use kiln_ops::{BlockType, f8_e4m3, f16_to_bf16, f16_to_f32, f32_to_bf16};
 use safetensors::Dtype;
 
@@ -16,6 +19,13 @@ pub(crate) trait Element: WithDType {
 
     /// A vector of `len` zeros from a zeroed allocation, so that fresh pages are not written.
     fn zeros(len: usize) -> Vec<Self>;
+
+    /// Little-endian elements of this type in `file` from byte `offset` on, without a copy ([`HostPool::map_file`]). `None` where
+    /// that is not possible, or `check` refuses the bytes.
+    fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>>;
+
+    /// Appends little-endian bytes.
+    fn append(values: &[Self], bytes: &mut Vec<u8>);
 
     /// Copies little-endian elements of this type.
     fn copy(bytes: &[u8], out: &mut [Self]);
@@ -32,6 +42,17 @@ impl Element for f32 {
 
     fn zeros(len: usize) -> Vec<Self> {
         vec![0.0; len]
+    }
+
+    fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
+        if cfg!(target_endian = "big") {
+            return None;
+        }
+        HostPool::map_file::<f32>(file, offset, len, check)
+    }
+
+    fn append(values: &[Self], bytes: &mut Vec<u8>) {
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
     fn copy(bytes: &[u8], out: &mut [Self]) {
@@ -54,6 +75,17 @@ impl Element for f16 {
         vec![0u16; len].reinterpret_into()
     }
 
+    fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
+        if cfg!(target_endian = "big") {
+            return None;
+        }
+        HostPool::map_file::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
+    }
+
+    fn append(values: &[Self], bytes: &mut Vec<u8>) {
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
     fn copy(bytes: &[u8], out: &mut [Self]) {
         each(bytes, out, f16::from_le_bytes);
     }
@@ -72,6 +104,17 @@ impl Element for bf16 {
 
     fn zeros(len: usize) -> Vec<Self> {
         vec![0u16; len].reinterpret_into()
+    }
+
+    fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
+        if cfg!(target_endian = "big") {
+            return None;
+        }
+        HostPool::map_file::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
+    }
+
+    fn append(values: &[Self], bytes: &mut Vec<u8>) {
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
     fn copy(bytes: &[u8], out: &mut [Self]) {

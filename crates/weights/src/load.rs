@@ -66,7 +66,7 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     let start = Instant::now();
     check_all(segments, source)?;
     if placement.device.is_cpu() && source.shared().is_none() {
-        let slabs = packed(segments, source, placement.slab(), layout_on(&Device::Cpu))?;
+        let slabs = kept_or_packed(segments, source, placement.slab(), layout_on(&Device::Cpu))?;
         for (segment, slab) in segments.iter().zip(slabs) {
             set(segment, &Arc::new(slab), &Device::Cpu, placement.slab())?;
         }
@@ -143,8 +143,26 @@ pub(crate) fn packed_one(
     slab: SlabType,
     layout: WeightLayout,
 ) -> Result<Tensor> {
-    let slabs = packed(std::slice::from_ref(segment), source, slab, layout)?;
+    let slabs = kept_or_packed(std::slice::from_ref(segment), source, slab, layout)?;
     slabs.into_iter().next().ok_or_else(|| Error::NotLoaded(segment.name().into()))
+}
+
+/// The packed parameters of each segment, as flat CPU tensors, from the source's folder of packed slabs where it has one.
+fn kept_or_packed(
+    segments: &[Segment],
+    source: &dyn ParamSource,
+    slab: SlabType,
+    layout: WeightLayout,
+) -> Result<Vec<Tensor>> {
+    match source.slab_cache().filter(|_| layout == WeightLayout::Panels && is_slab_type(slab.dtype)) {
+        Some(cache) => cache.slabs(segments, source, slab, |missing| packed(missing, source, slab, layout)),
+        None => packed(segments, source, slab, layout),
+    }
+}
+
+/// Whether slabs can have elements of this type.
+fn is_slab_type(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// The packed parameters of each segment, as flat CPU tensors.

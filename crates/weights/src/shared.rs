@@ -63,8 +63,8 @@ fn known_or_made<T>(map: &Map<T>, name: String, make: impl FnOnce() -> Result<T>
     Ok(made)
 }
 
-/// Where a segment's slab is shared, with a name for all that decides on its bytes. `None` where it is not shared: the source
-/// says so, or changes an element of it.
+/// Where a segment's slab is shared, with its [`slab_name`]. `None` where it is not shared: the source says so, or changes an
+/// element of it.
 pub(crate) fn place<'a>(
     segment: &Segment,
     source: &'a dyn ParamSource,
@@ -72,16 +72,27 @@ pub(crate) fn place<'a>(
     layout: WeightLayout,
 ) -> Option<(&'a SharedSlabs, String)> {
     let (shared, label) = source.shared()?;
+    Some((shared, format!("{label} {}", slab_name(segment, source, types, layout)?)))
+}
+
+/// A name for all that decides on the bytes of a segment's slab besides the contents of the source's files. `None` where the source
+/// changes an element of it.
+pub(crate) fn slab_name(
+    segment: &Segment,
+    source: &dyn ParamSource,
+    types: SlabType,
+    layout: WeightLayout,
+) -> Option<String> {
     if segment.params().iter().any(|param| source.is_changed(&param.key)) {
         return None;
     }
-    let mut name = format!("{label} {} {types} {layout:?}", segment.name());
+    let mut name = format!("{} {types} {layout:?}", segment.name());
     for (i, param) in segment.params().iter().enumerate() {
         name += &format!(" {}:{}:{:?}:{:?}", source.origin(&param.key), param.key, param.shape, param.packing);
         // The range of the input is no part of the slab.
         name += &segment.int8(i).map_or_else(String::new, |int8| format!(":int8:{:?}", int8.input.balance));
     }
-    Some((shared, name))
+    Some(name)
 }
 
 impl PartialEq for SharedSlabs {

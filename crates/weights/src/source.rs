@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use crate::element::Stored;
 use crate::error::Result;
 use crate::shared::SharedSlabs;
+use crate::slab_cache::SlabCache;
 use crate::stored_type::StoredType;
 
 /// The properties of a stored tensor that are known before it is read.
@@ -58,6 +59,11 @@ pub trait ParamSource: Send + Sync {
     /// The slabs that others who read the same files have, and the name of the network among those of the files. `None` where nothing
     /// is shared.
     fn shared(&self) -> Option<(&SharedSlabs, &str)> {
+        None
+    }
+
+    /// The folder of packed slabs from earlier runs. `None` where there is none.
+    fn slab_cache(&self) -> Option<&SlabCache> {
         None
     }
 

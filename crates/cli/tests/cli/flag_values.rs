@@ -315,6 +315,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     ("--ip-adapter", &[("8", "is none of its fields"), ("model=a,image=b,weight=x", "expected")]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
+    ("--weight-cache", &[("", REQUIRED)]),
     ("--embeddings-dir", &[("", REQUIRED)]),
     ("--config", &[("", REQUIRED)]),
     ("--unet", &[("", REQUIRED)]),

@@ -118,6 +118,7 @@ fn missing_files_are_named() {
         ("--lora", "nowhere.safetensors:0.5", &["nowhere.safetensors: not found; looked for --lora"]),
         ("--lora", &file, &["model_index.json: is not a valid safetensors file"]),
         ("--lora-dir", "nowhere", &["nowhere: not found; looked for --lora-dir"]),
+        ("--weight-cache", "nowhere", &["nowhere: not found; looked for --weight-cache"]),
         ("--embeddings-dir", "nowhere", &["nowhere: not found; looked for --embeddings-dir"]),
         ("--upscaler-dir", "nowhere", &["nowhere: not found; looked for --upscaler-dir, a folder with upscalers"]),
         ("--wildcards-dir", "nowhere", &["nowhere: not found; looked for --wildcards-dir, a folder with lists"]),

@@ -86,7 +86,15 @@ impl Sandbox {
 
     fn start(&self, command: &mut Command) -> Running {
         command.current_dir(self.0.path());
-        for name in ["KILN_MODELS", "KILN_LORAS", "KILN_EMBEDDINGS", "KILN_UPSCALERS", "RUST_LOG", "COLUMNS"] {
+        for name in [
+            "KILN_MODELS",
+            "KILN_LORAS",
+            "KILN_EMBEDDINGS",
+            "KILN_WEIGHT_CACHE",
+            "KILN_UPSCALERS",
+            "RUST_LOG",
+            "COLUMNS",
+        ] {
             command.env_remove(name);
         }
         // Tests do not see the user's settings and cache: those of a test are in its folder.

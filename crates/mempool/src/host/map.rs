@@ -2,7 +2,9 @@
 //! library depend on it anyway; `rustix` has no `pthread_atfork`.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// The unit of the pool's sizes and the largest alignment that it serves. With larger pages of the kernel a trim
@@ -21,15 +23,55 @@ pub(super) fn map(size: usize, below: Option<usize>) -> Option<Range<usize>> {
     if start == libc::MAP_FAILED {
         return None;
     }
-    // Huge pages cause one fault instead of 512, and fewer TLB misses. A kernel without them returns an error, which is
-    // ignored.
-    // SAFETY: the range is the mapping that was just made.
+    let start = start.expose_provenance();
+    prefer_huge_pages(start..start + size);
+    Some(start..start + size)
+}
+
+/// Huge pages cause one fault instead of 512, and fewer TLB misses. A kernel without them returns an error, which is ignored.
+fn prefer_huge_pages(addresses: Range<usize>) {
+    // SAFETY: the range is a mapping of this pool; the advice changes no byte of it.
     #[cfg(target_os = "linux")]
     unsafe {
-        libc::madvise(start, size, libc::MADV_HUGEPAGE);
+        libc::madvise(ptr::with_exposed_provenance_mut(addresses.start), addresses.len(), libc::MADV_HUGEPAGE);
     }
-    let start = start.expose_provenance();
-    Some(start..start + size)
+    #[cfg(not(target_os = "linux"))]
+    let _ = addresses;
+}
+
+/// Replaces the memory at `addresses` by the bytes of `file` from `offset` on. Writes to them change this process's memory only.
+/// False where the system refuses: then the memory may be gone, and [`map_anew`] is to be called.
+pub(super) fn map_file(addresses: Range<usize>, file: &File, offset: u64) -> bool {
+    let Ok(offset) = libc::off_t::try_from(offset) else { return false };
+    let start = ptr::with_exposed_provenance_mut(addresses.start);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the addresses are a block of the pool that the caller has just allocated, without a reference to it, in whole pages.
+    let found = unsafe {
+        libc::mmap(start, addresses.len(), access, libc::MAP_PRIVATE | libc::MAP_FIXED, file.as_raw_fd(), offset)
+    };
+    if found == libc::MAP_FAILED {
+        return false;
+    }
+    // All pages are entered at once rather than by a fault for each 16. An older kernel returns an error, which is ignored.
+    // SAFETY: the range is the mapping that was just made; reading its pages changes no byte.
+    #[cfg(target_os = "linux")]
+    unsafe {
+        libc::madvise(start, addresses.len(), libc::MADV_POPULATE_READ);
+    }
+    true
+}
+
+/// Replaces the memory at `addresses`, which is mapped to a file, by fresh memory of zeros. False where the system refuses.
+pub(super) fn map_anew(addresses: Range<usize>) -> bool {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    let start = ptr::with_exposed_provenance_mut(addresses.start);
+    // SAFETY: the addresses are a block of the pool that is being freed, in whole pages: no reference to them is left.
+    if unsafe { libc::mmap(start, addresses.len(), access, kind, -1, 0) } == libc::MAP_FAILED {
+        return false;
+    }
+    prefer_huge_pages(addresses);
+    true
 }
 
 /// Unmaps unused address space from [`map`].

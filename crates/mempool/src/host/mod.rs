@@ -10,9 +10,12 @@
 mod tests;
 
 mod fallible;
+mod file_blocks;
 #[cfg_attr(not(unix), path = "no_map.rs")]
 mod map;
 mod pool;
+
+pub use file_blocks::Number;
 
 use crate::policy::Policy;
 use crate::statistics::Statistics;

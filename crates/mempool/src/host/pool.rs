@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{HostPool, LIMIT, map};
+use super::{HostPool, LIMIT, file_blocks, map};
 use crate::arena::{Allocation, Arena};
 use crate::lock::Lock;
 use crate::policy::Policy;
@@ -27,6 +27,11 @@ static ARENA: Lock<Arena<BLOCKS>> = Lock::new(Arena::new());
 
 /// Whether the system's allocator keeps its settings ([`HostPool::leave_system_allocator`]).
 static LEAVES_SYSTEM: AtomicBool = AtomicBool::new(false);
+
+/// Whether a block in use begins at `start`.
+pub(super) fn owns(start: usize) -> bool {
+    ARENA.with(|arena| arena.owns(start))
+}
 
 /// Whether the pool serves requests of this layout.
 fn is_pooled(layout: Layout) -> bool {
@@ -60,11 +65,13 @@ fn obtain(bytes: usize) -> Option<Allocation> {
 /// A fork copies the lock's state, but only the forking thread. So that thread must hold the lock.
 extern "C" fn before_fork() {
     trace::lock_for_fork();
+    file_blocks::BLOCKS.acquire();
     ARENA.acquire();
 }
 
 extern "C" fn after_fork() {
     ARENA.release();
+    file_blocks::BLOCKS.release();
     trace::unlock_after_fork();
 }
 
@@ -137,6 +144,9 @@ unsafe impl GlobalAlloc for HostPool {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_pooled(layout) {
             trace::freed(Pool::Host, block.addr() as u64); // not in the trace if it is a block of the system
+            if !file_blocks::forget(block.addr()) {
+                return; // the block stays the file's, and is lost to the pool
+            }
         }
         if !(is_pooled(layout) && ARENA.with(|arena| arena.free(block.addr()))) {
             // SAFETY: the block is not the pool's, so it is the system allocator's, with this layout.
@@ -147,14 +157,14 @@ unsafe impl GlobalAlloc for HostPool {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: by the contract `new_size` is not 0 and does not overflow with this alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        let owned = is_pooled(layout) && ARENA.with(|arena| arena.owns(block.addr()));
-        if owned {
+        let owned = is_pooled(layout) && owns(block.addr());
+        if owned && !file_blocks::is_one(block.addr()) {
             // A block below the limit would be freed as a block of the system.
             if is_pooled(new) && ARENA.with(|arena| arena.resize(&POLICY, block.addr(), new_size)) {
                 trace::allocated(Pool::Host, block.addr() as u64, new_size); // replaces the earlier allocation
                 return block;
             }
-        } else if !is_pooled(new) || is_pooled(layout) {
+        } else if !owned && (!is_pooled(new) || is_pooled(layout)) {
             // SAFETY: the block is the system allocator's and may stay there; the contract is the same.
             return unsafe { System.realloc(block, layout, new_size) };
         }

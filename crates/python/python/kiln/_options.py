@@ -54,6 +54,9 @@ class EngineOptions(TypedDict, total=False):
     embeddings_dir: StrPath | None
     """Folder of the embeddings (textual inversion) that a prompt names."""
 
+    weight_cache: StrPath | None
+    """Folder that keeps packed weights for the next start on the CPU, which then takes a small part of the time."""
+
     prompt_cache: int | None
     """Number of encoded prompts that are kept for the next images. Default: 32."""
 

@@ -10,6 +10,7 @@ use safetensors::Dtype;
 use super::merge::{Patch, merge_all, merge_values};
 use crate::error::{Error, Result};
 use crate::shared::SharedSlabs;
+use crate::slab_cache::SlabCache;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// The patches of each parameter in merge order, with their strengths.
@@ -21,18 +22,25 @@ pub struct Patched<S> {
     source: S,
     patches: RwLock<Arc<Patches>>,
     shared: Option<(SharedSlabs, String)>,
+    slab_cache: Option<SlabCache>,
 }
 
 impl<S: ParamSource> Patched<S> {
     /// `source` without patches.
     pub fn new(source: S) -> Self {
-        Self { source, patches: RwLock::default(), shared: None }
+        Self { source, patches: RwLock::default(), shared: None, slab_cache: None }
     }
 
     /// The same source, whose slabs without patches are shared with other sources of the same files. `network` distinguishes the networks
     /// of one file.
     pub fn sharing(self, shared: Option<SharedSlabs>, network: &str) -> Self {
         Self { shared: shared.map(|shared| (shared, network.into())), ..self }
+    }
+
+    /// The same source, whose slabs without patches are kept in files. The path of a tensor's origin must be that of the one file
+    /// that its elements are read from.
+    pub fn cached(self, slab_cache: Option<SlabCache>) -> Self {
+        Self { slab_cache, ..self }
     }
 
     /// The source without patches.
@@ -114,6 +122,10 @@ impl<S: ParamSource> ParamSource for Patched<S> {
 
     fn keys(&self) -> Vec<String> {
         self.source.keys()
+    }
+
+    fn slab_cache(&self) -> Option<&SlabCache> {
+        self.slab_cache.as_ref()
     }
 
     fn shared(&self) -> Option<(&SharedSlabs, &str)> {
