@@ -13,18 +13,18 @@ use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
 use kiln_engine::pipeline::{
     ConditioningPlan, Conditions, DecoderNetwork as Network, Denoiser, Encoded, Forward, Group, Guidance, RecordedStep,
-    Start, count_not_finite, decoder_flop, unet_flop,
+    Start, count_not_finite, decoder_flop,
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
-use kiln_unet::{Conditioning, Unet};
+use kiln_unet::{Conditioning, KeysValues, Unet};
 use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, TOKENS, Weights, encode, shared_conditions, texts_flop};
+use super::stage::{CFG_SCALE, Meter, SEED, Weights, encode, shared_conditions, texts_flop};
 use super::{Architecture, BenchStage};
 use crate::error::Result;
 
@@ -70,7 +70,7 @@ impl Meter<'_, '_> {
 
         let size = model.latent_size();
         let texts = model.halves() as f64 * texts_flop(&call.encoders)?;
-        let step: f64 = unet_flop(&call.unet, model.halves() * n, size, TOKENS)?.iter().sum();
+        let step: f64 = self.step_flop(&call.unet, model.halves() * n)?.iter().sum();
         let steps = call.schedule.points().len() as f64 * step;
         let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
         let mut recorded = RecordedStep::default();
@@ -138,6 +138,10 @@ impl<T: TensorLike> Forward<T> for Echo<'_> {
     fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> kiln_engine::Result<T> {
         Forward::forward(self.0, x, timesteps, conditioning)?;
         Ok(x.clone())
+    }
+
+    fn text_keys(&self, context: &T) -> kiln_engine::Result<Vec<KeysValues<T>>> {
+        Forward::text_keys(self.0, context)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A guided step with one ControlNet.
 
 use candle_core::DType;
-use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop, unet_flop};
+use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop};
 use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, UnetConfig};
 
 use super::report::StageReport;
@@ -39,7 +39,7 @@ impl Meter<'_, '_> {
         let depth = config.hint_depth();
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));
         let (h, w) = model.latent_size();
-        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
+        let flop = self.step_flop(&unet, 2 * n)?;
         let own = control_flop(&control, &unet, 2 * n, (h, w), TOKENS)?;
         let loaded = self.load(
             "the U-Net and the ControlNet",
@@ -54,7 +54,7 @@ impl Meter<'_, '_> {
         let input = ControlInput { network: 0, hints: vec![hint], kinds: None, scales };
         let conditioning = Conditioning { controls: vec![input], ..self.conditioning(2 * n)? };
         let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&denoiser)?;
         let mut guided = || -> Result<()> {
             step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())

@@ -1,12 +1,12 @@
 //! Guided steps with parts that change the network: an image prompt, and DeepCache.
 
 use candle_core::Tensor;
-use kiln_engine::pipeline::{Denoiser, GuidedStep, RecordedStep, unet_flop};
+use kiln_engine::pipeline::{Denoiser, GuidedStep, RecordedStep};
 use kiln_unet::{FeatureCache, HookInputs, ImagePrompt, ImagePromptConfig, ImagePromptNet, Projection, PromptInput};
 
 use super::BenchStage;
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
+use super::stage::{CFG_SCALE, Meter, TIMESTEP, Weights};
 use crate::error::Result;
 
 /// Steps of [`BenchStage::DeepCacheSteps`]: the interval at which the whole network runs.
@@ -29,7 +29,7 @@ impl Meter<'_, '_> {
             layers: model.unet.image_prompt_order().iter().map(|&i| layers[i].channels).collect(),
         };
         let adapter = ImagePromptNet::new(config, &model.unet)?;
-        let flop = unet_flop(&unet, 2 * n, model.latent_size(), TOKENS)?;
+        let flop = self.step_flop(&unet, 2 * n)?;
         let loaded = self.load(
             "the U-Net and the IP-Adapter",
             &[
@@ -43,7 +43,7 @@ impl Meter<'_, '_> {
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
         let image_prompts = vec![ImagePrompt { layers, masks: Vec::new() }];
         let conditioning = kiln_unet::Conditioning { image_prompts, ..self.conditioning(2 * n)? };
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?;
+        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?;
         let mut recorded = RecordedStep::default();
         let mut guided = || -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
@@ -58,7 +58,7 @@ impl Meter<'_, '_> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = self.unet();
         let (h, w) = model.latent_size();
-        let flop = unet_flop(&unet, 2 * n, (h, w), TOKENS)?;
+        let flop = self.step_flop(&unet, 2 * n)?;
         let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let shape = unet.cached_feature(BRANCH, 2 * n, (h, w)).unwrap_or([0; 4]);
@@ -68,7 +68,7 @@ impl Meter<'_, '_> {
             let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
             let hooks = HookInputs { cache, ..HookInputs::default() };
             let conditioning = kiln_unet::Conditioning { hooks, ..conditioning.clone() };
-            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?)
+            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?)
         };
         let (whole, shortcut) = (step(false)?, step(true)?);
         let mut recorded = RecordedStep::default();

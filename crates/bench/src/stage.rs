@@ -8,7 +8,7 @@ use kiln_clip::{TextEncoder, TextOutput};
 use kiln_engine::StepTrace;
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
-    TimeIds, decoder_flop, hidden_layer, text_flop, unet_flop,
+    TimeIds, decoder_flop, hidden_layer, text_flop, text_keys_flop, unet_flop,
 };
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
@@ -88,12 +88,13 @@ impl Meter<'_, '_> {
         let unet = self.unet();
         let (h, w) = model.latent_size();
         let rows = model.halves() * n;
-        let flop = unet_flop(&unet, rows, (h, w), TOKENS)?;
+        let flop = self.step_flop(&unet, rows)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (conditioning, mut recorded) = (self.conditioning(rows)?, RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, model.guided.then_some(CFG_SCALE), self.dtype)?;
+        let guidance = model.guided.then_some(CFG_SCALE);
+        let step = GuidedStep::new(&conditioning, guidance, self.dtype)?.with_text_keys(&unet)?;
         let mut guided = |trace| -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())
@@ -133,6 +134,17 @@ impl Meter<'_, '_> {
         let unet = Unet::new(self.model.unet.clone());
         unet.segments().set_int8(self.plan.setup.int8_layers().as_deref());
         unet
+    }
+
+    /// Operations of each segment of the U-Net in a step of a run: without the text's keys and values, which a run makes once,
+    /// unless weights stream.
+    pub(super) fn step_flop(&self, unet: &Unet, rows: usize) -> Result<Vec<f64>> {
+        let mut flop = unet_flop(unet, rows, self.model.latent_size(), TOKENS)?;
+        if self.plan.stream.is_none() {
+            let of_keys = text_keys_flop(unet, rows, TOKENS)?;
+            flop.iter_mut().zip(of_keys).for_each(|(flop, of_keys)| *flop -= of_keys);
+        }
+        Ok(flop)
     }
 
     /// Runs a step until it takes the time that it has for nearly all of a run.

@@ -52,7 +52,7 @@ pub(crate) mod turns;
 pub use crate::component::pinned_pool;
 pub use crate::host_memory::SystemRequests;
 pub use crate::origin::Origin;
-pub use crate::plan::{control_flop, decoder_flop, text_flop, unet_flop};
+pub use crate::plan::{control_flop, decoder_flop, text_flop, text_keys_flop, unet_flop};
 pub use batch::Batch;
 pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use controlled::Controlled;

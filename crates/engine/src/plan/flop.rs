@@ -28,6 +28,17 @@ pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usi
     Ok(device.take_flop().by_segment(unet.segments()))
 }
 
+/// Those of [`unet_flop`] for the text's keys and values, which a run makes once where no weights stream
+/// ([`kiln_unet::Conditioning::text_keys`]).
+///
+/// # Errors
+/// Those of the network for impossible sizes.
+pub fn text_keys_flop(unet: &Unet, images: usize, tokens: usize) -> Result<Vec<f64>> {
+    let device = MetaDevice::new(TARGET, DTYPE);
+    unet.text_keys(&device.tensor(&[images, tokens, unet.config().context_dim().unwrap_or(1)], DTYPE))?;
+    Ok(device.take_flop().by_segment(unet.segments()))
+}
+
 /// Operations of each of a control network's segments in a step, in one call as [`unet_flop`].
 ///
 /// # Errors
@@ -115,6 +126,7 @@ mod tests {
             let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
             let flop = unet_flop(&unet, 1, (8, 8), 77).unwrap();
             assert_eq!(flop.len(), unet.segments().len());
+            assert!(text_keys_flop(&unet, 1, 77).unwrap().iter().zip(&flop).all(|(keys, all)| keys < all));
             for (segment, flop) in unet.segments().iter().zip(&flop) {
                 let weights: usize = segment.params().iter().filter(|p| p.shape.len() > 1).map(|p| p.elements()).sum();
                 let pixels = flop / 2.0 / weights as f64;

@@ -32,7 +32,7 @@ use kiln_request::Job;
 
 pub use batch_size::BatchSize;
 pub use execution_target::ExecutionTarget;
-pub use flop::{control_flop, decoder_flop, text_flop, unet_flop};
+pub use flop::{control_flop, decoder_flop, text_flop, text_keys_flop, unet_flop};
 pub use network_work::NetworkWork;
 pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
