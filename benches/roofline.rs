@@ -4,14 +4,16 @@
 //!     cargo bench --workspace --bench roofline -- f32 4         # a type, and the number of threads
 //!     cargo bench --workspace --bench roofline -- attention     # the lines that contain a word
 //!
-//! The peak is that of the innermost loop of the matrix product with data in the first-level cache, on all threads.
+//! The peak is that of the innermost loop of the matrix product with data in the first-level cache, on all threads. Lines that
+//! end in "in 8 bits" are the same products with `--compute int8`, compared with the same peak.
 //! Lines are in the order of the U-Net. `share` is relative to the time of one call of each, so it is not the share of
 //! a step.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_ops::{Attention, Conv2d, Conv2dInputs, GroupNorm, Packing, Weight, WeightLayout};
+use kiln_ops::{Attention, Conv2d, Conv2dInputs, GroupNorm, Int8Matrix, Packing, Weight, WeightLayout};
 
 /// The allocator of Kiln's programs.
 #[global_allocator]
@@ -84,14 +86,24 @@ impl Bench {
         let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
         let flop = 2 * BATCH * (size / stride).pow(2) * c_in * c_out * kernel * kernel;
         let name = format!("conv2d {kernel}x{kernel} stride {stride}, {size}x{size}, {c_in} to {c_out}");
-        self.line(&name, flop, &[&x, weight.tensor()], || kiln_ops::conv2d(inputs, config, None))
+        self.line(&name, flop, &[&x, weight.tensor()], || kiln_ops::conv2d(inputs, config, None))?;
+        if (kernel, stride) != (3, 1) || c_in.min(c_out) < 32 {
+            return Ok(()); // not computed in 8 bits
+        }
+        let weight = self.bytes(Packing::Conv2d, &[c_out, c_in, kernel, kernel])?;
+        let inputs = Conv2dInputs { weight: &weight, ..inputs };
+        self.line(&in_8_bits(&name), flop, &[&x, weight.tensor()], || kiln_ops::conv2d(inputs, config, None))
     }
 
     fn linear(&self, rows: usize, k: usize, n: usize) -> Outcome {
         let (x, weight) = (self.random(&[BATCH, rows, k])?, self.weight(Packing::Linear, &[n, k])?);
         let name = format!("linear {rows} rows, {k} to {n}");
-        let call = || kiln_ops::linear(&x, &weight, None, None, None);
-        self.line(&name, 2 * BATCH * rows * k * n, &[&x, weight.tensor()], call)
+        let bytes = self.bytes(Packing::Linear, &[n, k])?;
+        for (name, weight) in [(name.clone(), &weight), (in_8_bits(&name), &bytes)] {
+            let call = || kiln_ops::linear(&x, weight, None, None, None);
+            self.line(&name, 2 * BATCH * rows * k * n, &[&x, weight.tensor()], call)?;
+        }
+        Ok(())
     }
 
     fn attention(&self, tokens: usize, keys: usize, channels: usize) -> Outcome {
@@ -171,4 +183,16 @@ impl Bench {
         };
         Ok(Weight::packed(&packed, packing, layout, stored)?)
     }
+
+    /// Random weights in 8 bits. The range of the input is measured at each call.
+    fn bytes(&self, packing: Packing, stored: &[usize]) -> Outcome<Weight> {
+        let values = self.random(stored)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let matrix = Int8Matrix::of(packing, stored).ok_or("no matrix in 8 bits")?;
+        Ok(Weight::int8(&matrix.memory(&values, None)?, packing, stored, Arc::default())?)
+    }
+}
+
+/// The name of a line's product in 8 bits.
+fn in_8_bits(name: &str) -> String {
+    format!("{name}, in 8 bits")
 }

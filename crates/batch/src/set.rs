@@ -82,6 +82,11 @@ impl JobSet {
         self.tasks.len()
     }
 
+    /// The requests of its images, one image each.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.tasks.iter().map(|task| &task.request)
+    }
+
     /// The models of its images without duplicates.
     pub fn models(&self) -> BTreeSet<&Path> {
         self.tasks.iter().filter_map(|task| task.model.as_deref()).collect()

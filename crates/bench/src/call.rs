@@ -58,7 +58,7 @@ impl Meter<'_, '_> {
             device: self.device,
             dtype,
             encoders: self.encoders()?,
-            unet: self.unet(),
+            unet: self.unet()?,
             decoder: Network::of(model),
             schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
         };

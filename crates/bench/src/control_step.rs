@@ -34,7 +34,7 @@ impl Meter<'_, '_> {
     /// that happens once a run.
     pub(super) fn control_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = self.unet();
+        let unet = self.unet()?;
         let config = control_config(model);
         let depth = config.hint_depth();
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));

@@ -21,7 +21,7 @@ impl Meter<'_, '_> {
     /// The step of [`BenchStage::Step`] with an image prompt. Its keys and values are made before: that happens once a run.
     pub(super) fn ip_adapter_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = self.unet();
+        let unet = self.unet()?;
         let layers = model.unet.cross_layers();
         let config = ImagePromptConfig {
             projection: Projection::Plain { embed_dim: EMBED_DIM, tokens: IMAGE_TOKENS },
@@ -56,7 +56,7 @@ impl Meter<'_, '_> {
     /// [`DEEP_CACHE_STEPS`] steps of [`BenchStage::Step`] with DeepCache.
     pub(super) fn deep_cache_steps(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = self.unet();
+        let unet = self.unet()?;
         let (h, w) = model.latent_size();
         let flop = self.step_flop(&unet, 2 * n)?;
         let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;

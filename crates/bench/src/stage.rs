@@ -85,7 +85,7 @@ impl Meter<'_, '_> {
 
     fn step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let unet = self.unet();
+        let unet = self.unet()?;
         let (h, w) = model.latent_size();
         let rows = model.halves() * n;
         let flop = self.step_flop(&unet, rows)?;
@@ -109,7 +109,7 @@ impl Meter<'_, '_> {
         if let (Some(streamed), Some(before)) = (&streamed, before) {
             let runs = self.plan.warmup + self.plan.runs;
             let (counted, computed) = (streamed.report()?.since(&before), streamed.take_compute_seconds()?);
-            let resident = self.unet();
+            let resident = self.unet()?;
             load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
             let mut alone = || -> Result<()> {
                 step.run(&resident, None, &latents, &[TIMESTEP], None)?;
@@ -130,10 +130,13 @@ impl Meter<'_, '_> {
     }
 
     /// The model's U-Net, with the layers in 8 bits that the setup asks for.
-    pub(super) fn unet(&self) -> Unet {
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::Setup::scaled_layers`].
+    pub(super) fn unet(&self) -> Result<Unet> {
         let unet = Unet::new(self.model.unet.clone());
-        unet.segments().set_int8(self.plan.setup.int8_layers().as_deref());
-        unet
+        unet.segments().set_int8(self.plan.setup.scaled_layers(None)?.as_deref());
+        Ok(unet)
     }
 
     /// Operations of each segment of the U-Net in a step of a run: without the text's keys and values, which a run makes once,

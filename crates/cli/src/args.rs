@@ -10,6 +10,7 @@ use kiln_engine::{
 
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
+use crate::calibrate_args::CalibrateArgs;
 use crate::img2img_args::Img2img;
 use crate::place_args::PlaceArgs;
 use crate::preprocess_args::PreprocessArgs;
@@ -57,6 +58,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Converts a model to another layout: a folder, a .safetensors or a .gguf file.
     Convert(ConvertArgs),
+    /// Measures the layers of a model for --compute int8: ranges of values, and layers that must keep their type.
+    Calibrate(CalibrateArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
     /// Shows how much memory a run takes in every mode, on this GPU or another, without reading weights.

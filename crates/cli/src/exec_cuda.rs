@@ -65,6 +65,7 @@ impl Args {
             Subcommand::Devices(_) => true,
             Subcommand::Inspect(_)
             | Subcommand::Preprocess(_)
+            | Subcommand::Calibrate(_)
             | Subcommand::Convert(_)
             | Subcommand::Pull(_)
             | Subcommand::Completions { .. }

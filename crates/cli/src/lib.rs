@@ -13,6 +13,8 @@ mod batch;
 mod batch_args;
 mod bench;
 mod bench_args;
+mod calibrate;
+mod calibrate_args;
 mod completions;
 mod convert;
 mod devices;
@@ -106,6 +108,7 @@ fn run(args: Args) -> ExitCode {
         Command::Inspect(args) => inspect::run(&args).map_err(Failure::from),
         Command::Convert(args) => convert::run(&args).map_err(Failure::from),
         Command::Pull(args) => pull::run(&args).map_err(Failure::from),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args).map_err(Failure::from),
         Command::Memory { command } => memory::run(&command),

@@ -1,5 +1,7 @@
 //! The flags that say where a model runs, in which types and with how many threads: the same for every command.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use kiln_engine::{ComputeType, DTypeChoice, DeviceChoice, DeviceList, LinearWeightType, Result, Setup, start_threads};
 
@@ -24,6 +26,10 @@ pub struct PlaceArgs {
     /// there yet.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     compute: ComputeType,
+    /// With --compute int8: a file of kiln calibrate with the ranges of the model's layers and those that keep --dtype. Without it
+    /// the ranges are measured while it runs.
+    #[arg(long, value_name = "FILE")]
+    scales: Option<PathBuf>,
     /// Number of CPU threads, at most four for each CPU. Default: one for each core that the process may use.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     threads: Option<usize>,
@@ -34,7 +40,14 @@ impl PlaceArgs {
     /// first that a command with one engine would take.
     pub fn setup(&self) -> Setup {
         let device = self.device.one().unwrap_or(DeviceChoice::Auto);
-        Setup { device, dtype: self.dtype, weight_type: self.weight_type, compute: self.compute, ..Setup::default() }
+        Setup {
+            device,
+            dtype: self.dtype,
+            weight_type: self.weight_type,
+            compute: self.compute,
+            scales: self.scales.clone(),
+            ..Setup::default()
+        }
     }
 
     /// A setup with the number of threads that the user asked for, which several engines share.

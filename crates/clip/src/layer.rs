@@ -37,6 +37,7 @@ impl EncoderLayer {
         let attention = AttentionConfig {
             channels,
             context_dim: channels,
+            of_text: false,
             num_heads: config.num_heads,
             qkv_bias: true,
             causal: config.causal,

@@ -144,6 +144,14 @@ impl LoadedComponent {
         Ok(!changed.is_empty())
     }
 
+    /// The elements of a parameter in its stored order, with patches; `None` where it is missing or has no type of weights.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(crate) fn values(&self, key: &str) -> Result<Option<Vec<f32>>> {
+        Ok(self.source.data(key)?.and_then(|data| data.to_f32()))
+    }
+
     /// The device and type of the weights.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement

@@ -4,9 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kiln_models::ModelFolder;
 use kiln_weights::Int8Layers;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::scales_file::{ComputeScales, check_exists};
 use crate::setup::Setup;
 
 /// How the large layers of the denoiser are computed: the linear layers of its transformers, and the 3x3 convolutions of its
@@ -60,9 +62,36 @@ impl Setup {
     }
 
     /// The layers that are computed in 8 bits; `None` where all are computed in the type of the activations. Each call measures
-    /// the range of its input.
+    /// the range of its input: without [`Setup::scales`].
     pub fn int8_layers(&self) -> Option<Arc<Int8Layers>> {
         (self.compute == ComputeType::Int8).then(Arc::default)
+    }
+
+    /// The same with [`Setup::scales`], which must be those of `model`; of any model where it is `None`.
+    ///
+    /// # Errors
+    /// Those of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
+    pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<Int8Layers>>> {
+        let path = self.scales.as_deref().filter(|_| self.int8_layers().is_some());
+        let Some(path) = path else { return Ok(self.int8_layers()) };
+        let scales = ComputeScales::read(path)?;
+        model.map_or(Ok(()), |model| scales.check(path, model, self.cache_dir.as_deref()))?;
+        Ok(Some(Arc::new(scales.int8_layers())))
+    }
+
+    /// Refuses scales that are not there, and scales without products in 8 bits.
+    ///
+    /// # Errors
+    /// [`crate::Error::Files`] and [`crate::Error::Request`].
+    pub(crate) fn check_scales(&self) -> Result<()> {
+        let Some(path) = &self.scales else { return Ok(()) };
+        check_exists(path)?;
+        match self.int8_layers() {
+            Some(_) => Ok(()),
+            None => {
+                Err(Error::value("scales", path.display(), "`compute` int8 too: scales are for products in 8 bits"))
+            }
+        }
     }
 }
 

@@ -158,7 +158,7 @@ impl Engine {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
-        let int8 = setup.int8_layers();
+        let int8 = setup.scaled_layers(Some(&model))?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(int8.clone());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod applied_loras;
+mod calibration;
 mod component;
 mod compute;
 mod cpu_set;
@@ -50,12 +51,14 @@ mod read_ahead;
 mod refiner;
 mod residency;
 mod room;
+mod scales_file;
 mod setup;
 mod threads;
 mod topology;
 mod upscaling;
 mod words;
 
+pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
 pub use compute::ComputeType;
 pub use cpu_set::CpuSet;
 pub use device_list::DeviceList;
@@ -105,6 +108,7 @@ pub use plan::{
     Workload, process_bytes,
 };
 pub use room::Room;
+pub use scales_file::{ComputeScales, LayerScales};
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use threads::{Threads, start_threads, usual_threads};
 pub use upscaling::{

@@ -149,6 +149,8 @@ impl Like {
                         ComponentKind::Vae => &mut options.vae,
                         ComponentKind::Config => &mut options.config,
                         ComponentKind::Taesd => &mut setup.taesd,
+                        ComponentKind::Scales if setup.int8_layers().is_none() => continue,
+                        ComponentKind::Scales => &mut setup.scales,
                         ComponentKind::TextEncoder | ComponentKind::Unknown => &mut None,
                     };
                     if place.is_some() || (is_text && had_text) {

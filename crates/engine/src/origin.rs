@@ -44,7 +44,7 @@ impl Origin {
     /// Of a model that runs so, in this type, with linear layers' matrices perhaps in another one. Begins to hash, where the setup has a folder for digests.
     pub(crate) fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
         let hashes = Hashes::new(setup.cache_dir.as_deref());
-        let parts = parts(model, setup.taesd.as_deref());
+        let parts = parts(model, setup);
         let base = OwnSettings {
             kiln: env!("CARGO_PKG_VERSION").into(),
             model: NamedFile { name: model.name(), sha256: None },
@@ -213,14 +213,15 @@ impl Origin {
     }
 }
 
-/// The files that replace components of `model`.
-pub(super) fn parts(model: &ModelFolder, taesd: Option<&Path>) -> Vec<(ComponentKind, PathBuf)> {
+/// The files that replace components of `model`, and its scales.
+pub(super) fn parts(model: &ModelFolder, setup: &Setup) -> Vec<(ComponentKind, PathBuf)> {
     let options = model.options();
     let one = [
         (ComponentKind::Config, options.config.as_deref()),
         (ComponentKind::Unet, options.unet.as_deref()),
         (ComponentKind::Vae, options.vae.as_deref()),
-        (ComponentKind::Taesd, taesd),
+        (ComponentKind::Taesd, setup.taesd.as_deref()),
+        (ComponentKind::Scales, setup.scales.as_deref()),
     ];
     let text = options.text_encoders.iter().map(|path| (ComponentKind::TextEncoder, Some(path.as_path())));
     one.into_iter().chain(text).filter_map(|(component, path)| Some((component, path?.to_path_buf()))).collect()

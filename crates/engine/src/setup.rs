@@ -93,6 +93,9 @@ pub struct Setup {
     pub weight_type: LinearWeightType,
     /// How the large layers of the denoiser are computed.
     pub compute: ComputeType,
+    /// A file with scales for products in 8 bits ([`crate::ComputeScales`]). Without it each call measures the range of its
+    /// input. A refiner's layers do so with it, too.
+    pub scales: Option<PathBuf>,
     /// CPU threads of the engine's own pool, at most four for each CPU that the process may use. `None` means the threads of
     /// the process ([`crate::start_threads`]).
     pub threads: Option<usize>,
@@ -158,12 +161,13 @@ impl Setup {
     /// Validates the options without loading. Loading a model checks them as well.
     ///
     /// # Errors
-    /// [`Error::Request`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD or a
-    /// folder is missing.
+    /// [`Error::Request`] for an impossible number of threads or cached prompts, [`Error::Files`] if the TAESD, the scales or
+    /// a folder is missing.
     pub fn check(&self) -> Result<()> {
         threads::check(self.threads)?;
         in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
         self.check_compute(matches!(self.device, DeviceChoice::Cuda(_)))?;
+        self.check_scales()?;
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
             (&self.embeddings_dir, "`embeddings_dir`, a folder with embeddings"),

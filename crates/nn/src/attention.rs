@@ -31,6 +31,8 @@ pub struct AttentionConfig {
     pub channels: usize,
     /// Channels of the keys' and values' tokens: `channels` for self-attention.
     pub context_dim: usize,
+    /// Whether keys and values are those of a text.
+    pub of_text: bool,
     /// The number of heads, which divides `channels`.
     pub num_heads: usize,
     /// Whether the first three projections have biases; the last one always has one.
@@ -60,11 +62,11 @@ enum Stacked {
 impl Attention {
     /// Declares the four projections.
     pub fn new(p: &ParamBuilder<'_>, config: AttentionConfig) -> Self {
-        let AttentionConfig { channels, context_dim, num_heads, qkv_bias, causal, keys } = config;
+        let AttentionConfig { channels, context_dim, of_text, num_heads, qkv_bias, causal, keys } = config;
         let [q, k, v, out] = keys.names();
         let to_q = Linear::new(&p.pp(q).allows_int8(), channels, channels, qkv_bias);
         // Those of a text have few rows, and some channels of the text are a hundred times the others.
-        let of_tokens = |name| if context_dim == channels { p.pp(name).allows_int8() } else { p.pp(name) };
+        let of_tokens = |name| if of_text { p.pp(name) } else { p.pp(name).allows_int8() };
         let to_k = Linear::new(&of_tokens(k), context_dim, channels, qkv_bias);
         let to_v = Linear::new(&of_tokens(v), context_dim, channels, qkv_bias);
         let stacked = match (qkv_bias, context_dim == channels) {

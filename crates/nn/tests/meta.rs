@@ -83,7 +83,16 @@ macro_rules! check {
 }
 
 fn attention(qkv_bias: bool, context_dim: usize, causal: bool) -> AttentionConfig {
-    AttentionConfig { channels: 128, context_dim, num_heads: 4, qkv_bias, causal, keys: AttentionKeys::Diffusers }
+    let of_text = context_dim != 128;
+    AttentionConfig {
+        channels: 128,
+        context_dim,
+        of_text,
+        num_heads: 4,
+        qkv_bias,
+        causal,
+        keys: AttentionKeys::Diffusers,
+    }
 }
 
 fn resnet(in_channels: usize, temb_channels: Option<usize>) -> ResnetConfig {

@@ -196,6 +196,7 @@ fn attention_in_every_form() {
     let config = AttentionConfig {
         channels: 24,
         context_dim: 24,
+        of_text: false,
         num_heads: heads,
         qkv_bias: false,
         causal: false,

@@ -1,14 +1,17 @@
 //! Memory layouts of weights.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 
+use crate::conv2d::Conv2d;
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
 use crate::int8::{Int8Input, Int8Matrix};
 use crate::matrix::{MatrixType, Rows};
+use crate::observer::InputObserver;
 
 /// How a parameter is laid out for its operator. Weights are constant, so they are packed once, when they are copied
 /// from the checkpoint into the slab (`kiln-weights`).
@@ -93,6 +96,7 @@ pub struct Weight {
     form: Form,
     /// `(c_out, kh, kw, c_in)`; a linear layer's is `(n, 1, 1, k)`.
     shape: [usize; 4],
+    observer: Option<Arc<dyn InputObserver>>,
 }
 
 #[derive(Debug, Clone)]
@@ -123,7 +127,7 @@ impl Weight {
                 return Err(Error::Shape { op: "weight", operand: "tensor", expected, found: tensor.dims().to_vec() });
             }
         };
-        Ok(Self { tensor: tensor.reshape(&shape)?, form: Form::Dense(WeightLayout::Plain), shape })
+        Ok(Self { tensor: tensor.reshape(&shape)?, form: Form::Dense(WeightLayout::Plain), shape, observer: None })
     }
 
     /// The output of [`Packing::pack`] for a parameter of the shape `stored`. `packed` has [`Packing::elements`]
@@ -143,7 +147,7 @@ impl Weight {
             WeightLayout::Panels => packed.clone(),
             WeightLayout::Plain => packed.narrow(0, 0, n * taps * channels)?.reshape(&shape)?,
         };
-        Ok(Self { tensor, form: Form::Dense(layout), shape })
+        Ok(Self { tensor, form: Form::Dense(layout), shape, observer: None })
     }
 
     /// The matrix `(n, k)` of a linear layer, or of `parts` layers one after another, each of `n / parts` rows of the
@@ -166,7 +170,7 @@ impl Weight {
             return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
         }
         let form = Form::Rows(Rows { kind, part: part.max(1), stride });
-        Ok(Self { tensor: memory.clone(), form, shape: [n, 1, 1, k] })
+        Ok(Self { tensor: memory.clone(), form, shape: [n, 1, 1, k], observer: None })
     }
 
     /// The panels of [`Int8Matrix::panel`], one after another, for a parameter of the shape `stored`. `memory` is a flat tensor
@@ -188,7 +192,7 @@ impl Weight {
         }
         let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
         let form = Form::Int8(Int8Weight { matrix, input });
-        Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels] })
+        Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
 
     /// `(c_out, kh, kw, c_in)`; `(n, 1, 1, k)` for a linear layer.
@@ -223,6 +227,23 @@ impl Weight {
             Form::Dense(_) | Form::Int8(_) => None,
             Form::Rows(rows) => Some(rows),
         }
+    }
+
+    /// The same weight; `observer` gets the inputs of its products.
+    pub fn observed(self, observer: Arc<dyn InputObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// Shows `x`, which is about to be multiplied, to the observer, if there is one. Returns the weight without an observer, since an
+    /// operator may run as another one.
+    ///
+    /// # Errors
+    /// Those of the observer.
+    pub(crate) fn observe(&self, x: &Tensor, config: Option<Conv2d>) -> Result<Cow<'_, Self>> {
+        let Some(observer) = &self.observer else { return Ok(Cow::Borrowed(self)) };
+        let weight = Self { observer: None, ..self.clone() };
+        observer.observe(x, &weight, config)?;
+        Ok(Cow::Owned(weight))
     }
 
     /// A copy on a device.

@@ -57,6 +57,8 @@ engine_options! {
     /// How the large layers of the denoiser are computed: auto (native), native (in `dtype`) or int8 (in 8-bit integers, on the
     /// CPU).
     compute: String, "str";
+    /// With `compute` int8: a file of `kiln calibrate` with the ranges of the model's layers and those that keep `dtype`.
+    scales: PathBuf, "StrPath";
     /// Number of CPU threads of this engine. Default: one for each core that the process may use. Images do not depend on it.
     threads: usize, "int";
     /// For a model in one file: a folder with configurations and tokenizers.
@@ -176,6 +178,7 @@ impl EngineOptions {
             dtype: parsed("dtype", self.dtype.as_deref())?,
             weight_type: parsed("weight_type", self.weight_type.as_deref())?,
             compute: parsed("compute", self.compute.as_deref())?,
+            scales: self.scales.clone(),
             threads: Some(self.threads.unwrap_or_else(kiln_engine::usual_threads)),
             taesd: self.taesd.clone(),
             memory,

@@ -102,9 +102,10 @@ struct TransformerLayer {
 
 impl TransformerLayer {
     fn new(p: &ParamBuilder<'_>, channels: usize, config: &TransformerConfig) -> Self {
-        let attention = |context_dim| AttentionConfig {
+        let attention = |context_dim, of_text| AttentionConfig {
             channels,
             context_dim,
+            of_text,
             num_heads: config.num_heads,
             qkv_bias: false,
             causal: false,
@@ -113,9 +114,9 @@ impl TransformerLayer {
         let norm = |name| LayerNorm::new(&p.pp(name), channels, LAYER_NORM_EPS);
         Self {
             norm1: norm("norm1"),
-            attn1: Attention::new(&p.pp("attn1"), attention(channels)),
+            attn1: Attention::new(&p.pp("attn1"), attention(channels, false)),
             norm2: norm("norm2"),
-            attn2: Attention::new(&p.pp("attn2"), attention(config.context_dim)),
+            attn2: Attention::new(&p.pp("attn2"), attention(config.context_dim, true)),
             norm3: norm("norm3"),
             ff: FeedForward::new(&p.pp("ff"), channels),
         }

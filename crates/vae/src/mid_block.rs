@@ -58,6 +58,7 @@ impl PixelAttention {
         let attention = AttentionConfig {
             channels,
             context_dim: channels,
+            of_text: false,
             num_heads: 1,
             qkv_bias: true,
             causal: false,

@@ -22,10 +22,16 @@ impl Int8Layers {
     /// How the input of a parameter's layer becomes bytes; `None` where the parameter keeps its type.
     fn input(&self, param: &ParamSpec) -> Option<Arc<Int8Input>> {
         let channels = param.shape.get(1).copied()?;
-        let matrix = Int8Matrix::of(param.packing, &param.shape).filter(|_| param.allows_int8);
-        matrix.filter(|_| !self.kept.contains(&param.key))?;
+        param.int8_matrix().filter(|_| !self.kept.contains(&param.key))?;
         let fits = |input: &&Arc<Int8Input>| input.balance.as_ref().is_none_or(|balance| balance.len() == channels);
         Some(self.inputs.get(&param.key).filter(fits).cloned().unwrap_or_default())
+    }
+}
+
+impl ParamSpec {
+    /// The memory of the weight in 8 bits; `None` where its layer is not computed so.
+    pub fn int8_matrix(&self) -> Option<Int8Matrix> {
+        Int8Matrix::of(self.packing, &self.shape).filter(|_| self.allows_int8)
     }
 }
 

@@ -36,6 +36,7 @@ mod load;
 mod lora;
 mod low_rank;
 mod mmap;
+mod observe;
 mod param_spec;
 mod random;
 mod rows;
@@ -57,7 +58,7 @@ pub use formats::{
 pub use int8::Int8Layers;
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
-pub use kiln_ops::{BlockType, Int8Input, MatrixType, Packing, Weight};
+pub use kiln_ops::{BlockType, InputObserver, Int8Input, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use low_rank::LowRank;

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_ops::{Int8Input, Packing, Weight};
+use kiln_ops::{InputObserver, Int8Input, Packing, Weight};
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
@@ -67,6 +67,8 @@ struct Cell {
     added_biases: RwLock<HashMap<usize, Tensor>>,
     /// How the inputs of layers that are computed in 8 bits become bytes, by the index of the layer's weight.
     int8: RwLock<HashMap<usize, Arc<Int8Input>>>,
+    /// The observer of the products with a weight, by its index.
+    observers: RwLock<HashMap<usize, Arc<dyn InputObserver>>>,
 }
 
 /// A part of a network whose parameters are in one contiguous slab: a residual block, a transformer layer, ...
@@ -123,6 +125,11 @@ impl Segment {
     /// How the input of a parameter's layer becomes bytes, where the parameter is in 8 bits.
     pub(crate) fn int8_input(&self, index: usize) -> Option<Arc<Int8Input>> {
         self.cell.int8.read().get(&index).cloned()
+    }
+
+    /// Sets the observers of the products with these weights, and removes all others.
+    pub(crate) fn set_observers(&self, observers: HashMap<usize, Arc<dyn InputObserver>>) {
+        *self.cell.observers.write() = observers;
     }
 
     /// Sets or removes the segment's slab, and returns the previous one.
@@ -204,14 +211,19 @@ impl Param {
         })
     }
 
-    /// A parameter that is the matrix of a product, as a view into the slab.
+    /// A parameter that is the matrix of a product, as a view into the slab, with its observer ([`Segments::observe`]).
     ///
     /// # Errors
     /// [`Error::NotLoaded`] if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
-        self.view(|view| match view {
+        let weight = self.view(|view| match view {
             View::Weight(weight) => Ok(weight.clone()),
             View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
+        })?;
+        let observer = self.cell.observers.read().get(&self.index).cloned();
+        Ok(match observer {
+            Some(observer) => weight.observed(observer),
+            None => weight,
         })
     }
 
@@ -350,6 +362,7 @@ impl Segments {
             streamed: RwLock::default(),
             added_biases: RwLock::default(),
             int8: RwLock::default(),
+            observers: RwLock::default(),
         });
         let (params, stacks) = (RefCell::default(), RefCell::default());
         let (prefix, allows_int8) = (String::new(), false);

@@ -356,6 +356,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
         &[("int8", WEIGHTS), ("Q8_0", WEIGHTS), ("q7_0", WEIGHTS), ("q4_k_m", WEIGHTS), ("8", WEIGHTS), ("", WEIGHTS)],
     ),
     ("--compute", &[("int4", COMPUTE_TYPES), ("INT8", COMPUTE_TYPES), ("", COMPUTE_TYPES)]),
+    ("--scales", &[("", REQUIRED)]),
     ("--dtype", &[("f8", DTYPES), ("float16", DTYPES), ("F32", DTYPES), ("", DTYPES)]),
     (
         "--threads",

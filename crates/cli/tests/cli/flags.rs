@@ -111,6 +111,7 @@ fn missing_files_are_named() {
         ("--model", ".", &["model_index.json: not found"]),
         ("--model", &file, &["model_index.json: is not a valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--scales", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for --scales"]),
         ("--unet", "nowhere.gguf", &["nowhere.gguf: not found; looked for --unet"]),
         ("--vae", "nowhere.pt", &["nowhere.pt: not found; looked for --vae"]),
         ("--text-encoder", "nowhere", &["nowhere: not found; looked for --text-encoder"]),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod calibrate;
 mod checkpoints;
 mod devices;
 mod exec_cuda;

@@ -48,6 +48,17 @@ impl Hashed {
         Some(Self { of: path.to_path_buf(), ..Self::component(&path.join("unet"))? })
     }
 
+    /// The digest in 64 hexadecimal digits, from the cache in `folder` where it is there, else computed now. `None` if files
+    /// cannot be read, which is logged.
+    pub fn digest(&self, folder: Option<&Path>) -> Option<String> {
+        match folder {
+            Some(folder) => compute(self, &Cache::in_folder(folder)),
+            None => digest::sha256(&self.files, self.scope)
+                .inspect_err(|error| tracing::warn!("cannot hash {}: {error}", self.of.display()))
+                .ok(),
+        }
+    }
+
     /// A LoRA's file, as AUTOMATIC1111 hashes it.
     pub fn lora(path: &Path) -> Self {
         let is_safetensors = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
@@ -140,6 +151,7 @@ mod tests {
         assert_eq!(Hashes::new(Some(&cache)).find("ba7816bf8f", Scope::Whole).unwrap(), file.canonicalize().unwrap());
         assert_eq!(hashes.get(&Hashed::file(&folder.path().join("none"), Scope::Whole)), None);
         assert_eq!(Hashes::default().get(&hashed), None, "without a folder nothing is computed");
+        assert_eq!([Some(&*cache), None].map(|folder| hashed.digest(folder)), [Some(digest.clone()), Some(digest)]);
     }
 
     /// A cached digest is used without reading the file, even if it is wrong.

@@ -115,9 +115,12 @@ impl Shapes {
 /// `+ bias[o] + image_bias[b, o] + residual[b, i, j, o]`, as `(b, h_out, w_out, c_out)`.
 ///
 /// # Errors
-/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input.
+/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the kernel is larger than the padded input; those
+/// of the weight's observer ([`Weight::observed`]).
 pub fn conv2d(inputs: Conv2dInputs<'_>, config: Conv2d, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(&inputs, config, None)?;
+    let weight = &*inputs.weight.observe(inputs.x, Some(config))?;
+    let inputs = Conv2dInputs { weight, ..inputs };
     backend::run(&Call { inputs, config, shapes }, out)
 }
 

@@ -19,8 +19,12 @@ mod tests;
 
 use std::sync::Arc;
 
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+
 use crate::cpu::product::PANEL;
 use crate::cpu::product::bytes::{panel_len, place};
+use crate::error::{Error, Result};
 use crate::packing::Packing;
 use crate::workspace::Workspace;
 pub(crate) use quantize::{Quantizer, largest_range, quantize};
@@ -106,6 +110,26 @@ impl Int8Matrix {
             tail[TAIL / 2 + at..TAIL / 2 + at + 4].copy_from_slice(&sum.to_le_bytes());
         }
         bytes
+    }
+
+    /// All panels of a parameter with these elements, in its stored order, as a flat tensor on the CPU for [`crate::Weight::int8`]. Its
+    /// type is f32, which means nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there is another number of elements.
+    pub fn memory(&self, elements: &[f32], balance: Option<&[f32]>) -> Result<Tensor> {
+        if elements.len() != self.n * self.k() {
+            let expected = format!("{} elements", self.n * self.k());
+            return Err(Error::Shape { op: "weight", operand: "elements", expected, found: vec![elements.len()] });
+        }
+        let read = |start: usize, out: &mut [f32]| out.copy_from_slice(&elements[start..start + out.len()]);
+        let panels = (0..self.panels()).into_par_iter().flat_map_iter(|panel| {
+            let bytes = self.panel(panel, balance, read);
+            bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<f32>>()
+        });
+        let words: Vec<f32> = panels.collect();
+        let count = words.len();
+        Ok(Tensor::from_vec(words, count, &Device::Cpu)?)
     }
 
     /// The scales and the sums of all columns, of whole panels, from the memory of all panels.

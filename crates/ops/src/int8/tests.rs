@@ -20,21 +20,17 @@ fn int8(stored: &Tensor, dtype: DType, input: Int8Input) -> Weight {
     let packing = if stored.rank() == 2 { Packing::Linear } else { Packing::Conv2d };
     let elements = values(stored);
     let matrix = Int8Matrix::of(packing, stored.dims()).unwrap();
-    let read = |start: usize, out: &mut [f32]| out.copy_from_slice(&elements[start..start + out.len()]);
-    let bytes: Vec<u8> = (0..matrix.bytes() / matrix.panel_bytes())
-        .flat_map(|panel| matrix.panel(panel, input.balance.as_deref(), read))
-        .collect();
-    assert_eq!(bytes.len(), matrix.bytes());
+    let words = matrix.memory(&elements, input.balance.as_deref()).unwrap();
     let memory = match dtype {
-        DType::F32 => {
-            let words = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>();
-            Tensor::from_vec(words, bytes.len() / 4, &Device::Cpu).unwrap()
-        }
+        DType::F32 => words,
         _ => {
+            let bytes = words.to_vec1::<f32>().unwrap().into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
             let halves = bytes.as_chunks::<2>().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes));
             Tensor::from_vec(halves.collect::<Vec<_>>(), bytes.len() / 2, &Device::Cpu).unwrap()
         }
     };
+    assert_eq!(memory.elem_count() * memory.dtype().size_in_bytes(), matrix.bytes());
+    assert!(matrix.memory(&elements[1..], None).is_err());
     Weight::int8(&memory, packing, stored.dims(), Arc::new(input)).unwrap()
 }
 

@@ -24,7 +24,7 @@ const OP: &str = "linear";
 /// ([`crate::MatrixType`]) gives the same bits as its dequantized matrix in the type of `x`.
 ///
 /// # Errors
-/// [`Error::Shape`] where an operand does not fit.
+/// [`Error::Shape`] where an operand does not fit; those of the weight's observer ([`Weight::observed`]).
 pub fn linear(
     x: &Tensor,
     weight: &Weight,
@@ -54,6 +54,7 @@ pub fn linear(
     if let Some(out) = out {
         expect_shape(OP, "out", out.dims(), &shape)?;
     }
+    let weight = &*weight.observe(x, None)?;
     backend::run(&Call { x, weight, bias, residual, rows, shape }, out)
 }
 

@@ -27,6 +27,9 @@ class EngineOptions(TypedDict, total=False):
     compute: str | None
     """How the large layers of the denoiser are computed: auto (native), native (in `dtype`) or int8 (in 8-bit integers, on the CPU)."""
 
+    scales: StrPath | None
+    """With `compute` int8: a file of `kiln calibrate` with the ranges of the model's layers and those that keep `dtype`."""
+
     threads: int | None
     """Number of CPU threads of this engine. Default: one for each core that the process may use. Images do not depend on it."""
 

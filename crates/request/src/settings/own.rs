@@ -94,7 +94,7 @@ pub struct PartFile {
     pub file: NamedFile,
 }
 
-/// A component of a model that a file of its own may replace. Kiln 0.1 named them by flags, which are read as aliases.
+/// A component of a model that a file of its own may replace, or a file that goes with it. Kiln 0.1 named them by flags, which are read as aliases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentKind {
@@ -113,6 +113,8 @@ pub enum ComponentKind {
     /// A text encoder.
     #[serde(alias = "--text-encoder")]
     TextEncoder,
+    /// The scales of products in 8 bits.
+    Scales,
     /// A component of another version of Kiln.
     #[default]
     #[serde(other)]
@@ -128,6 +130,7 @@ impl ComponentKind {
             Self::Vae => "vae",
             Self::Taesd => "taesd",
             Self::TextEncoder => "text_encoder",
+            Self::Scales => "scales",
             Self::Unknown => "unknown",
         }
     }
