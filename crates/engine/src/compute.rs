@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use candle_core::{DType, Device};
 use kiln_models::ModelFolder;
-use kiln_weights::Int8Layers;
+use kiln_weights::{EightBits, Int8Layers};
 
 use crate::error::{Error, Result};
 use crate::scales_file::{ComputeScales, check_exists};
@@ -22,7 +23,8 @@ pub enum ComputeType {
     Native,
     /// Products of 8-bit integers, on the CPU: faster, with half the memory of bf16, and images that differ a little.
     Int8,
-    /// Products of 8-bit floats, which no device supports so far.
+    /// Products of 8-bit floats (e4m3), on GPUs of compute capability 9.0: faster, with half the memory of f16, and images that
+    /// differ a little.
     Fp8,
 }
 
@@ -47,16 +49,40 @@ impl FromStr for ComputeType {
 }
 
 impl Setup {
-    /// Refuses a way to compute that there is not, on a GPU or on the CPU.
+    /// Refuses a way to compute that GPUs lack, or the CPU.
     ///
     /// # Errors
     /// [`crate::Error::Request`] names the option.
     pub(crate) fn check_compute(&self, on_gpu: bool) -> Result<()> {
-        let expected = match (self.compute, on_gpu) {
-            (ComputeType::Fp8, _) => "native or int8: no device computes in fp8 so far",
-            (ComputeType::Int8, true) => "native: int8 computes on the CPU only (`device` cpu)",
-            _ => return Ok(()),
-        };
+        match (self.compute, on_gpu) {
+            (ComputeType::Fp8, false) => {
+                self.refused_compute("native or int8: fp8 computes on a GPU only (`device` cuda)")
+            }
+            (ComputeType::Int8, true) => {
+                self.refused_compute("native or fp8: int8 computes on the CPU only (`device` cpu)")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a way to compute that a device lacks for this type of activations.
+    ///
+    /// # Errors
+    /// As [`Self::check_compute`].
+    pub(crate) fn check_compute_on(&self, device: &Device, dtype: DType) -> Result<()> {
+        self.check_compute(device.is_cuda())?;
+        match self.compute {
+            ComputeType::Fp8 if dtype == DType::F32 => {
+                self.refused_compute("native: fp8 computes in f16 and bf16 only (`dtype`)")
+            }
+            ComputeType::Fp8 if !kiln_ops::device::supports_fp8(device, dtype) => self.refused_compute(
+                "native: fp8 needs a GPU of compute capability 9.0 (Hopper), and a build with code for it",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused_compute(&self, expected: &str) -> Result<()> {
         let found = self.compute.to_string();
         Err(kiln_request::Error::Value { name: "compute", found, expected: expected.into() }.into())
     }
@@ -64,7 +90,12 @@ impl Setup {
     /// The layers that are computed in 8 bits; `None` where all are computed in the type of the activations. Each call measures
     /// the range of its input: without [`Setup::scales`].
     pub fn int8_layers(&self) -> Option<Arc<Int8Layers>> {
-        (self.compute == ComputeType::Int8).then(Arc::default)
+        let kind = match self.compute {
+            ComputeType::Int8 => EightBits::Int8,
+            ComputeType::Fp8 => EightBits::Fp8,
+            ComputeType::Auto | ComputeType::Native => return None,
+        };
+        Some(Arc::new(Int8Layers { kind, ..Int8Layers::default() }))
     }
 
     /// The same with [`Setup::scales`], which must be those of `model`; of any model where it is `None`.
@@ -72,7 +103,7 @@ impl Setup {
     /// # Errors
     /// Those of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
     pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<Int8Layers>>> {
-        let path = self.scales.as_deref().filter(|_| self.int8_layers().is_some());
+        let path = self.scales.as_deref().filter(|_| self.compute == ComputeType::Int8);
         let Some(path) = path else { return Ok(self.int8_layers()) };
         let scales = ComputeScales::read(path)?;
         model.map_or(Ok(()), |model| scales.check(path, model, self.cache_dir.as_deref()))?;
@@ -86,11 +117,9 @@ impl Setup {
     pub(crate) fn check_scales(&self) -> Result<()> {
         let Some(path) = &self.scales else { return Ok(()) };
         check_exists(path)?;
-        match self.int8_layers() {
-            Some(_) => Ok(()),
-            None => {
-                Err(Error::value("scales", path.display(), "`compute` int8 too: scales are for products in 8 bits"))
-            }
+        match self.compute {
+            ComputeType::Int8 => Ok(()),
+            _ => Err(Error::value("scales", path.display(), "`compute` int8 too: scales are for products in 8 bits")),
         }
     }
 }
@@ -107,8 +136,11 @@ mod tests {
             setup.check_compute(on_gpu).err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert_eq!((refused("int8", false), refused("native", true), refused("auto", true)), Default::default());
+        assert_eq!(refused("fp8", true), "");
         assert!(refused("int8", true).contains("int8 computes on the CPU only"));
-        assert!(refused("fp8", false).contains("`compute` is fp8") && !refused("fp8", true).is_empty());
+        assert!(refused("fp8", false).contains("`compute` is fp8") && refused("fp8", false).contains("on a GPU only"));
+        let setup = Setup { compute: ComputeType::Fp8, ..Setup::default() };
+        assert!(setup.check_compute_on(&Device::Cpu, DType::F16).is_err());
         assert_eq!("int4".parse::<ComputeType>().unwrap_err(), "expected auto, native, int8 or fp8");
     }
 }

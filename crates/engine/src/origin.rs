@@ -51,7 +51,7 @@ impl Origin {
             prediction: model.options().prediction.map(|prediction| prediction.id().into()),
             dtype: types.0.as_str().into(),
             weight_type: types.1.map(|kind| kind.to_string()),
-            compute: (setup.compute == ComputeType::Int8).then(|| setup.compute.to_string()),
+            compute: matches!(setup.compute, ComputeType::Int8 | ComputeType::Fp8).then(|| setup.compute.to_string()),
             device: if device.is_cuda() { "cuda" } else { "cpu" }.into(),
             ..OwnSettings::default()
         };

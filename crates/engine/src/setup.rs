@@ -166,7 +166,9 @@ impl Setup {
     pub fn check(&self) -> Result<()> {
         threads::check(self.threads)?;
         in_range("prompt_cache", self.cached_texts(), 0, MAX_CACHED_TEXTS)?;
-        self.check_compute(matches!(self.device, DeviceChoice::Cuda(_)))?;
+        if self.device != DeviceChoice::Auto {
+            self.check_compute(matches!(self.device, DeviceChoice::Cuda(_)))?;
+        }
         self.check_scales()?;
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
@@ -211,8 +213,8 @@ impl Setup {
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
                 .map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?,
         };
-        self.check_compute(device.is_cuda())?;
         let dtype = self.dtype.resolve(device.is_cuda());
+        self.check_compute_on(&device, dtype)?;
         let pool = match device.location() {
             DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())
                 .inspect_err(|error| tracing::warn!("using the driver's memory allocator: {error}"))

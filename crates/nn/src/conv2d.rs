@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use kiln_ops::{Conv2dEpilogue, FusedConv2d, Strip};
-use kiln_weights::{Packing, Param, ParamBuilder};
+use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
+use crate::norm::GroupNorm;
 use crate::tensor::TensorLike;
 
 /// A two-dimensional convolution with a square kernel.
@@ -59,6 +60,27 @@ impl Conv2d {
         let weight = x.weight(&self.weight)?;
         let bias = x.optional_param(self.bias.as_ref())?;
         x.conv2d(&weight, bias.as_ref(), image_bias, residual, self.config)
+    }
+
+    /// Whether [`Conv2d::forward_normed`] is one operator.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.weight.eight_bits() == Some(EightBits::Fp8)
+    }
+
+    /// As [`Conv2d::forward_add`] for `norm` of `x`.
+    pub fn forward_normed<T: TensorLike>(
+        &self,
+        x: &T,
+        norm: &GroupNorm,
+        image_bias: Option<&T>,
+        residual: Option<&T>,
+    ) -> Result<T> {
+        if !self.is_fused() {
+            return self.forward_add(&norm.forward(x)?, image_bias, residual);
+        }
+        let (gamma, beta, config) = norm.params(x)?;
+        let (weight, bias) = (x.weight(&self.weight)?, x.optional_param(self.bias.as_ref())?);
+        x.normed_conv2d((&gamma, &beta, config), &weight, bias.as_ref(), image_bias, residual, self.config)
     }
 
     /// Rows `strip.rows` of the output of [`Conv2d::forward_add`] for a whole map, from the rows of the map that they

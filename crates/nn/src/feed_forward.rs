@@ -4,6 +4,7 @@ use kiln_weights::ParamBuilder;
 
 use crate::error::Result;
 use crate::linear::Linear;
+use crate::norm::LayerNorm;
 use crate::tensor::TensorLike;
 
 /// The width of the hidden layer, relative to the input.
@@ -25,14 +26,10 @@ impl FeedForward {
         }
     }
 
-    /// `x` `(.., channels)`, with `residual` of the same shape added to the output. `forward` consumes its input, and
-    /// drops the values and gates before the output is computed, because they are the largest map of a network with
-    /// transformers.
-    pub fn forward<T: TensorLike>(&self, x: T, residual: &T) -> Result<T> {
-        let wide = self.proj.forward(&x)?;
-        drop(x);
-        let hidden = wide.geglu()?;
-        drop(wide);
-        self.out.forward_add(&hidden, Some(residual))
+    /// `norm` of `x` `(.., channels)`, with `x` added to the output. The values and gates are dropped before the output is
+    /// computed, because they are the largest map of a network with transformers.
+    pub fn forward<T: TensorLike>(&self, norm: &LayerNorm, x: &T) -> Result<T> {
+        let wide = self.proj.forward_normed(x, norm)?;
+        self.out.forward_geglu(wide, Some(x))
     }
 }

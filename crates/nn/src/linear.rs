@@ -1,9 +1,10 @@
 //! A linear layer.
 
 use candle_core::Tensor;
-use kiln_weights::{Packing, Param, ParamBuilder};
+use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
+use crate::norm::LayerNorm;
 use crate::tensor::TensorLike;
 
 /// `y = x weight^T + bias`.
@@ -28,11 +29,33 @@ impl Linear {
 
     /// As [`Linear::forward`], with `residual` `(.., out_channels)` added to the output.
     pub fn forward_add<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
-        let bias = match (x.optional_param(self.bias.as_ref())?, self.added_bias()) {
+        x.linear(&x.weight(&self.weight)?, self.bias(x)?.as_ref(), residual)
+    }
+
+    /// As [`Linear::forward`] for `norm` of `x`.
+    pub fn forward_normed<T: TensorLike>(&self, x: &T, norm: &LayerNorm) -> Result<T> {
+        if self.weight.eight_bits() != Some(EightBits::Fp8) {
+            return self.forward(&norm.forward(x)?);
+        }
+        let (gamma, beta, eps) = norm.params(x)?;
+        x.normed_linear((&gamma, &beta, eps), &x.weight(&self.weight)?, self.bias(x)?.as_ref())
+    }
+
+    /// As [`Linear::forward_add`] for GEGLU of `x` `(.., 2 in_channels)`, which is dropped as early as possible.
+    pub fn forward_geglu<T: TensorLike>(&self, x: T, residual: Option<&T>) -> Result<T> {
+        if self.weight.eight_bits() != Some(EightBits::Fp8) {
+            let hidden = x.geglu()?;
+            drop(x);
+            return self.forward_add(&hidden, residual);
+        }
+        x.geglu_linear(&x.weight(&self.weight)?, self.bias(&x)?.as_ref(), residual)
+    }
+
+    fn bias<T: TensorLike>(&self, x: &T) -> Result<Option<T>> {
+        Ok(match (x.optional_param(self.bias.as_ref())?, self.added_bias()) {
             (None, Some(added)) => Some(x.new_constant(&added)?),
             (bias, _) => bias,
-        };
-        x.linear(&x.weight(&self.weight)?, bias.as_ref(), residual)
+        })
     }
 
     /// The bias that a LoRA adds to a layer without one.

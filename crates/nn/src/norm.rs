@@ -27,6 +27,11 @@ impl GroupNorm {
         x.group_norm(&x.param(&self.weight)?, &x.param(&self.bias)?, self.config)
     }
 
+    /// Gamma, beta, and the configuration, for an operator that normalizes `x` itself.
+    pub(crate) fn params<T: TensorLike>(&self, x: &T) -> Result<(T, T, kiln_ops::GroupNorm)> {
+        Ok((x.param(&self.weight)?, x.param(&self.bias)?, self.config))
+    }
+
     /// The moments of an image before the first pixel.
     pub fn moments<T: TensorLike>(&self) -> T::Moments {
         T::moments(self.config)
@@ -58,5 +63,10 @@ impl LayerNorm {
     /// `x` `(.., num_channels)`, same shape.
     pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         x.layer_norm(&x.param(&self.weight)?, &x.param(&self.bias)?, self.eps)
+    }
+
+    /// Gamma, beta, and epsilon, for an operator that normalizes `x` itself.
+    pub(crate) fn params<T: TensorLike>(&self, x: &T) -> Result<(T, T, f64)> {
+        Ok((x.param(&self.weight)?, x.param(&self.bias)?, self.eps))
     }
 }

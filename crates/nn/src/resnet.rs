@@ -83,7 +83,7 @@ impl ResnetIn {
             (Some(proj), Some(temb)) => Some(proj.forward(temb)?),
             _ => None,
         };
-        self.conv1.forward_add(&self.norm1.forward(x)?, image_bias.as_ref(), None)
+        self.conv1.forward_normed(x, &self.norm1, image_bias.as_ref(), None)
     }
 }
 
@@ -102,8 +102,15 @@ impl ResnetOut {
     /// Computes the block's output from the first half's output `h` `(b, h, w, out_channels)` and the block's input
     /// `x`. `h` is consumed and dropped as early as possible, because these are the largest maps of a decoder.
     pub fn forward<T: TensorLike>(&self, mut h: T, x: &T) -> Result<T> {
-        h = self.norm2.forward(&h)?;
+        let is_fused = self.conv2.is_fused();
+        if !is_fused {
+            h = self.norm2.forward(&h)?;
+        }
         let shortcut = self.conv_shortcut.as_ref().map(|conv| conv.forward(x)).transpose()?;
-        self.conv2.forward_add(&h, None, Some(shortcut.as_ref().unwrap_or(x)))
+        let residual = Some(shortcut.as_ref().unwrap_or(x));
+        match is_fused {
+            true => self.conv2.forward_normed(&h, &self.norm2, None, residual),
+            false => self.conv2.forward_add(&h, None, residual),
+        }
     }
 }

@@ -237,12 +237,13 @@ fn attention_in_every_form() {
 
 #[test]
 fn a_feed_forward_layer_gates_its_values() {
-    let layer = Layer::new(|p| FeedForward::new(p, 6));
-    let (x, residual) = (tensor(&[2, 5, 6], 50), tensor(&[2, 5, 6], 51));
-    let wide = layer.linear("net.0.proj.", &x).chunk(2, 2).unwrap();
+    let layer = Layer::new(|p| (LayerNorm::new(&p.pp("norm"), 6, 1e-5), FeedForward::new(p, 6)));
+    let x = tensor(&[2, 5, 6], 50);
+    let normal = layer.scale_and_shift("norm.", &normalize(&x, 1e-5));
+    let wide = layer.linear("net.0.proj.", &normal).chunk(2, 2).unwrap();
     let hidden = (&wide[0] * wide[1].gelu_erf().unwrap()).unwrap();
-    let expected = (layer.linear("net.2.", &hidden) + &residual).unwrap();
-    assert_close(&layer.run(|ff| ff.forward(x.clone(), &residual)), &expected);
+    let expected = (layer.linear("net.2.", &hidden) + &x).unwrap();
+    assert_close(&layer.run(|(norm, ff)| ff.forward(norm, &x)), &expected);
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub mod device;
 mod elementwise;
 mod error;
 mod flop;
+mod fp8;
 mod geglu;
 pub mod graph;
 mod group_norm;
@@ -76,6 +77,7 @@ pub use device::uninit;
 pub use elementwise::{Arithmetic, affine, arithmetic, cast, contiguous, copy, index_select, weighted_sum};
 pub use error::{Error, Result};
 pub use flop::{attention_flop, conv2d_flop, linear_flop};
+pub use fp8::{Fp8Matrix, fp8_workspace, geglu_linear, normed_conv2d, normed_linear};
 pub use geglu::geglu;
 pub use group_norm::{
     GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,
@@ -87,7 +89,7 @@ pub use linear::linear;
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
 pub use observer::InputObserver;
 pub use out_of_memory::is_out_of_memory;
-pub use packing::{Packing, Weight, WeightLayout};
+pub use packing::{EightBits, Packing, Weight, WeightLayout};
 pub use pixel_shuffle::{pixel_shuffle, pixel_unshuffle};
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;

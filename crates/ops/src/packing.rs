@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::conv2d::Conv2d;
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
+use crate::fp8::{Fp8Matrix, Fp8Weight};
 use crate::int8::{Int8Input, Int8Matrix};
 use crate::matrix::{MatrixType, Rows};
 use crate::observer::InputObserver;
@@ -104,6 +105,17 @@ enum Form {
     Dense(WeightLayout),
     Rows(Rows),
     Int8(Int8Weight),
+    Fp8(Fp8Weight),
+}
+
+/// How products of a weight in 8 bits are computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum EightBits {
+    /// In 8-bit integers, on the CPU.
+    #[default]
+    Int8,
+    /// In 8-bit floats (e4m3), on GPUs.
+    Fp8,
 }
 
 /// A weight in 8 bits: the layout of its memory, and how its input becomes bytes.
@@ -195,6 +207,28 @@ impl Weight {
         Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
 
+    /// The rows of [`Fp8Matrix::row`], one after another, and their scales, for a parameter of the shape `stored` in rows of
+    /// `(kh, kw, c_in)`: one layer's, or those of several linear layers as one. Both are flat tensors of any type that hold the
+    /// bytes and perhaps more. Products of such a weight are computed in 8-bit floats.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for memory that is too small or not flat, or where the parameter is no matrix that e4m3 can store.
+    pub fn fp8(memory: &Tensor, scales: &Tensor, packing: Packing, stored: &[usize]) -> Result<Self> {
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let fits = |matrix: &Fp8Matrix| {
+            let flat = memory.rank() == 1 && scales.rank() == 1;
+            flat && matrix.bytes() <= bytes(memory) && matrix.rows() * size_of::<f32>() <= bytes(scales)
+        };
+        let matrix = Fp8Matrix::of(packing, stored).filter(fits);
+        let (Some(_), Some((n, taps, channels))) = (matrix, packing.matrix(stored)) else {
+            let expected = format!("flat memory of {packing:?} of {stored:?} in e4m3, and its scales");
+            return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
+        };
+        let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
+        let form = Form::Fp8(Fp8Weight { scales: scales.clone() });
+        Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
+    }
+
     /// `(c_out, kh, kw, c_in)`; `(n, 1, 1, k)` for a linear layer.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
@@ -204,27 +238,39 @@ impl Weight {
     pub fn layout(&self) -> Option<WeightLayout> {
         match self.form {
             Form::Dense(layout) => Some(layout),
-            Form::Rows(_) | Form::Int8(_) => None,
+            Form::Rows(_) | Form::Int8(_) | Form::Fp8(_) => None,
         }
     }
 
-    /// Whether products are computed in 8 bits.
-    pub fn is_int8(&self) -> bool {
-        self.as_int8().is_some()
+    /// How products are computed in 8 bits; `None` where they are not.
+    pub fn eight_bits(&self) -> Option<EightBits> {
+        match &self.form {
+            Form::Int8(_) => Some(EightBits::Int8),
+            Form::Fp8(_) => Some(EightBits::Fp8),
+            Form::Dense(_) | Form::Rows(_) => None,
+        }
     }
 
-    /// What products in 8 bits need, where it is such a weight.
+    /// What products in 8-bit integers need, where it is such a weight.
     pub(crate) fn as_int8(&self) -> Option<&Int8Weight> {
         match &self.form {
             Form::Int8(int8) => Some(int8),
-            Form::Dense(_) | Form::Rows(_) => None,
+            Form::Dense(_) | Form::Rows(_) | Form::Fp8(_) => None,
+        }
+    }
+
+    /// What products in 8-bit floats need, where it is such a weight.
+    pub(crate) fn as_fp8(&self) -> Option<&Fp8Weight> {
+        match &self.form {
+            Form::Fp8(fp8) => Some(fp8),
+            Form::Dense(_) | Form::Rows(_) | Form::Int8(_) => None,
         }
     }
 
     /// The rows, where they have a storage type of their own.
     pub(crate) fn stored_rows(&self) -> Option<Rows> {
         match self.form {
-            Form::Dense(_) | Form::Int8(_) => None,
+            Form::Dense(_) | Form::Int8(_) | Form::Fp8(_) => None,
             Form::Rows(rows) => Some(rows),
         }
     }
@@ -248,7 +294,11 @@ impl Weight {
 
     /// A copy on a device.
     pub(crate) fn on(&self, device: &Device) -> Result<Self> {
-        Ok(Self { tensor: self.tensor.to_device(device)?, ..self.clone() })
+        let form = match &self.form {
+            Form::Fp8(fp8) => Form::Fp8(Fp8Weight { scales: fp8.scales.to_device(device)? }),
+            form => form.clone(),
+        };
+        Ok(Self { tensor: self.tensor.to_device(device)?, form, ..self.clone() })
     }
 
     /// The tensor that holds it: of [`Weight::shape`] in the plain layout, flat in panels, and bytes of the storage

@@ -139,6 +139,6 @@ impl TransformerLayer {
             &AttentionInput { id, size, x: &self.norm2.forward(&x)?, residual: &x },
             context,
         )?;
-        self.ff.forward(self.norm3.forward(&x)?, &x)
+        self.ff.forward(&self.norm3, &x)
     }
 }

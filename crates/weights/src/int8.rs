@@ -3,15 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kiln_ops::{Int8Input, Int8Matrix};
+use kiln_ops::{EightBits, Int8Input, Int8Matrix};
 
 use crate::param_spec::ParamSpec;
-use crate::segment::{Segment, Segments};
+use crate::segment::{In8Bits, Segment, Segments};
 
 /// The layers of a network that are computed in 8 bits, and how their inputs become bytes: all layers that allow it
 /// ([`ParamSpec::allows_int8`]), except for those that are kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Int8Layers {
+    /// The format.
+    pub kind: EightBits,
     /// The inputs of layers, by the name of the layer's weight. Another layer's range is measured at each call.
     pub inputs: HashMap<String, Arc<Int8Input>>,
     /// The names of the weights that keep the type of the others.
@@ -20,9 +22,16 @@ pub struct Int8Layers {
 
 impl Int8Layers {
     /// How the input of a parameter's layer becomes bytes; `None` where the parameter keeps its type.
-    fn input(&self, param: &ParamSpec) -> Option<Arc<Int8Input>> {
+    /// It is one of `together` matrices that are one product.
+    fn input(&self, param: &ParamSpec, together: usize) -> Option<Arc<Int8Input>> {
         let channels = param.shape.get(1).copied()?;
-        param.int8_matrix().filter(|_| !self.kept.contains(&param.key))?;
+        let fits = match self.kind {
+            EightBits::Int8 => Int8Matrix::of(param.packing, &param.shape).is_some(),
+            EightBits::Fp8 => param.fp8().is_some_and(|matrix| matrix.pays(together)),
+        };
+        if !fits || !param.allows_int8 || self.kept.contains(&param.key) {
+            return None;
+        }
         let fits = |input: &&Arc<Int8Input>| input.balance.as_ref().is_none_or(|balance| balance.len() == channels);
         Some(self.inputs.get(&param.key).filter(fits).cloned().unwrap_or_default())
     }
@@ -37,27 +46,41 @@ impl ParamSpec {
 
 impl Segments {
     /// Computes these layers in 8 bits from the next load on, or none of them; slabs are dropped. Weights are quantized when
-    /// they are packed, after patches were merged. Such a network runs on the CPU.
+    /// they are packed, after patches were merged. Such a network runs on the CPU in integers, and on a GPU in floats.
     pub fn set_int8(&self, layers: Option<&Int8Layers>) {
         self.unload();
         for segment in self.iter() {
-            let inputs = segment.params().iter().enumerate();
-            let inputs = inputs.filter_map(|(i, param)| Some((i, layers?.input(param)?)));
-            segment.set_int8(inputs.collect());
+            let params = segment.params().iter().enumerate();
+            let of = |(i, param)| {
+                let stack = segment.stacks().iter().find(|stack| (stack.first..stack.first + stack.count).contains(&i));
+                let together = stack.map_or(1, |stack| stack.count);
+                layers
+                    .and_then(|layers| Some((i, In8Bits { kind: layers.kind, input: layers.input(param, together)? })))
+            };
+            let mut params: HashMap<usize, In8Bits> = params.filter_map(of).collect();
+            // A product of stacked matrices has one type. Integers are for the CPU, which reads them one by one.
+            for stack in segment.stacks() {
+                let all = stack.first..stack.first + stack.count;
+                let is_mixed = all.clone().any(|i| !params.contains_key(&i));
+                if is_mixed && layers.is_some_and(|layers| layers.kind == EightBits::Fp8) {
+                    all.for_each(|i| drop(params.remove(&i)));
+                }
+            }
+            segment.set_in_8_bits(params);
         }
     }
 }
 
-/// A parameter in 8 bits in a slab.
+/// A parameter in 8-bit integers in a slab.
 pub(crate) struct Int8Param {
     pub(crate) matrix: Int8Matrix,
     pub(crate) input: Arc<Int8Input>,
 }
 
 impl Segment {
-    /// Parameter `index`, where it is in 8 bits.
+    /// Parameter `index`, where it is in 8-bit integers.
     pub(crate) fn int8(&self, index: usize) -> Option<Int8Param> {
-        let input = self.int8_input(index)?;
+        let In8Bits { input, .. } = self.in_8_bits(index).filter(|layer| layer.kind == EightBits::Int8)?;
         let param = self.params().get(index)?;
         Some(Int8Param { matrix: Int8Matrix::of(param.packing, &param.shape)?, input })
     }
@@ -119,9 +142,9 @@ mod tests {
             segments.set_int8(Some(&Int8Layers::default()));
             load(&segments, &source(), &Placement::new(Device::Cpu, dtype)).unwrap();
             let [a, b, c] = &*part.enter().unwrap();
-            assert_eq!([a, b, c].map(Param::is_int8), [true, false, true]);
+            assert_eq!([a, b, c].map(|param| param.eight_bits().is_some()), [true, false, true]);
             let [a, b, c] = [a, b, c].map(|param| param.weight().unwrap());
-            assert_eq!([a.is_int8(), b.is_int8(), c.is_int8()], [true, false, true]);
+            assert_eq!([&a, &b, &c].map(|weight| weight.eight_bits().is_some()), [true, false, true]);
             assert_eq!((a.shape(), c.shape()), ([40, 1, 1, 64], [32, 3, 3, 64]));
             let x = Tensor::ones((3, 64), DType::F32, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
             let of = |weight| linear(&x, weight, None, None, None).unwrap().to_dtype(DType::F32).unwrap();
@@ -140,6 +163,45 @@ mod tests {
         segments.set_int8(Some(&Int8Layers { inputs, ..Int8Layers::default() }));
         load(&segments, &source(), &Placement::new(Device::Cpu, DType::F32)).unwrap();
         let [a, _, c] = &*part.enter().unwrap();
-        assert!(a.weight().unwrap().is_int8() && c.weight().unwrap().is_int8());
+        assert!([a, c].iter().all(|param| param.weight().unwrap().eight_bits() == Some(EightBits::Int8)));
+    }
+
+    #[test]
+    fn large_layers_are_in_8_bit_floats_where_that_is_faster() {
+        let mut segments = Segments::default();
+        let part = segments.add("part", |p| {
+            let p = p.allows_int8();
+            let square = |name| p.pp(name).param("weight", &[640, 640], Packing::Linear);
+            let [q, k, v] = ["q", "k", "v"].map(square);
+            let stacked = p.stack(3).unwrap();
+            let out = square("out");
+            let conv = p.pp("conv").param("weight", &[32, 64, 3, 3], Packing::Conv2d);
+            let odd = p.pp("odd").param("weight", &[32, 4, 3, 3], Packing::Conv2d);
+            ([q, k, v, out, conv, odd], stacked)
+        });
+        let layers = |kept: &[&str]| Int8Layers {
+            kind: EightBits::Fp8,
+            kept: kept.iter().map(|name| name.to_string()).collect(),
+            ..Int8Layers::default()
+        };
+        let in_8_bits = || part.module().0.each_ref().map(|param| param.eight_bits().is_some());
+        segments.set_int8(Some(&layers(&["k.weight"])));
+        assert_eq!(in_8_bits(), [false, false, false, false, true, false], "a product has one type");
+        segments.set_int8(Some(&layers(&[])));
+        assert_eq!(in_8_bits(), [true, true, true, false, true, false]);
+        let native: usize = 4 * 640 * 640 * 2 + 64 * 9 * 32 * 2 + 4 * 9 * 32 * 2;
+        let floats = 3 * 640 * 640 + 64 * 9 * 32;
+        assert_eq!(segments.bytes(DType::F16), (native - floats + (3 * 640 + 32) * 4).next_multiple_of(256));
+        let values = |shape: &[usize]| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+        let shapes = [("q", vec![640, 640]), ("k", vec![640, 640]), ("v", vec![640, 640]), ("out", vec![640, 640])];
+        let convs = [("conv", vec![32, 64, 3, 3]), ("odd", vec![32, 4, 3, 3])];
+        let all = shapes.into_iter().chain(convs);
+        let source: MapSource = all.map(|(name, shape)| (format!("{name}.weight"), values(&shape))).collect();
+        load(&segments, &source, &Placement::new(Device::Cpu, DType::F16)).unwrap();
+        let x = values(&[2, 640]).to_dtype(DType::F16).unwrap();
+        let (_, stacked) = &*part.enter().unwrap();
+        assert_eq!(stacked.eight_bits(), Some(EightBits::Fp8));
+        let y = linear(&x, &stacked.weight().unwrap(), None, None, None).unwrap().to_dtype(DType::F32).unwrap();
+        assert_eq!(y.to_vec2::<f32>().unwrap(), vec![vec![640.0; 1920]; 2]);
     }
 }

@@ -44,6 +44,7 @@ mod safetensors_file;
 mod segment;
 mod shared;
 mod slab_cache;
+mod slab_layout;
 mod source;
 mod stored_type;
 mod stream;
@@ -58,7 +59,7 @@ pub use formats::{
 pub use int8::Int8Layers;
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
-pub use kiln_ops::{BlockType, InputObserver, Int8Input, MatrixType, Packing, Weight};
+pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{Lora, Network, Patch, Patched, Targets, Unused, UnusedReason};
 pub use low_rank::LowRank;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
-use kiln_ops::{MatrixType, Packing, Weight, WeightLayout};
+use kiln_ops::{EightBits, MatrixType, Packing, Weight, WeightLayout};
 use rayon::prelude::*;
 
 use crate::element::{Element, Stored};
@@ -15,6 +15,7 @@ use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
 use crate::segment::{Segment, Slab, Stack, View};
 use crate::shared::place;
+use crate::slab_layout::SlabLayout;
 use crate::source::{ParamInfo, ParamSource};
 
 /// The device and types of weights in memory.
@@ -182,19 +183,21 @@ fn packed_as<T: Element>(
     slab: SlabType,
     layout: WeightLayout,
 ) -> Result<Vec<Tensor>> {
-    let offsets: Vec<Vec<usize>> = segments.iter().map(|segment| segment.offsets(slab)).collect();
+    let layouts: Vec<SlabLayout> = segments.iter().map(|segment| SlabLayout::of(segment, slab)).collect();
     // The threads that fill the memory are the first to touch it.
-    let mut slabs: Vec<Vec<T>> = offsets.iter().map(|offsets| T::zeros(offsets.last().copied().unwrap_or(0))).collect();
+    let mut slabs: Vec<Vec<T>> = layouts.iter().map(|layout| T::zeros(layout.len)).collect();
     let mut places = Vec::new();
-    for ((segment, offsets), values) in segments.iter().zip(&offsets).zip(&mut slabs) {
-        let mut rest = values.as_mut_slice();
-        for (i, (param, ends)) in segment.params().iter().zip(offsets.windows(2)).enumerate() {
-            let (place, after) = rest.split_at_mut(ends[1] - ends[0]);
-            places.push((param, segment.int8(i), place));
-            rest = after;
+    for ((segment, layout), values) in segments.iter().zip(&layouts).zip(&mut slabs) {
+        let params = layout.params.last().copied().unwrap_or(0);
+        let (mut rest, mut scales) = values.split_at_mut(params);
+        for (i, (param, ends)) in segment.params().iter().zip(layout.params.windows(2)).enumerate() {
+            let (memory, after) = rest.split_at_mut(ends[1] - ends[0]);
+            let (of_param, others) = scales.split_at_mut(layout.scales[i].map_or(0, |(_, len)| len));
+            places.push(Place { param, int8: segment.int8(i), memory, scales: of_param });
+            (rest, scales) = (after, others);
         }
     }
-    places.into_par_iter().try_for_each(|(param, int8, place)| fill(param, int8, source, slab, layout, place))?;
+    places.into_par_iter().try_for_each(|place| fill(place, source, slab, layout))?;
     let tensor = |values: Vec<T>| {
         let length = values.len();
         Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
@@ -202,15 +205,30 @@ fn packed_as<T: Element>(
     slabs.into_iter().map(tensor).collect()
 }
 
+/// Where a parameter is packed.
+struct Place<'a, T> {
+    param: &'a ParamSpec,
+    /// Where it is in 8-bit integers.
+    int8: Option<Int8Param>,
+    memory: &'a mut [T],
+    /// Room for the scales of a parameter in 8-bit floats; empty for others.
+    scales: &'a mut [T],
+}
+
 impl Slab {
     /// Views into `slab`, the flat memory of `segment` with parameters of these types in `layout`.
     pub(crate) fn new(segment: &Segment, slab: &Tensor, types: SlabType, layout: WeightLayout) -> Result<Self> {
-        let offsets = segment.offsets(types);
+        let SlabLayout { params: offsets, scales, .. } = SlabLayout::of(segment, types);
         let view = |(i, param): (usize, &ParamSpec)| -> Result<View> {
             let offset = &offsets[i];
             if let Some(Int8Param { input, .. }) = segment.int8(i) {
                 let memory = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
                 return Ok(View::Weight(Weight::int8(&memory, param.packing, &param.shape, input)?));
+            }
+            if let Some((start, len)) = scales[i] {
+                let memory = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
+                let scales = slab.narrow(0, start, len)?;
+                return Ok(View::Weight(Weight::fp8(&memory, &scales, param.packing, &param.shape)?));
             }
             if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
                 let rows = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
@@ -224,10 +242,17 @@ impl Slab {
         };
         let views = segment.params().iter().enumerate().map(view).collect::<Result<_>>()?;
         let stack = |stack: &Stack| -> Result<Option<Weight>> {
-            if (stack.first..stack.first + stack.count).any(|i| segment.int8(i).is_some()) {
+            let all = stack.first..stack.first + stack.count;
+            if all.clone().any(|i| segment.eight_bits(i) == Some(EightBits::Int8)) {
                 return Ok(None);
             }
             let param = &segment.params()[stack.first];
+            if let Some((first, len)) = scales[stack.first] {
+                let memory = slab.narrow(0, offsets[all.start], offsets[all.end] - offsets[all.start])?;
+                let scales = slab.narrow(0, first, stack.count * len)?;
+                let stacked = [stack.count * param.shape[0], param.shape[1]];
+                return Ok(Some(Weight::fp8(&memory, &scales, param.packing, &stacked)?));
+            }
             if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
                 let (start, end) = (offsets[stack.first], offsets[stack.first + stack.count]);
                 let rows = slab.narrow(0, start, end - start)?;
@@ -242,14 +267,8 @@ impl Slab {
     }
 }
 
-fn fill<T: Element>(
-    param: &ParamSpec,
-    int8: Option<Int8Param>,
-    source: &dyn ParamSource,
-    slab: SlabType,
-    layout: WeightLayout,
-    place: &mut [T],
-) -> Result<()> {
+fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, slab: SlabType, layout: WeightLayout) -> Result<()> {
+    let Place { param, int8, memory: place, scales } = to;
     let origin = || source.origin(&param.key);
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
@@ -267,6 +286,18 @@ fn fill<T: Element>(
                 let bytes = matrix.panel(panel, input.balance.as_deref(), |start, out| stored.read(start, out));
                 T::copy(&bytes, place);
             });
+        }
+        _ if let (Some(matrix), false) = (param.fp8(), scales.is_empty()) => {
+            let rows = place.par_chunks_exact_mut(matrix.row_bytes() / size_of::<T>());
+            let rows = rows.zip(scales.par_chunks_exact_mut(size_of::<f32>() / size_of::<T>()));
+            rows.enumerate().for_each_init(
+                || vec![0; matrix.row_bytes()],
+                |bytes, (row, (place, scale))| {
+                    let of_row = matrix.row(row, |start, out| stored.read(start, out), bytes);
+                    T::copy(bytes, place);
+                    T::copy(&of_row.to_le_bytes(), scale);
+                },
+            );
         }
         Some(rows) => rows::store(rows, data.info.dtype, &data.bytes, &stored, place)?,
         None => {

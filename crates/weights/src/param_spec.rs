@@ -3,7 +3,7 @@
 use std::fmt;
 
 use candle_core::DType;
-use kiln_ops::{MatrixType, Packing};
+use kiln_ops::{Fp8Matrix, MatrixType, Packing};
 
 /// The alignment of parameters in a slab, in bytes: that of CUDA's widest copies and loads.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -56,6 +56,11 @@ impl ParamSpec {
     /// The number of elements in the slab, if it has the elements' type there.
     pub fn packed_elements(&self) -> usize {
         self.packing.elements(&self.shape)
+    }
+
+    /// Its memory as a weight in 8-bit floats. `None` where it cannot be one.
+    pub(crate) fn fp8(&self) -> Option<Fp8Matrix> {
+        Fp8Matrix::of(self.packing, &self.shape)
     }
 
     /// The stored rows of the parameter as a matrix in a slab of these types. `None` if it has the elements' type.

@@ -6,18 +6,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_ops::{InputObserver, Int8Input, Packing, Weight};
+use kiln_ops::{EightBits, InputObserver, Int8Input, Packing, Weight};
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::load::Placement;
 use crate::param_spec::{ALIGNMENT, ParamSpec, SlabType};
+use crate::slab_layout::SlabLayout;
 
 /// The memory of a loaded segment.
 pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
     pub(crate) views: Vec<View>,
-    /// One for each [`Stack`]; `None` for matrices in 8 bits, which are read one by one.
+    /// One for each [`Stack`]; `None` for matrices in 8-bit integers, which are read one by one.
     pub(crate) stacks: Vec<Option<Weight>>,
     /// Keeps a slab on the CPU known to those that share it.
     #[expect(dead_code, reason = "held, not read")]
@@ -65,10 +66,18 @@ struct Cell {
     /// Biases of linear layers that have none of their own, by the index of the layer's matrix. They are not part of
     /// the slab, and persist when it is replaced: a few thousand numbers of a LoRA.
     added_biases: RwLock<HashMap<usize, Tensor>>,
-    /// How the inputs of layers that are computed in 8 bits become bytes, by the index of the layer's weight.
-    int8: RwLock<HashMap<usize, Arc<Int8Input>>>,
+    /// The layers that are computed in 8 bits, by the index of the layer's weight.
+    in_8_bits: RwLock<HashMap<usize, In8Bits>>,
     /// The observer of the products with a weight, by its index.
     observers: RwLock<HashMap<usize, Arc<dyn InputObserver>>>,
+}
+
+/// How a layer is computed in 8 bits.
+#[derive(Clone)]
+pub(crate) struct In8Bits {
+    pub(crate) kind: EightBits,
+    /// How its input becomes bytes.
+    pub(crate) input: Arc<Int8Input>,
 }
 
 /// A part of a network whose parameters are in one contiguous slab: a residual block, a transformer layer, ...
@@ -103,28 +112,22 @@ impl Segment {
     /// The exact size of the slab in bytes, in these types.
     pub fn bytes(&self, slab: impl Into<SlabType>) -> usize {
         let slab = slab.into();
-        self.offsets(slab).last().copied().unwrap_or(0) * slab.dtype.size_in_bytes()
-    }
-
-    /// The offset of every parameter in elements of a slab, and the slab's length last.
-    pub(crate) fn offsets(&self, slab: SlabType) -> Vec<usize> {
-        let mut offsets = vec![0];
-        for (i, param) in self.params.iter().enumerate() {
-            let bytes = self.int8(i).map_or_else(|| param.bytes(slab), |int8| int8.matrix.bytes());
-            offsets.push((offsets[i] + bytes).next_multiple_of(ALIGNMENT));
-        }
-        offsets.iter_mut().for_each(|offset| *offset /= slab.dtype.size_in_bytes());
-        offsets
+        SlabLayout::of(self, slab).len * slab.dtype.size_in_bytes()
     }
 
     /// Sets which parameters are in 8 bits in slabs that are made from now on.
-    pub(crate) fn set_int8(&self, inputs: HashMap<usize, Arc<Int8Input>>) {
-        *self.cell.int8.write() = inputs;
+    pub(crate) fn set_in_8_bits(&self, params: HashMap<usize, In8Bits>) {
+        *self.cell.in_8_bits.write() = params;
     }
 
-    /// How the input of a parameter's layer becomes bytes, where the parameter is in 8 bits.
-    pub(crate) fn int8_input(&self, index: usize) -> Option<Arc<Int8Input>> {
-        self.cell.int8.read().get(&index).cloned()
+    /// How a parameter's layer is computed in 8 bits; `None` where it is not.
+    pub(crate) fn in_8_bits(&self, index: usize) -> Option<In8Bits> {
+        self.cell.in_8_bits.read().get(&index).cloned()
+    }
+
+    /// The format of a parameter in 8 bits; `None` for others.
+    pub(crate) fn eight_bits(&self, index: usize) -> Option<EightBits> {
+        self.cell.in_8_bits.read().get(&index).map(|layer| layer.kind)
     }
 
     /// Sets the observers of the products with these weights, and removes all others.
@@ -227,9 +230,9 @@ impl Param {
         })
     }
 
-    /// Whether its layer is computed in 8 bits.
-    pub fn is_int8(&self) -> bool {
-        self.cell.int8.read().contains_key(&self.index)
+    /// How its layer is computed in 8 bits; `None` where it is not.
+    pub fn eight_bits(&self) -> Option<EightBits> {
+        self.cell.in_8_bits.read().get(&self.index).map(|layer| layer.kind)
     }
 
     /// The added bias of the linear layer with this matrix, which has no bias of its own.
@@ -247,6 +250,8 @@ impl Param {
 pub struct StackedParam {
     cell: Arc<Cell>,
     index: usize,
+    /// The index of the first matrix.
+    first: usize,
     shape: [usize; 2],
 }
 
@@ -259,6 +264,11 @@ impl StackedParam {
     /// The name of its segment.
     pub fn segment(&self) -> &str {
         &self.cell.name
+    }
+
+    /// How the layers are computed in 8 bits; `None` where they are not.
+    pub fn eight_bits(&self) -> Option<EightBits> {
+        self.cell.in_8_bits.read().get(&self.first).map(|layer| layer.kind)
     }
 
     /// `(layers * n, k)`, a view into the slab.
@@ -323,7 +333,7 @@ impl ParamBuilder<'_> {
         }
         let mut stacks = self.stacks.borrow_mut();
         stacks.push(Stack { first, count });
-        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, shape: [count * n, k] })
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, shape: [count * n, k] })
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {
@@ -361,7 +371,7 @@ impl Segments {
             slab: RwLock::default(),
             streamed: RwLock::default(),
             added_biases: RwLock::default(),
-            int8: RwLock::default(),
+            in_8_bits: RwLock::default(),
             observers: RwLock::default(),
         });
         let (params, stacks) = (RefCell::default(), RefCell::default());

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::param_spec::SlabType;
-use crate::segment::Segment;
+use crate::segment::{In8Bits, Segment};
 use crate::source::ParamSource;
 
 /// Slabs that engines have in common. Its clones are the same.
@@ -90,7 +90,9 @@ pub(crate) fn slab_name(
     for (i, param) in segment.params().iter().enumerate() {
         name += &format!(" {}:{}:{:?}:{:?}", source.origin(&param.key), param.key, param.shape, param.packing);
         // The range of the input is no part of the slab.
-        name += &segment.int8(i).map_or_else(String::new, |int8| format!(":int8:{:?}", int8.input.balance));
+        name += &segment
+            .in_8_bits(i)
+            .map_or_else(String::new, |In8Bits { kind, input }| format!(":{kind:?}:{:?}", input.balance));
     }
     Some(name)
 }

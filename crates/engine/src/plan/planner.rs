@@ -101,11 +101,16 @@ impl Planner {
     /// The same with these layers of the U-Net in 8 bits, and with all of a refiner's that allow it.
     pub fn with_int8(mut self, layers: Option<Arc<Int8Layers>>) -> Self {
         self.unet.segments().set_int8(layers.as_deref());
-        if let Some(refiner) = &self.refiner {
-            refiner.unet.segments().set_int8(layers.as_ref().map(|_| Int8Layers::default()).as_ref());
-        }
         self.int8 = layers;
+        if let Some(refiner) = &self.refiner {
+            refiner.unet.segments().set_int8(self.int8_of_others().as_ref());
+        }
         self
+    }
+
+    /// The layers of another U-Net than the model's: all that allow it, in the same format.
+    fn int8_of_others(&self) -> Option<Int8Layers> {
+        self.int8.as_ref().map(|layers| Int8Layers { kind: layers.kind, ..Int8Layers::default() })
     }
 
     /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
@@ -123,7 +128,7 @@ impl Planner {
             let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
             let text = text.collect::<kiln_clip::Result<_>>()?;
             let unet = Unet::new(model.unet_config().clone());
-            unet.segments().set_int8(self.int8.as_ref().map(|_| Int8Layers::default()).as_ref());
+            unet.segments().set_int8(self.int8_of_others().as_ref());
             Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet })
         };
         self.refiner = refiner.map(networks).transpose()?;

@@ -3,9 +3,9 @@
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{
-    Activation, Attention, Conv2d, FusedConv2d, GroupNorm, Slope, Strip, Target, TimestepEmbedding, attention_flop,
-    attention_workspace, conv2d_flop, conv2d_workspace, fused_conv2d_workspace, int8_workspace, linear_flop,
-    linear_workspace,
+    Activation, Attention, Conv2d, EightBits, FusedConv2d, GroupNorm, Slope, Strip, Target, TimestepEmbedding,
+    Workspace, attention_flop, attention_workspace, conv2d_flop, conv2d_workspace, fp8_workspace,
+    fused_conv2d_workspace, int8_workspace, linear_flop, linear_workspace,
 };
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
@@ -14,10 +14,18 @@ use super::{MetaDevice, MetaTensor};
 use crate::error::{At, Result};
 use crate::tensor::{Reduction, TensorLike};
 
-/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer; and whether it is in
-/// 8 bits.
+/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer; and its format where
+/// it is in 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetaWeight([usize; 4], bool);
+pub struct MetaWeight([usize; 4], Option<EightBits>);
+
+/// What a product in 8 bits takes for its input of `[images, pixels, channels]`.
+fn workspace_of(kind: EightBits, input @ [images, pixels, channels]: [usize; 3], is_by_pixel: bool) -> Workspace {
+    match kind {
+        EightBits::Int8 => int8_workspace(images * pixels, channels, is_by_pixel),
+        EightBits::Fp8 => fp8_workspace(input, is_by_pixel),
+    }
+}
 
 impl TensorLike for MetaTensor {
     type Device = MetaDevice;
@@ -37,8 +45,8 @@ impl TensorLike for MetaTensor {
     fn weight(&self, param: &Param) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         match *param.shape() {
-            [n, k] => Ok(MetaWeight([n, 1, 1, k], param.is_int8())),
-            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in], param.is_int8())),
+            [n, k] => Ok(MetaWeight([n, 1, 1, k], param.eight_bits())),
+            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in], param.eight_bits())),
             _ => Err(refused("weight", "param", "(n, k) or (c_out, c_in, kh, kw)", param.shape())),
         }
     }
@@ -46,7 +54,7 @@ impl TensorLike for MetaTensor {
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         let [n, k] = param.shape();
-        Ok(MetaWeight([n, 1, 1, k], false))
+        Ok(MetaWeight([n, 1, 1, k], param.eight_bits()))
     }
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {
@@ -262,7 +270,7 @@ impl TensorLike for MetaTensor {
 
     fn conv2d(
         &self,
-        &MetaWeight(weight, is_int8): &MetaWeight,
+        &MetaWeight(weight, in_8_bits): &MetaWeight,
         bias: Option<&Self>,
         image_bias: Option<&Self>,
         residual: Option<&Self>,
@@ -280,9 +288,9 @@ impl TensorLike for MetaTensor {
         expect("conv2d", "residual", residual, &shape)?;
         let y = self.another(&shape);
         let (target, image_bias) = (self.device.target(), image_bias.is_some());
-        self.device.takes(match is_int8 {
-            true => int8_workspace(b * h * w, x[3], (kh, kw) == (1, 1) && config == Conv2d::same(1)),
-            false => conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias),
+        self.device.takes(match in_8_bits {
+            Some(kind) => workspace_of(kind, [b, h * w, x[3]], (kh, kw) == (1, 1) && config == Conv2d::same(1)),
+            None => conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias),
         });
         self.device.computes(conv2d_flop(x, weight, config, None));
         Ok(y)
@@ -366,6 +374,15 @@ impl TensorLike for MetaTensor {
         }
     }
 
+    fn geglu_linear(&self, weight: &MetaWeight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
+        if self.channels() % 2 == 1 {
+            return Err(refused("geglu_linear", "x", "(.., 2k)", &self.shape));
+        }
+        let outer = self.shape.split_last().map_or(&[][..], |(_, outer)| outer);
+        let hidden = self.device.uncounted(&[outer, &[self.channels() / 2]].concat(), self.dtype);
+        hidden.linear(weight, bias, residual)
+    }
+
     fn group_norm(&self, gamma: &Self, beta: &Self, config: GroupNorm) -> Result<Self> {
         let c = self.channels();
         expect("group_norm", "gamma", Some(gamma), &[c])?;
@@ -417,7 +434,7 @@ impl TensorLike for MetaTensor {
 
     fn linear(
         &self,
-        &MetaWeight(weight, is_int8): &MetaWeight,
+        &MetaWeight(weight, in_8_bits): &MetaWeight,
         bias: Option<&Self>,
         residual: Option<&Self>,
     ) -> Result<Self> {
@@ -430,12 +447,38 @@ impl TensorLike for MetaTensor {
         expect("linear", "residual", residual, &y.shape)?;
         let (target, matrices) = (self.device.target(), self.device.matrices());
         let rows = self.elem_count() / k.max(1);
-        self.device.takes(match is_int8 {
-            true => int8_workspace(rows, k, true),
-            false => linear_workspace(target, self.dtype, matrices, [n, k]),
+        self.device.takes(match in_8_bits {
+            Some(kind) => workspace_of(kind, [1, rows, k], true),
+            None => linear_workspace(target, self.dtype, matrices, [n, k]),
         });
         self.device.computes(linear_flop(rows, [n, k]));
         Ok(y)
+    }
+
+    fn normed_conv2d(
+        &self,
+        (gamma, beta, norm): (&Self, &Self, GroupNorm),
+        weight: &MetaWeight,
+        bias: Option<&Self>,
+        image_bias: Option<&Self>,
+        residual: Option<&Self>,
+        config: Conv2d,
+    ) -> Result<Self> {
+        expect("normed_conv2d", "gamma", Some(gamma), &[self.channels()])?;
+        expect("normed_conv2d", "beta", Some(beta), &[self.channels()])?;
+        self.sum_groups(self.shape.first().copied().unwrap_or(1), norm)?;
+        self.conv2d(weight, bias, image_bias, residual, config)
+    }
+
+    fn normed_linear(
+        &self,
+        (gamma, beta, _eps): (&Self, &Self, f64),
+        weight: &MetaWeight,
+        bias: Option<&Self>,
+    ) -> Result<Self> {
+        expect("normed_linear", "gamma", Some(gamma), &[self.channels()])?;
+        expect("normed_linear", "beta", Some(beta), &[self.channels()])?;
+        self.linear(weight, bias, None)
     }
 
     fn pixel_shuffle(&self, factor: usize) -> Result<Self> {

@@ -209,6 +209,10 @@ impl TensorLike for Tensor {
         Ok(kiln_ops::geglu(self, None)?)
     }
 
+    fn geglu_linear(&self, weight: &Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
+        Ok(kiln_ops::geglu_linear(self, weight, bias, residual)?)
+    }
+
     fn group_norm(&self, gamma: &Self, beta: &Self, config: GroupNorm) -> Result<Self> {
         Ok(kiln_ops::group_norm(self, gamma, beta, config, None)?)
     }
@@ -239,6 +243,22 @@ impl TensorLike for Tensor {
 
     fn linear(&self, weight: &Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
         Ok(kiln_ops::linear(self, weight, bias, residual, None)?)
+    }
+
+    fn normed_conv2d(
+        &self,
+        norm: (&Self, &Self, GroupNorm),
+        weight: &Weight,
+        bias: Option<&Self>,
+        image_bias: Option<&Self>,
+        residual: Option<&Self>,
+        config: Conv2d,
+    ) -> Result<Self> {
+        Ok(kiln_ops::normed_conv2d(Conv2dInputs { x: self, weight, bias, image_bias, residual }, norm, config)?)
+    }
+
+    fn normed_linear(&self, norm: (&Self, &Self, f64), weight: &Weight, bias: Option<&Self>) -> Result<Self> {
+        Ok(kiln_ops::normed_linear(self, norm, weight, bias, None)?)
     }
 
     fn pixel_shuffle(&self, factor: usize) -> Result<Self> {

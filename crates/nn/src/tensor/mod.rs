@@ -196,6 +196,9 @@ pub trait TensorLike: Clone + Sized {
     /// [`kiln_ops::geglu`].
     fn geglu(&self) -> Result<Self>;
 
+    /// [`kiln_ops::geglu_linear`], for a weight in 8-bit floats.
+    fn geglu_linear(&self, weight: &Self::Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self>;
+
     /// [`kiln_ops::group_norm`].
     fn group_norm(&self, gamma: &Self, beta: &Self, config: GroupNorm) -> Result<Self>;
 
@@ -219,6 +222,20 @@ pub trait TensorLike: Clone + Sized {
 
     /// [`kiln_ops::linear`].
     fn linear(&self, weight: &Self::Weight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self>;
+
+    /// [`kiln_ops::normed_conv2d`] with gamma, beta and the configuration of the norm, for a weight in 8-bit floats.
+    fn normed_conv2d(
+        &self,
+        norm: (&Self, &Self, GroupNorm),
+        weight: &Self::Weight,
+        bias: Option<&Self>,
+        image_bias: Option<&Self>,
+        residual: Option<&Self>,
+        config: Conv2d,
+    ) -> Result<Self>;
+
+    /// [`kiln_ops::normed_linear`] with gamma, beta and epsilon of the norm, for a weight in 8-bit floats.
+    fn normed_linear(&self, norm: (&Self, &Self, f64), weight: &Self::Weight, bias: Option<&Self>) -> Result<Self>;
 
     /// [`kiln_ops::pixel_shuffle`].
     fn pixel_shuffle(&self, factor: usize) -> Result<Self>;

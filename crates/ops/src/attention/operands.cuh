@@ -9,6 +9,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "element.cuh"
+
 namespace kiln::attention {
 
 // Has the memory layout of `Arguments` in cuda.rs.
@@ -44,10 +46,6 @@ template <typename T> struct Head {
     out = static_cast<T*>(x.out) + b * x.s * out_row + head;
   }
 };
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

@@ -1,108 +1,12 @@
-// Instructions of Hopper: warp-group products on operands in shared memory, tile copies by the tensor memory
-// accelerator (TMA), and barriers in shared memory. PTX ISA, sections on wgmma.mma_async, cp.async.bulk.tensor and
-// mbarrier.
+// Warp-group products of Hopper on operands in shared memory and registers (PTX ISA, wgmma.mma_async).
 #pragma once
 
 #include "operands.cuh"
+#include "warp_group.cuh"
 
 namespace kiln::attention {
 
-// A tensor map, as the driver encodes it.
-struct alignas(64) TensorMap {
-  uint64_t opaque[16];
-};
-
-// A barrier whose phase ends after `count` arrivals and all expected bytes.
-struct Barrier {
-  uint64_t state;
-
-  __device__ __forceinline__ void init(int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count) : "memory");
-  }
-  __device__ __forceinline__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
-  }
-  __device__ __forceinline__ void arrive_expecting(int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
-                 : "memory");
-  }
-  // Waits until the phase of this parity has ended.
-  __device__ __forceinline__ void wait(int parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n"
-        "}\n" ::"r"(shared_address(this)),
-        "r"(parity)
-        : "memory");
-  }
-};
-
-// True for one thread of the warp.
-__device__ __forceinline__ bool elect() {
-  int elected;
-  asm volatile(
-      "{\n"
-      ".reg .pred one;\n"
-      "elect.sync _|one, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, one;\n"
-      "}\n"
-      : "=r"(elected)::"memory");
-  return elected != 0;
-}
-
-// Waits until all warps of this group have arrived.
-__device__ __forceinline__ void group_sync(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
-// Makes initialized barriers visible to the TMA.
-__device__ __forceinline__ void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ __forceinline__ void prefetch(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-// Loads a tile of `map`'s box from (channel, head, token, batch) on. Elements out of bounds become zeros.
-__device__ __forceinline__ void copy_tile(void* to, const TensorMap& map, Barrier& barrier, int channel, int head,
-                                          int token, int batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(channel), "r"(head), "r"(token), "r"(batch)
-      : "memory");
-}
-
-// Makes this thread's writes to shared memory visible to products. A barrier must follow.
-__device__ __forceinline__ void publish_operands() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// An operand in shared memory: rows of 128 bytes, swizzled, eight in 1,024 bytes. `beyond` is the distance in bytes to
-// the next 64 channels, where channels are the columns of a right operand.
-__device__ __forceinline__ uint64_t operand(const void* at, int beyond = 16) {
-  constexpr uint64_t EIGHT_ROWS = 1024 >> 4, SWIZZLE_128 = 1;
-  return uint64_t(shared_address(at) >> 4 & 0x3fff) | uint64_t(beyond >> 4) << 16 | EIGHT_ROWS << 32 |
-         SWIZZLE_128 << 62;
-}
-// `bytes` further.
-__device__ __forceinline__ uint64_t advanced(uint64_t operand, int bytes) { return operand + (bytes >> 4); }
-
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until all but the last `LATER` groups of products are done.
-template <int LATER> __device__ __forceinline__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
-}
-// Keeps the compiler from using the registers of a tile before this point, or from changing them after it.
-template <int N> __device__ __forceinline__ void pin(float (&tile)[N][4]) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    asm volatile("" : "+f"(tile[n][0]), "+f"(tile[n][1]), "+f"(tile[n][2]), "+f"(tile[n][3])::"memory");
-  }
-}
+using kiln::TensorMap;
 
 // The operand numbers of a tile's registers in an instruction, and the registers themselves.
 #define R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"

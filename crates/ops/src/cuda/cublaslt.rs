@@ -49,6 +49,8 @@ struct Key {
     bias: bool,
     residual: bool,
     alignment: u32,
+    /// Whether both operands are in e4m3.
+    e4m3: bool,
 }
 
 /// A handle of cuBLASLt and the plans that were made with it.
@@ -87,19 +89,56 @@ impl CublasLt {
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<bool> {
+        // SAFETY: by the contract of this function.
+        unsafe { self.run(product, addresses, None, workspace, stream) }
+    }
+
+    /// As [`Self::launch`] for operands in e4m3, with the addresses of a scale in f32 for each row of `x` and each row of the
+    /// weight. Bias, residual and result have the product's type. The tensor cores keep about 14 bits of a sum (`fast
+    /// accumulation`): on an H200 the error with 5,120 channels is 0.0009 of the result, that of rounding the operands 0.021.
+    ///
+    /// # Safety
+    /// See [`Self::launch`]; there are as many scales as rows.
+    pub(crate) unsafe fn launch_e4m3(
+        &mut self,
+        product: Product,
+        addresses: Addresses,
+        scales: [u64; 2],
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<bool> {
+        // SAFETY: by the contract of this function.
+        unsafe { self.run(product, addresses, Some(scales), workspace, stream) }
+    }
+
+    /// # Safety
+    /// See [`Self::launch`] and [`Self::launch_e4m3`].
+    unsafe fn run(
+        &mut self,
+        product: Product,
+        addresses: Addresses,
+        scales: Option<[u64; 2]>,
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<bool> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let key = Key {
             product,
             bias: addresses.bias.is_some(),
             residual: addresses.residual.is_some(),
             alignment: addresses.alignment(),
+            e4m3: scales.is_some(),
         };
         if !self.plans.contains_key(&key) {
-            let plan = self.plan(key, addresses.bias)?;
+            let plan = self.plan(key, addresses.bias, scales)?;
             self.plans.insert(key, plan);
         }
         let Some(Some(plan)) = self.plans.get(&key) else { return Ok(false) };
         if let Some(bias) = addresses.bias {
-            plan.operation.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+            plan.operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        if let Some(scales) = scales {
+            plan.operation.set_scales(scales)?;
         }
         let (alpha, beta) = (1f32, if key.residual { 1f32 } else { 0f32 });
         let pointer = |address: u64| address as *const c_void;
@@ -129,7 +168,7 @@ impl CublasLt {
         Ok(true)
     }
 
-    fn plan(&self, key: Key, bias: Option<u64>) -> Result<Option<Plan>> {
+    fn plan(&self, key: Key, bias: Option<u64>, scales: Option<[u64; 2]>) -> Result<Option<Plan>> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let Product { m, n, k, dtype } = key.product;
         let operation = Operation::new()?;
@@ -139,7 +178,16 @@ impl CublasLt {
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
-        let (weight, x, y) = (Matrix::new(dtype, k, n)?, Matrix::new(dtype, k, m)?, Matrix::new(dtype, n, m)?);
+        if let Some(scales) = scales {
+            let by_row = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F as i32;
+            operation.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &by_row)?;
+            operation.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &by_row)?;
+            operation.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &1i8)?;
+            operation.set_scales(scales)?;
+        }
+        let of_operands = if key.e4m3 { sys::cudaDataType_t::CUDA_R_8F_E4M3 } else { element(dtype) };
+        let (weight, x) = (Matrix::new(of_operands, k, n)?, Matrix::new(of_operands, k, m)?);
+        let y = Matrix::new(element(dtype), n, m)?;
         let preference = Preference::new(key.alignment)?;
         let mut candidates = [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit() }; 8];
         let mut found = 0;
@@ -165,7 +213,8 @@ impl CublasLt {
         // SAFETY: the call has written that many.
         let candidates = candidates[..found as usize].iter().map(|candidate| unsafe { candidate.assume_init_ref() });
         let usable: Vec<_> = candidates.filter(|candidate| candidate.state.result().is_ok()).collect();
-        let first_fast = usable.iter().find(|candidate| !(self.hopper && is_slow(tile(&candidate.algo), key)));
+        let first_fast =
+            usable.iter().find(|candidate| !(self.hopper && !key.e4m3 && is_slow(tile(&candidate.algo), key)));
         let chosen = first_fast.or(usable.first());
         Ok(chosen.map(|chosen| Plan { operation, weight, x, y, algorithm: chosen.algo }))
     }
@@ -223,6 +272,12 @@ impl Operation {
         unsafe { result::set_matmul_desc_attribute(self.0, attribute, (&raw const *value).cast(), size_of::<T>()) }
             .map_err(failed)
     }
+
+    /// The addresses of the scales of `x` and of the weight, which is the first matrix.
+    fn set_scales(&self, [x, weight]: [u64; 2]) -> Result<()> {
+        self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &weight)?;
+        self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x)
+    }
 }
 
 impl Drop for Operation {
@@ -232,17 +287,21 @@ impl Drop for Operation {
     }
 }
 
+/// The library's name of a type.
+fn element(dtype: DType) -> sys::cudaDataType_t {
+    match dtype {
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    }
+}
+
 /// A contiguous column-major matrix.
 struct Matrix(sys::cublasLtMatrixLayout_t);
 
 impl Matrix {
-    fn new(dtype: DType, rows: usize, columns: usize) -> Result<Self> {
-        let dtype = match dtype {
-            DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
-            DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
-            _ => sys::cudaDataType_t::CUDA_R_32F,
-        };
-        Ok(Self(result::create_matrix_layout(dtype, rows as u64, columns as u64, rows as i64).map_err(failed)?))
+    fn new(element: sys::cudaDataType_t, rows: usize, columns: usize) -> Result<Self> {
+        Ok(Self(result::create_matrix_layout(element, rows as u64, columns as u64, rows as i64).map_err(failed)?))
     }
 }
 

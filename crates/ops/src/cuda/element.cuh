@@ -29,6 +29,11 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
   __device__ __forceinline__ void set(int i, float value) { values[i] = from_f32<T>(value); }
 };
 
+// The address of shared memory in its own address space, as instructions take it.
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // The sum over a warp, in every lane, in one fixed order.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

@@ -25,7 +25,7 @@ use crate::output::check_out;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
 pub(crate) use module::{Module, has_hopper_code, kernels, runs_on};
-pub(crate) use product::launch as product;
+pub(crate) use product::{launch as product, launch_e4m3 as product_e4m3};
 
 /// An operand in the kernels' format: contiguous, and of the type `dtype`. Parameters and activations nearly always
 /// are.

@@ -37,6 +37,25 @@ pub(crate) unsafe fn launch(
     })
 }
 
+/// Launches a product of operands in e4m3 on the device's stream, with the addresses of the scales of the rows of `x` and of the
+/// weight. Returns `false` where cuBLASLt cannot compute it.
+///
+/// # Safety
+/// See [`CublasLt::launch_e4m3`](super::cublaslt::CublasLt::launch_e4m3).
+pub(crate) unsafe fn launch_e4m3(
+    device: &CudaDevice,
+    product: Product,
+    addresses: Addresses,
+    scales: [u64; 2],
+) -> Result<bool> {
+    libraries::with(device, |libraries| {
+        let workspace = libraries.workspace(device)?;
+        let stream = device.cuda_stream().cu_stream().cast();
+        // SAFETY: by the contract of this function; workspace and stream are the device's own.
+        unsafe { libraries.blas.launch_e4m3(product, addresses, scales, workspace, stream) }
+    })
+}
+
 /// # Safety
 /// See [`launch`].
 unsafe fn few_rows(op: &'static str, device: &CudaDevice, product: Product, addresses: Addresses) -> Result<()> {

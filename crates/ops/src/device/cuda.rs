@@ -73,6 +73,13 @@ pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<O
     }
 }
 
+/// Whether a device computes products in 8-bit floats for activations of `dtype`: a GPU of compute capability 9.0 (Hopper), in a
+/// build with code for it, in f16 and bf16.
+pub fn supports_fp8(device: &Device, dtype: DType) -> bool {
+    let Device::Cuda(device) = device else { return false };
+    matches!(dtype, DType::F16 | DType::BF16) && crate::cuda::has_hopper_code(device).unwrap_or(false)
+}
+
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.
 pub fn gpus() -> Result<Gpus> {
     // Looking at a GPU makes its context the current one of this thread, which may belong to the engine of another GPU.

@@ -20,6 +20,11 @@ pub(super) fn uninit(_shape: &[usize], _dtype: DType, _device: &Device) -> Resul
     Ok(None)
 }
 
+/// Whether a device computes products in 8-bit floats: none in this build.
+pub fn supports_fp8(_device: &Device, _dtype: DType) -> bool {
+    false
+}
+
 /// The GPUs of this machine: an error in this build.
 pub fn gpus() -> Result<Gpus> {
     Err(Error::NoCuda)

@@ -11,6 +11,7 @@ use super::{Call, GroupNorm, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
+use crate::fp8::cuda::Rounded;
 
 static KERNELS: Module = cuda::kernels!("group_norm");
 
@@ -144,6 +145,38 @@ impl Kernel<Cuda> for Apply<'_> {
         joined.apply(device, addresses, Norm::new(config, c, pixels, total)?, 1, dtype, cuda::address(moments)?)?;
         Ok(Some(y))
     }
+}
+
+/// The normalized `b` images of `c` channels in e4m3, by the scale that `bound` gives, which every image has. `None` for more
+/// channels than a block can process.
+pub(crate) fn rounded(
+    [x, gamma, beta]: [Tensor; 3],
+    config: GroupNorm,
+    [b, c]: [usize; 2],
+    device: &CudaDevice,
+) -> Result<Option<Rounded>> {
+    let (dtype, pixels) = (x.dtype(), x.elem_count() / (b * c).max(1));
+    let Some(split) = Split::of(pixels, c, lanes(&[cuda::address(&x)?], c, dtype), dtype) else { return Ok(None) };
+    if split.lanes != 8 {
+        return Ok(None);
+    }
+    let norm = Norm::new(config, c, pixels, pixels)?;
+    let parts = split.moments(device, cuda::address(&x)?, norm, b, dtype)?;
+    let rounded = Rounded::new(OP, x.elem_count(), b, device)?;
+    let kernel = KERNELS.typed(device, "group_norm_apply_e4m3", dtype)?;
+    let [from, scale, shift] = [cuda::address(&x)?, cuda::address(&gamma)?, cuda::address(&beta)?];
+    let [parts_at, to, scales_at] =
+        [cuda::address(&parts)?, cuda::address(&rounded.bytes)?, cuda::address(&rounded.scales)?];
+    let (num_parts, pixels_of_part) = (split.parts as i32, split.pixels_of_part as i32);
+    let (pixels_of_block, rows) = (split.pixels_of_block as i32, split.rows as i32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&from).arg(&scale).arg(&shift).arg(&parts_at).arg(&to).arg(&norm);
+    launch.arg(&num_parts).arg(&pixels_of_part).arg(&pixels_of_block).arg(&rows).arg(&scales_at);
+    let shared = 2 * config.num_groups * size_of::<f32>();
+    // SAFETY: as in `Split::apply`, with one byte for each element and one scale for each image.
+    unsafe { launch.launch(split.config(split.blocks, b, shared)?) }.map_err(cuda::driver)?;
+    Ok(Some(rounded))
 }
 
 /// Elements of a group, or of a pixel, of `channels` channels, that can be accessed as one vector.

@@ -10,7 +10,7 @@
 // squares does not cancel. Parts are joined by their means (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
 // Algorithm for Computing Sample Variances", 1979).
 
-#include "element.cuh"
+#include "e4m3.cuh"
 
 namespace {
 
@@ -150,12 +150,21 @@ __device__ __forceinline__ float2 join(const float2* part, int num_parts, int pi
   return make_float2(mean, kiln::warp_sum(m2));
 }
 
+// The largest magnitude that a normalized group can have: one element of `total` has all of the variance. SiLU makes nothing
+// larger.
+__device__ __forceinline__ float bound(float gamma, float beta, const Norm& norm) {
+  return gamma * sqrtf(static_cast<float>(norm.total) * (norm.c / norm.groups)) + beta;
+}
+
 // Joins the parts of an image and normalizes some of its pixels: blockIdx.x is the range, blockIdx.y the image. Threads
-// as in `moments`. Shared: 2 * groups floats.
-template <typename T, int N>
-__device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta, const float2* parts, T* y, Norm norm,
-                                      int num_parts, int pixels_of_part, int pixels_of_block, int rows) {
+// as in `moments`. Shared: 2 * groups floats. With `scales` the results are e4m3 numbers by the scale that `bound` gives; they are
+// elements of T without.
+template <typename T, int N, typename Out>
+__device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta, const float2* parts, Out* y, Norm norm,
+                                      int num_parts, int pixels_of_part, int pixels_of_block, int rows,
+                                      float* scales = nullptr) {
   using V = kiln::Vector<T, N>;
+  constexpr bool IN_8_BITS = sizeof(Out) == 1;
   extern __shared__ float shared[];
   float *means = shared, *inverses = shared + norm.groups;
   const int width = norm.c / norm.groups, lane = threadIdx.x % 32;
@@ -166,6 +175,20 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
       means[group] = moments.x;
       inverses[group] = 1.0f / sqrtf(moments.y / (static_cast<float>(norm.total) * width) + norm.eps);
     }
+  }
+  float to_e4m3 = 1.0f;
+  if constexpr (IN_8_BITS) {
+    __shared__ float of_warps[2][32];
+    float most_gamma = 0.0f, most_beta = 0.0f;
+    for (int i = threadIdx.x; i < norm.c; i += blockDim.x) {
+      most_gamma = fmaxf(most_gamma, fabsf(kiln::to_f32(gamma[i])));
+      most_beta = fmaxf(most_beta, fabsf(kiln::to_f32(beta[i])));
+    }
+    most_gamma = kiln::e4m3::block_most(most_gamma, of_warps[0]);
+    most_beta = kiln::e4m3::block_most(most_beta, of_warps[1]);
+    const float most = bound(most_gamma, most_beta, norm);
+    to_e4m3 = kiln::e4m3::inverse_of(most);
+    if (blockIdx.x == 0 && threadIdx.x == 0) scales[blockIdx.y] = kiln::e4m3::scale_of(most);
   }
   __syncthreads();
   const int vectors = norm.c / N;
@@ -183,13 +206,21 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
 #pragma unroll 4
   for (int pixel = first + row; pixel < last; pixel += rows) {
     const size_t at = (static_cast<size_t>(blockIdx.y) * norm.pixels + pixel) * norm.c + column;
-    V v = V::load(x + at);
+    const V v = V::load(x + at);
+    float results[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float r = (v.get(i) - mean[i]) * scale[i] + shift[i];
-      v.set(i, norm.silu ? kiln::silu(r) : r);
+      results[i] = norm.silu ? kiln::silu(r) : r;
     }
-    v.store(y + at);
+    if constexpr (IN_8_BITS) {
+      kiln::e4m3::round(results, to_e4m3, y + at);
+    } else {
+      V rounded;
+#pragma unroll
+      for (int i = 0; i < N; ++i) rounded.set(i, results[i]);
+      rounded.store(y + at);
+    }
   }
 }
 
@@ -226,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(32)
   extern "C" __global__ void __launch_bounds__(1024)                                                                  \
       group_norm_apply_##N##_##NAME(const T* x, const T* gamma, const T* beta, const float2* parts, T* y, Norm norm,  \
                                     int num_parts, int pixels_of_part, int pixels_of_block, int rows) {              \
-    apply<T, N>(x, gamma, beta, parts, y, norm, num_parts, pixels_of_part, pixels_of_block, rows);                    \
+    apply<T, N, T>(x, gamma, beta, parts, y, norm, num_parts, pixels_of_part, pixels_of_block, rows);                    \
   }
 #define INSTANCE(T, NAME) WHOLE(T, NAME, 1) WHOLE(T, NAME, 2) WHOLE(T, NAME, 4) SPLIT(T, NAME, 1)
 KILN_FOR_EVERY_TYPE(INSTANCE)
@@ -235,3 +266,13 @@ WHOLE(__nv_bfloat16, bf16, 8)
 SPLIT(float, f32, 4)
 SPLIT(__half, f16, 8)
 SPLIT(__nv_bfloat16, bf16, 8)
+
+#define IN_8_BITS(T, NAME)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(1024)                                                                  \
+      group_norm_apply_e4m3_##NAME(const T* x, const T* gamma, const T* beta, const float2* parts, unsigned char* y,  \
+                                   Norm norm, int num_parts, int pixels_of_part, int pixels_of_block, int rows,       \
+                                   float* scales) {                                                                   \
+    apply<T, 8>(x, gamma, beta, parts, y, norm, num_parts, pixels_of_part, pixels_of_block, rows, scales);            \
+  }
+IN_8_BITS(__half, f16)
+IN_8_BITS(__nv_bfloat16, bf16)

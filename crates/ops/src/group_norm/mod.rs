@@ -2,7 +2,7 @@
 
 mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod moments;
 mod reference;
 #[cfg(test)]

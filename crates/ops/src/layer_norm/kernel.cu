@@ -1,51 +1,26 @@
-// Layer normalization with one warp for each row: first the mean, then the squared differences from it, so that nothing
-// cancels.
+// Layer normalization with one warp for each row.
 
-#include "element.cuh"
+#include "row.cuh"
 
 namespace {
 
 // Rows of at most MAX vectors a lane: read once, kept in registers.
 template <typename T, int MAX>
 __device__ __forceinline__ void layer_norm(const T* x, const T* gamma, const T* beta, T* y, int rows, int c, float eps) {
-  constexpr int N = kiln::LANES<T>;
-  using V = kiln::Vector<T, N>;
+  using Row = kiln::Row<T, MAX>;
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
   if (row >= rows) return;
-  const int vectors = c / N;
   const size_t start = static_cast<size_t>(row) * c;
-  V values[MAX];
-  float sum = 0.0f;
+  const Row normal(x + start, c, eps);
 #pragma unroll
   for (int j = 0; j < MAX; ++j) {
-    if (lane + 32 * j >= vectors) continue;
-    values[j] = V::load(x + start + (lane + 32 * j) * N);
+    if (!normal.has(j, c)) continue;
+    float results[Row::N];
+    normal.affine(j, gamma, beta, results);
+    typename Row::V rounded;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += values[j].get(i);
-  }
-  const float mean = kiln::warp_sum(sum) / c;
-  float squares = 0.0f;
-#pragma unroll
-  for (int j = 0; j < MAX; ++j) {
-    if (lane + 32 * j >= vectors) continue;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float d = values[j].get(i) - mean;
-      squares += d * d;
-    }
-  }
-  const float inverse = 1.0f / sqrtf(kiln::warp_sum(squares) / c + eps);
-#pragma unroll
-  for (int j = 0; j < MAX; ++j) {
-    const int channel = (lane + 32 * j) * N;
-    if (lane + 32 * j >= vectors) continue;
-    const V scale = V::load(gamma + channel), shift = V::load(beta + channel);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      values[j].set(i, (values[j].get(i) - mean) * inverse * scale.get(i) + shift.get(i));
-    }
-    values[j].store(y + start + channel);
+    for (int i = 0; i < Row::N; ++i) rounded.set(i, results[i]);
+    rounded.store(y + start + normal.channel(j));
   }
 }
 

@@ -7,6 +7,8 @@ use super::{Call, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Addresses, Product};
 use crate::error::Result;
+use crate::fp8::cuda as fp8;
+use crate::fp8::source::Source;
 use crate::matrix::cuda::numbers;
 use crate::packing::WeightLayout;
 
@@ -16,6 +18,14 @@ impl Kernel<Cuda> for Call<'_> {
         let Self { x, weight, bias, residual, shape, .. } = self;
         if weight.layout() == Some(WeightLayout::Panels) {
             return Ok(None);
+        }
+        if weight.as_fp8().is_some() {
+            let [.., k] = weight.shape();
+            let shape = [1, 1, self.rows, k];
+            let (bias, residual) = (*bias, *residual);
+            let source = Source::Plain(x);
+            let product = fp8::Product { op: OP, source, shape, weight, bias, image_bias: None, residual, pad: [0, 0] };
+            return product.launch(device, self.shape.as_slice(), out);
         }
         let dtype = x.dtype();
         let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);

@@ -2,8 +2,10 @@
 
 /// The largest value.
 const MAX: f32 = 448.0;
-/// The exponent of the smallest normal values.
-const LEAST: i32 = -6;
+/// The least normal value: 2^-6.
+const LEAST: f32 = 0.015_625;
+/// 2^14.
+const ROUNDER: f32 = 16_384.0;
 
 /// The values of all bit patterns.
 static VALUES: [f32; 256] = {
@@ -32,18 +34,21 @@ pub fn f8_e4m3(bits: u8) -> f32 {
 }
 
 /// Rounds to the nearest 8-bit float, ties to even. Larger values become the largest one.
+///
+/// Without branches, so that a loop over many values is vectorized.
 pub fn to_f8_e4m3(value: f32) -> u8 {
-    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
-    if value.is_nan() {
-        return sign | 0x7f;
-    }
-    let magnitude = value.abs().min(MAX);
-    let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(LEAST);
-    // In units of the last place: at most 16, which is 8 of the next larger exponent.
-    let digits = (magnitude * 2f32.powi(3 - exponent)).round_ties_even() as u8;
-    // The exponent field is 1 for LEAST; 8 of the digits add one to it.
-    let field = (exponent - LEAST) as u8;
-    sign | ((field << 3) + digits)
+    const NOT_A_NUMBER: u32 = 0x7f;
+    let bits = value.to_bits();
+    let (sign, magnitude) = (bits >> 31 << 7, f32::from_bits(bits & 0x7fff_ffff));
+    let limited = if magnitude < MAX { magnitude } else { MAX };
+    // Below the least normal value: adding 2^14 rounds to multiples of 2^-9, the last place of 2^14, which are counted in the
+    // low bits.
+    let small = (limited + ROUNDER).to_bits() - ROUNDER.to_bits();
+    // Else the upper 12 bits, rounded; the exponent biases are 127 and 7.
+    let normal = limited.to_bits();
+    let rounded = (normal + 0x7_ffff + (normal >> 20 & 1)) >> 20;
+    let field = if limited < LEAST { small } else { rounded.wrapping_sub((127 - 7) << 3) };
+    (sign | if magnitude.is_nan() { NOT_A_NUMBER } else { field }) as u8
 }
 
 #[cfg(test)]

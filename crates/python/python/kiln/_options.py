@@ -25,7 +25,7 @@ class EngineOptions(TypedDict, total=False):
     """Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others."""
 
     compute: str | None
-    """How the large layers of the denoiser are computed: auto (native), native (in `dtype`) or int8 (in 8-bit integers, on the CPU)."""
+    """How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers, on the CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0)."""
 
     scales: StrPath | None
     """With `compute` int8: a file of `kiln calibrate` with the ranges of the model's layers and those that keep `dtype`."""

@@ -1,0 +1,346 @@
+// Products of e4m3 numbers on Hopper: 3x3 convolutions, and linear layers as 1x1 convolutions over one row of pixels.
+//
+// A cluster of two blocks computes two tiles of 128 pixels by the same N output channels at a time. One thread of a block loads
+// operands ahead: for each tap and each 128 input channels a box of the image, shifted by the tap, and half of the rows of
+// the weight, for both blocks. So what a multiprocessor reads from the L2 cache, which limits such products, is 0.7 times as
+// much. Pixels and channels out of bounds are zeros, so padding costs nothing. Two warp groups multiply 64 pixels each. The
+// residual is copied ahead to where the result is put together, which is copied from there while the next tile is computed.
+//
+// The tensor cores of Hopper keep about 14 bits of a sum of e4m3 products. So the sums of 512 products are added up in f32
+// (DeepSeek-V3, arXiv 2412.19437, section 3.3.2, has 128). The order of a sum depends on the shape alone.
+#pragma once
+
+#include "warp_group.cuh"
+
+namespace kiln::fp8 {
+
+// Has the memory layout of `Arguments` in cuda.rs.
+struct Arguments {
+  const float* x_scales;       // by pixel, or by image
+  const float* weight_scales;  // (n)
+  const void* bias;            // (n), or null
+  const void* image_bias;      // (b, n), or null
+  int b, h, w, c, n;           // c and n are multiples of 16
+  int taps, taps_in_row, pad_above, pad_left;
+  int width_bits, height_bits; // of a tile's pixels: powers of two; a tile has 128 pixels, of several images perhaps
+  int tiles_x, tiles_y, tiles_b, tiles_n;
+  int image_bias_stride;       // 0 where all images have the same
+  int scales_by_pixel;
+  int has_residual;
+};
+static_assert(sizeof(Arguments) == 104, "cuda.rs has another layout");
+
+constexpr int PIXELS = 128, CHANNELS = 128;
+// Blocks of a cluster, which share the rows of a weight.
+constexpr int CLUSTER = 2;
+// Parts of CHANNELS products that the tensor cores sum up.
+constexpr int TOGETHER = 4;
+
+// The operand numbers of a tile's registers in an instruction.
+#define R32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define R64 R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define R80 R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define TILE1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define TILE4(i) TILE1(i), TILE1(i + 1), TILE1(i + 2), TILE1(i + 3)
+#define TILE8 TILE4(0), TILE4(4)
+#define TILE16 TILE8, TILE4(8), TILE4(12)
+#define TILE20 TILE16, TILE4(16)
+
+// d (+)= a b^T: 64 rows by 32 channels of a, 8 N rows by 32 channels of b. Without `add`, the old values of d are ignored.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N][4], uint64_t a, uint64_t b, int add);
+
+#define MULTIPLY(N, COLUMNS, REGISTERS, TILE, A, B, ADD)                                             \
+  template <>                                                                                        \
+  __device__ __forceinline__ void multiply<N>(float (&d)[N][4], uint64_t a, uint64_t b, int add) {   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k32.f32.e4m3.e4m3 {" REGISTERS "}, %" \
+                 #A ", %" #B ", add, 1, 1;\n}\n"                                                     \
+                 : TILE                                                                              \
+                 : "l"(a), "l"(b), "r"(add));                                                        \
+  }
+MULTIPLY(8, 64, R32, TILE8, 32, 33, 34)
+MULTIPLY(16, 128, R64, TILE16, 64, 65, 66)
+MULTIPLY(20, 160, R80, TILE20, 80, 81, 82)
+
+// Where a tile is. Past the last pixel of the last image where a cluster has no second tile.
+struct Place {
+  int x, y, image, column;
+
+  // Of pair `pair` of tiles.
+  __device__ __forceinline__ Place(const Arguments& p, int pair, int rank, int columns) {
+    column = pair % p.tiles_n * columns;
+    int tile = pair / p.tiles_n * CLUSTER + rank;
+    x = tile % p.tiles_x << p.width_bits;
+    tile /= p.tiles_x;
+    y = tile % p.tiles_y << p.height_bits;
+    image = tile / p.tiles_y * (PIXELS >> (p.width_bits + p.height_bits));
+  }
+};
+
+// Where row `row` of a tile is.
+struct Pixel {
+  int x, y, image;
+
+  __device__ __forceinline__ Pixel(const Arguments& p, const Place& place, int row)
+      : x(place.x + (row & (1 << p.width_bits) - 1)),
+        y(place.y + (row >> p.width_bits & (1 << p.height_bits) - 1)),
+        image(place.image + (row >> (p.width_bits + p.height_bits))) {}
+  __device__ __forceinline__ bool inside(const Arguments& p) const { return x < p.w && y < p.h && image < p.b; }
+  __device__ __forceinline__ int index(const Arguments& p) const { return (image * p.h + y) * p.w + x; }
+};
+
+// Two neighboring elements in a register.
+template <typename T> __device__ __forceinline__ float2 unpack(uint32_t pair) {
+  T values[2];
+  __builtin_memcpy(values, &pair, 4);
+  return make_float2(to_f32(values[0]), to_f32(values[1]));
+}
+template <typename T> __device__ __forceinline__ uint32_t pack(float2 pair) {
+  const T values[2] = {from_f32<T>(pair.x), from_f32<T>(pair.y)};
+  uint32_t packed;
+  __builtin_memcpy(&packed, values, 4);
+  return packed;
+}
+
+template <typename T, int COLUMNS, int STAGES> struct Product {
+  static constexpr int N = COLUMNS / 8, GROUPS = 2;
+
+  // Output channels of a copied part of the result: 64 bytes.
+  static constexpr int PART = 32, PARTS = COLUMNS / PART;
+
+  struct Stage {
+    unsigned char x[PIXELS * CHANNELS], weight[COLUMNS * CHANNELS];
+  };
+  struct alignas(1024) Shared {
+    Stage stages[STAGES];
+    unsigned char staged[GROUPS][PARTS][64 * PART * sizeof(T)]; // rows of 64 bytes with their 16-byte chunks swizzled
+    float2 columns[GROUPS][COLUMNS];                            // scale and bias of the tile's output channels
+    Barrier full[STAGES], empty[STAGES], residual[GROUPS];
+  };
+  static_assert(sizeof(Shared) <= 227 << 10, "more than a block may have");
+
+  // The maps of the result and of the residual have boxes of the 64 pixels of a group.
+  __device__ static void run(const TensorMap& x, const TensorMap& weight, const TensorMap& y, const TensorMap& residual,
+                             const Arguments& p) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = rank_in_cluster();
+    if (warp == 0 && elect()) {
+      prefetch(x), prefetch(weight), prefetch(y), prefetch(residual);
+      for (int i = 0; i < STAGES; ++i) {
+        shared.full[i].init(1);
+        shared.empty[i].init(CLUSTER * GROUPS * 4);
+      }
+      for (int i = 0; i < GROUPS; ++i) shared.residual[i].init(1);
+      publish_barriers();
+    }
+    cluster_sync();
+    if (warp < 4) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      if (warp == 0 && elect()) load(shared, x, weight, p, rank);
+    } else {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      compute(shared, warp / 4 - 1, y, residual, p, rank);
+    }
+    cluster_sync(); // the other block writes to this one's memory, and arrives at its barriers
+  }
+
+  __device__ static __forceinline__ int pairs(const Arguments& p) {
+    return (p.tiles_x * p.tiles_y * p.tiles_b + CLUSTER - 1) / CLUSTER * p.tiles_n;
+  }
+
+  __device__ static __forceinline__ void load(Shared& shared, const TensorMap& x, const TensorMap& weight,
+                                              const Arguments& p, int rank) {
+    constexpr int ROWS = COLUMNS / CLUSTER;
+    int stage = 0, parity = 1;
+    for (int pair = blockIdx.x / CLUSTER; pair < pairs(p); pair += gridDim.x / CLUSTER) {
+      const Place place(p, pair, rank, COLUMNS);
+      for (int tap = 0; tap < p.taps; ++tap) {
+        const int column = place.x + tap % p.taps_in_row - p.pad_left, row = place.y + tap / p.taps_in_row - p.pad_above;
+        for (int channel = 0; channel < p.c; channel += CHANNELS) {
+          Stage& to = shared.stages[stage];
+          Barrier& full = shared.full[stage];
+          shared.empty[stage].wait(parity); // in both blocks
+          full.arrive_expecting(sizeof(Stage));
+          copy_tile(to.x, x, full, channel, column, row, place.image);
+          copy_tile_to((1 << CLUSTER) - 1, to.weight + rank * ROWS * CHANNELS, weight, full, channel, tap,
+                       place.column + rank * ROWS, 0);
+          if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+      }
+    }
+  }
+
+  // A stage is no longer needed by this warp.
+  __device__ static __forceinline__ void release(Shared& shared, int stage) {
+    const int lane = threadIdx.x % 32;
+    if (lane < CLUSTER) shared.empty[stage].arrive_in(lane);
+  }
+
+  __device__ static __forceinline__ void compute(Shared& shared, int group, const TensorMap& y, const TensorMap& residual,
+                                                 const Arguments& p, int rank) {
+    const int first_row = group * 64; // of the tile
+    const bool copies = threadIdx.x % 128 == 0;
+    int stage = 0, parity = 0, residual_parity = 0;
+    for (int pair = blockIdx.x / CLUSTER; pair < pairs(p); pair += gridDim.x / CLUSTER) {
+      const Place place(p, pair, rank, COLUMNS);
+      const Pixel first(p, place, first_row);
+      if (copies) {
+        wait_stores_read(); // of the last tile
+        if (p.has_residual) {
+          shared.residual[group].arrive_expecting(sizeof(shared.staged[group]));
+#pragma unroll
+          for (int i = 0; i < PARTS; ++i) {
+            copy_tile(shared.staged[group][i], residual, shared.residual[group], place.column + i * PART, first.x, first.y,
+                      first.image);
+          }
+        }
+      }
+      const Ahead ahead(group, place, p);
+      float sums[N][4] = {}, part[N][4];
+      int channel = 0, before = -1; // the first input channel of a part, and the stage of the part before
+      const int parts = p.taps * ((p.c + CHANNELS - 1) / CHANNELS);
+      for (int first = 0; first < parts; first += TOGETHER) {
+        pin(part);
+        const int count = min(TOGETHER, parts - first);
+        for (int i = 0; i < count; ++i) {
+          shared.full[stage].wait(parity);
+          const uint64_t x = operand(shared.stages[stage].x + group * 64 * CHANNELS);
+          const uint64_t weight = operand(shared.stages[stage].weight);
+          begin_products();
+          multiply<N>(part, x, weight, i > 0);
+          multiply<N>(part, advanced(x, 32), advanced(weight, 32), true);
+          if (p.c - channel > CHANNELS / 2) {
+            multiply<N>(part, advanced(x, 64), advanced(weight, 64), true);
+            multiply<N>(part, advanced(x, 96), advanced(weight, 96), true);
+          }
+          commit_products();
+          if (i > 0) {
+            wait_products<1>();
+            release(shared, before);
+          }
+          before = stage;
+          if (++stage == STAGES) stage = 0, parity ^= 1;
+          channel = channel + CHANNELS < p.c ? channel + CHANNELS : 0;
+        }
+        wait_products<0>();
+        pin(part);
+        release(shared, before);
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[n][i] += part[n][i];
+        }
+      }
+      ahead.store(shared.columns[group]);
+      if (p.has_residual) {
+        shared.residual[group].wait(residual_parity);
+        residual_parity ^= 1;
+      }
+      group_sync(group);
+      finish(sums, shared.staged[group], shared.columns[group], ahead, place, group, p);
+      publish_operands();
+      group_sync(group);
+      if (copies) {
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) {
+          const int column = place.column + i * PART;
+          if (column < p.n) store_tile(y, shared.staged[group][i], column, first.x, first.y, first.image);
+        }
+        commit_stores();
+      }
+    }
+    if (copies) wait_stores_read();
+  }
+
+  // Whether a tile has pixels of one image only, or all images have the same bias.
+  __device__ static __forceinline__ bool has_one_bias(const Arguments& p) {
+    return p.image_bias_stride == 0 || p.width_bits + p.height_bits == 7;
+  }
+
+  // What the end of a tile needs of global memory, loaded before its products.
+  struct Ahead {
+    static constexpr int COUNT = (COLUMNS + 127) / 128;
+    float2 columns[COUNT]; // scale and bias of this thread's output channels
+    float scales[2];       // of the pixels of this thread; outside of the images 0
+
+    __device__ __forceinline__ Ahead(int group, const Place& place, const Arguments& p) {
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) {
+        const int column = place.column + threadIdx.x % 128 + i * 128;
+        columns[i] = make_float2(0.0f, 0.0f);
+        if (column >= p.n || place.image >= p.b) continue;
+        columns[i].x = __ldg(p.weight_scales + column);
+        if (p.bias != nullptr) columns[i].y = to_f32(static_cast<const T*>(p.bias)[column]);
+        if (p.image_bias != nullptr && has_one_bias(p)) {
+          const size_t at = static_cast<size_t>(place.image) * p.image_bias_stride + column;
+          columns[i].y += to_f32(static_cast<const T*>(p.image_bias)[at]);
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Pixel pixel(p, place, group * 64 + row_of(half));
+        scales[half] = pixel.inside(p) ? __ldg(p.x_scales + (p.scales_by_pixel ? pixel.index(p) : pixel.image)) : 0.0f;
+      }
+    }
+
+    __device__ __forceinline__ void store(float2* to) const {
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) {
+        const int column = threadIdx.x % 128 + i * 128;
+        if (column < COLUMNS) to[column] = columns[i];
+      }
+    }
+  };
+
+  // Of each 16 rows by 8 columns a lane has row lane / 4, columns 2 (lane % 4) and the next, then those of row lane / 4 + 8.
+  __device__ static __forceinline__ int row_of(int half) {
+    return static_cast<int>(threadIdx.x / 32 % 4) * 16 + half * 8 + static_cast<int>(threadIdx.x % 32) / 4;
+  }
+
+  // Scales the sums, adds what is to be added, and puts the result where the residual is.
+  __device__ static __forceinline__ void finish(const float (&sums)[N][4], unsigned char (*staged)[64 * PART * sizeof(T)],
+                                                const float2* columns, const Ahead& ahead, const Place& place, int group,
+                                                const Arguments& p) {
+    const int quarter = threadIdx.x % 4;
+    const bool of_each_image = p.image_bias != nullptr && !has_one_bias(p);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float4 of_columns = *reinterpret_cast<const float4*>(columns + n * 8 + quarter * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_of(half);
+        uint32_t* at = reinterpret_cast<uint32_t*>(staged[n / 4] + row * 64 + (((n % 4) ^ (row >> 1 & 3)) << 4)) + quarter;
+        float2 sum = make_float2(sums[n][2 * half] * ahead.scales[half] * of_columns.x + of_columns.y,
+                                 sums[n][2 * half + 1] * ahead.scales[half] * of_columns.z + of_columns.w);
+        if (p.has_residual) {
+          const float2 of_residual = unpack<T>(*at);
+          sum.x += of_residual.x, sum.y += of_residual.y;
+        }
+        if (of_each_image) {
+          const Pixel pixel(p, place, group * 64 + row);
+          const int column = place.column + n * 8 + quarter * 2;
+          if (pixel.inside(p) && column < p.n) {
+            const T* bias = static_cast<const T*>(p.image_bias) + static_cast<size_t>(pixel.image) * p.image_bias_stride;
+            const float2 of_image = unpack<T>(__ldg(reinterpret_cast<const uint32_t*>(bias + column)));
+            sum.x += of_image.x, sum.y += of_image.y;
+          }
+        }
+        *at = pack<T>(sum);
+      }
+    }
+  }
+};
+
+#undef R32
+#undef R64
+#undef R80
+#undef TILE1
+#undef TILE4
+#undef TILE8
+#undef TILE16
+#undef TILE20
+
+}  // namespace kiln::fp8

@@ -1,0 +1,93 @@
+//! How the pixels and the output channels of a product are cut into tiles.
+
+/// Pixels of a tile, as a power of two (`PIXELS` in `product.cuh`).
+const PIXEL_BITS: u32 = 7;
+/// Output channels of a tile, of the kernels that there are, and the parts of operands that a block loads ahead.
+const KERNELS: [(usize, usize); 3] = [(160, 5), (128, 5), (64, 8)];
+/// Input channels of a part.
+const CHANNELS: usize = 128;
+/// What a tile takes besides its products, in output channels: its first operands and its results.
+const OVERHEAD: usize = 24;
+/// Blocks of a cluster, which compute two tiles of the same output channels (`CLUSTER` in `product.cuh`).
+pub(super) const CLUSTER: usize = 2;
+
+/// The tiles of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Columns, rows and images of a tile, as powers of two.
+    pub(super) bits: [u32; 3],
+    /// Tiles in each of these directions.
+    pub(super) pixels: [usize; 3],
+    /// Output channels of a tile.
+    pub(super) columns: usize,
+    /// Tiles over the output channels.
+    pub(super) over_columns: usize,
+    /// Parts of operands in shared memory.
+    pub(super) stages: usize,
+}
+
+impl Tiling {
+    /// For images of `[w, h, b]` pixels and `n` output channels on `multiprocessors`. It is chosen so that the slowest of these
+    /// has the least to do. Sums do not depend on it.
+    pub(super) fn of(size: [usize; 3], n: usize, multiprocessors: usize) -> Self {
+        let cut = |bits: [u32; 3]| -> [usize; 3] { std::array::from_fn(|i| size[i].div_ceil(1 << bits[i])) };
+        let all = (0..=PIXEL_BITS).flat_map(|w| (0..=PIXEL_BITS - w).map(move |h| [w, h, PIXEL_BITS - w - h]));
+        // Square tiles share the most pixels between taps; a tile of fewer images needs fewer of them.
+        let bits = all.min_by_key(|bits| (cut(*bits).iter().product::<usize>(), bits[2], bits[0].abs_diff(bits[1])));
+        let bits = bits.unwrap_or([PIXEL_BITS, 0, 0]);
+        let pixels = cut(bits);
+        let time = |columns: usize| {
+            let clusters = pixels.iter().product::<usize>().div_ceil(CLUSTER) * n.div_ceil(columns);
+            clusters.div_ceil((multiprocessors / CLUSTER).max(1)) * (columns + OVERHEAD)
+        };
+        let [first, ..] = KERNELS;
+        let (columns, stages) = KERNELS.into_iter().min_by_key(|(columns, _)| time(*columns)).unwrap_or(first);
+        Self { bits, pixels, columns, over_columns: n.div_ceil(columns), stages }
+    }
+
+    /// All tiles, in whole clusters.
+    pub(super) fn count(&self) -> usize {
+        self.pixels.iter().product::<usize>().next_multiple_of(CLUSTER) * self.over_columns
+    }
+
+    /// The box of the result that a group of warps computes: columns, rows and images of half a tile.
+    pub(super) fn box_of_group(&self) -> [u32; 3] {
+        let mut bits = self.bits;
+        if let Some(half) = bits.iter_mut().rev().find(|bits| **bits > 0) {
+            *half -= 1;
+        }
+        bits.map(|bits| 1 << bits)
+    }
+
+    /// Shared memory of a block in bytes, `Shared` in `product.cuh`: the parts, the tile's results of 16 bits, two floats for each
+    /// output channel and group, and the barriers, aligned to 1 KiB.
+    pub(super) fn shared(&self) -> usize {
+        let parts = self.stages * ((1 << PIXEL_BITS) + self.columns) * CHANNELS;
+        let results = (self.columns << PIXEL_BITS) * size_of::<u16>();
+        let columns = 2 * self.columns * 2 * size_of::<f32>();
+        let barriers = (2 * self.stages + 2) * size_of::<u64>();
+        (parts + results + columns + barriers).next_multiple_of(1024)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_all_pixels_and_fit_shared_memory() {
+        for (size, n) in
+            [([2048, 1, 1], 1280), ([64, 64, 2], 320), ([8, 8, 2], 1280), ([23, 17, 3], 48), ([1, 1, 2], 64)]
+        {
+            let tiling = Tiling::of(size, n, 132);
+            assert_eq!(tiling.bits.iter().sum::<u32>(), PIXEL_BITS);
+            for (i, pixels) in size.iter().enumerate() {
+                assert!(tiling.pixels[i] << tiling.bits[i] >= *pixels);
+            }
+            assert_eq!(tiling.box_of_group().iter().product::<u32>(), 64);
+            assert!(tiling.over_columns * tiling.columns >= n && tiling.shared() <= 227 << 10, "{tiling:?}");
+        }
+        assert_eq!(Tiling::of([2048, 1, 1], 1280, 132).count(), 128); // one for nearly each multiprocessor of an H200
+        assert_eq!(Tiling::of([8, 8, 2], 1280, 132).pixels, [1, 1, 1]);
+    }
+}
