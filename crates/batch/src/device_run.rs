@@ -135,7 +135,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
                 Some((known, size)) if known == at => size,
                 _ => {
                     let Some((_, first)) = queue.first(self.number, at) else { continue };
-                    let size = self.batch_size(&first, model, left);
+                    let size = queue.even(at, self.batch_size(&first, model, left));
                     if let Err(error) = engine.take_networks(&first, &mut |event| self.event(event)) {
                         self.refuse_networks(engine, at, error)?;
                         continue;

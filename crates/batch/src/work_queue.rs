@@ -34,6 +34,8 @@ pub(super) type Orphans = Vec<(usize, String)>;
 
 struct State {
     groups: Vec<(At, VecDeque<Image>)>,
+    /// How many images each group had at the start.
+    totals: HashMap<At, usize>,
     devices: Vec<Device>,
     /// The group of each image that was taken.
     homes: HashMap<usize, At>,
@@ -68,8 +70,9 @@ impl WorkQueue {
             }
         }
         let (homes, tried) = (HashMap::new(), HashMap::new());
+        let totals = all.iter().map(|(at, images): &(At, VecDeque<Image>)| (*at, images.len())).collect();
         let devices = vec![Device { works: true, ..Device::default() }; devices];
-        let state = State { groups: all, devices, homes, tried, stopped: false };
+        let state = State { groups: all, totals, devices, homes, tried, stopped: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -99,6 +102,14 @@ impl WorkQueue {
         let state = self.state.lock();
         let (_, images) = state.groups.iter().find(|(known, _)| *known == at)?;
         images.iter().find(|(id, _)| !state.has_tried(device, *id)).cloned()
+    }
+
+    /// The size of batches of at most `n` images with which all devices have as many batches of a group, of equal size: with
+    /// another size for the last ones a GPU would record steps once more.
+    pub(super) fn even(&self, at: At, n: usize) -> usize {
+        let state = self.state.lock();
+        let devices = state.devices.iter().filter(|device| device.may_load(at.model)).count();
+        even(state.totals.get(&at).copied().unwrap_or(n), n, devices)
     }
 
     /// Takes images of a group that run in batches of `n`. Other devices may have taken all.
@@ -228,16 +239,25 @@ impl State {
 }
 
 /// How many of `left` images a device takes at once, where `devices` take from them in batches of `n`. One device takes as
-/// many as are looked ahead. Several take half of their share, in whole batches while that lasts, and at least half a batch.
+/// many as are looked ahead. Several take half of their share while that is more than a batch, and whole batches then.
 fn portion(left: usize, n: usize, devices: usize) -> usize {
     let n = n.max(1);
     if devices <= 1 {
         return left.min(LOOK_AHEAD.saturating_mul(n));
     }
     let share = left / (2 * devices);
-    let last = || left.div_ceil(devices).clamp(n.div_ceil(2), n);
-    let wanted = if share > n { (share - share % n).min(LOOK_AHEAD.saturating_mul(n)) } else { last() };
+    let wanted = if share > n { (share - share % n).min(LOOK_AHEAD.saturating_mul(n)) } else { n };
     wanted.min(left)
+}
+
+/// The size of equal batches of at most `n` of `total` images, as many for each of several devices. One device has `n`.
+fn even(total: usize, n: usize, devices: usize) -> usize {
+    let n = n.max(1);
+    if devices <= 1 {
+        return n;
+    }
+    let share = total.div_ceil(devices).max(1);
+    share.div_ceil(share.div_ceil(n))
 }
 
 #[cfg(test)]
@@ -276,8 +296,21 @@ mod tests {
     }
 
     #[test]
+    fn batches_are_even_over_the_devices() {
+        assert_eq!([512, 500, 256, 100, 10, 1].map(|total| even(total, 64, 2)), [64, 63, 64, 50, 5, 1]);
+        assert_eq!((even(100, 64, 1), even(9, 2, 4), even(7, 8, 3)), (64, 2, 3));
+        let queue = queue(&[&[10]], 2);
+        assert_eq!(queue.even(at(0, 0), 8), 5);
+        assert_eq!(
+            (queue.take(0, at(0, 0), 5).len(), queue.even(at(0, 0), 8)),
+            (5, 5),
+            "also for the one that comes later"
+        );
+    }
+
+    #[test]
     fn portions_shrink_towards_the_end() {
-        assert_eq!([1000, 100, 32, 10, 8, 5, 1].map(|left| portion(left, 8, 2)), [248, 24, 8, 5, 4, 4, 1]);
+        assert_eq!([1000, 100, 32, 10, 8, 5, 1].map(|left| portion(left, 8, 2)), [248, 24, 8, 8, 8, 5, 1]);
         assert_eq!([1000, 5].map(|left| portion(left, 8, 1)), [512, 5]);
         for (n, devices) in [(1, 2), (3, 4), (8, 3)] {
             let mut left = 500;

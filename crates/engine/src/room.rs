@@ -6,7 +6,7 @@ use candle_core::{Device, DeviceLocation};
 use kiln_files::ByteSize;
 use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
-use kiln_ops::device::{Gpu, gpus};
+use kiln_ops::device::{Gpu, gpu};
 
 use crate::memory::MemoryOptions;
 use crate::setup::POOL_GRANULARITY;
@@ -90,10 +90,7 @@ impl DeviceMemory {
     /// The memory of an open device; `None` if the system does not report it.
     pub(crate) fn of(device: &Device) -> Option<Self> {
         match device.location() {
-            DeviceLocation::Cuda { gpu_id } => {
-                let gpu = gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == gpu_id)?;
-                Some(Self::of_card(&gpu))
-            }
+            DeviceLocation::Cuda { gpu_id } => gpu(gpu_id).ok().as_ref().map(Self::of_card),
             _ => Self::of_processor(),
         }
     }

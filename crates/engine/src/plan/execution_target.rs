@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_ops::Target;
-use kiln_ops::device::{Gpu, gpus};
+use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
 use super::time::Rates;
@@ -51,7 +51,7 @@ impl ExecutionTarget {
     /// The target of `setup` on this machine, and the bytes that a run may use there: those of the setup's budget, else
     /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory.
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
-        let gpu = |number: usize| -> Option<Gpu> { gpus().ok()?.gpus.into_iter().find(|gpu| gpu.ordinal == number) };
+        let gpu = |number: usize| -> Option<Gpu> { gpu(number).ok() };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))

@@ -2,8 +2,7 @@
 //! and the workspace of both.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
@@ -38,14 +37,23 @@ impl Libraries {
     }
 }
 
+/// The libraries of a device, behind a lock of its own, so that a device does not wait while another one's libraries are
+/// initialized or asked for a plan. `None` before their first use.
+type Place = Arc<Mutex<Option<Libraries>>>;
+
 /// Handles, and the code that libraries load for them, live as long as the process, as kernels do. New handles for
 /// every engine would each leak some MiB of GPU memory.
-static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Libraries>>> = LazyLock::new(Mutex::default);
+static LIBRARIES: LazyLock<Mutex<HashMap<DeviceId, Place>>> = LazyLock::new(Mutex::default);
+
+/// The place of a device's libraries.
+fn place(device: &CudaDevice) -> Place {
+    LIBRARIES.lock().entry(device.id()).or_default().clone()
+}
 
 /// Frees the workspace of a device, after the work that uses it.
 pub(crate) fn close(device: &CudaDevice) {
     let _ = device.cuda_stream().context().bind_to_thread(); // if this fails, the GPU's memory is lost anyway
-    if let Some(libraries) = LIBRARIES.lock().get_mut(&device.id()) {
+    if let Some(libraries) = place(device).lock().as_mut() {
         libraries.workspace = None;
     }
 }
@@ -54,12 +62,13 @@ pub(crate) fn close(device: &CudaDevice) {
 pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().map_err(driver)?;
-    let mut all = LIBRARIES.lock();
-    let libraries = match all.entry(device.id()) {
-        Entry::Occupied(made) => made.into_mut(),
-        Entry::Vacant(place) => {
+    let place = place(device);
+    let mut libraries = place.lock();
+    let libraries = match &mut *libraries {
+        Some(made) => made,
+        none => {
             let hopper = stream.context().compute_capability().map_err(driver)? == (9, 0);
-            place.insert(Libraries { blas: CublasLt::new(hopper)?, dnn: Cudnn::new(&stream)?, workspace: None })
+            none.insert(Libraries { blas: CublasLt::new(hopper)?, dnn: Cudnn::new(&stream)?, workspace: None })
         }
     };
     launch(libraries)

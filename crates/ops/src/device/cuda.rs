@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -41,10 +42,14 @@ pub fn open_second_stream(device: &Device) -> Result<Device> {
     }
 }
 
+/// A device behind a lock of its own: opening one takes a large part of a second, and several are opened at the same time.
+type Place = Arc<Mutex<Option<Device>>>;
+
 fn open(ordinal: usize, stream: Stream) -> Result<Device> {
-    static OPENED: Mutex<BTreeMap<(usize, Stream), Device>> = Mutex::new(BTreeMap::new());
-    let mut opened = OPENED.lock();
-    if let Some(device) = opened.get(&(ordinal, stream)) {
+    static OPENED: Mutex<BTreeMap<(usize, Stream), Place>> = Mutex::new(BTreeMap::new());
+    let place = OPENED.lock().entry((ordinal, stream)).or_default().clone();
+    let mut opened = place.lock();
+    if let Some(device) = &*opened {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(ordinal)?;
@@ -53,7 +58,7 @@ fn open(ordinal: usize, stream: Stream) -> Result<Device> {
     // events, and two devices of one GPU share no tensors.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
     kiln_mempool::manage_stream(&device.as_cuda_device()?.cuda_stream());
-    opened.insert((ordinal, stream), device.clone());
+    *opened = Some(device.clone());
     Ok(device)
 }
 
@@ -82,9 +87,19 @@ pub fn supports_fp8(device: &Device, dtype: DType) -> bool {
 
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.
 pub fn gpus() -> Result<Gpus> {
-    // Looking at a GPU makes its context the current one of this thread, which may belong to the engine of another GPU.
+    in_own_context(all_gpus)
+}
+
+/// The GPU of this number. Unlike [`gpus`] it leaves the others alone: looking at a GPU that is not open takes a large part of a
+/// second.
+pub fn gpu(ordinal: usize) -> Result<Gpu> {
+    in_own_context(|| look_at(ordinal).map_err(driver))
+}
+
+/// Does `look`, which makes the contexts of GPUs the current one of this thread: that may belong to the engine of another GPU.
+fn in_own_context<T>(look: impl FnOnce() -> Result<T>) -> Result<T> {
     let current = result::ctx::get_current().ok().flatten();
-    let found = all_gpus();
+    let found = look();
     if let Some(context) = current {
         // SAFETY: the context was current on this thread, and primary contexts live as long as the process.
         unsafe { result::ctx::set_current(context) }.map_err(driver)?;
@@ -95,13 +110,13 @@ pub fn gpus() -> Result<Gpus> {
 fn all_gpus() -> Result<Gpus> {
     let count = CudaContext::device_count().map_err(driver)?;
     Ok(Gpus {
-        gpus: (0..count as usize).map(gpu).collect::<Result<_, _>>().map_err(driver)?,
+        gpus: (0..count as usize).map(look_at).collect::<Result<_, _>>().map_err(driver)?,
         driver_version: driver_version().map_err(driver)?,
         cublas_version: cublas_version()?,
     })
 }
 
-fn gpu(ordinal: usize) -> Result<Gpu, DriverError> {
+fn look_at(ordinal: usize) -> Result<Gpu, DriverError> {
     let context = CudaContext::new(ordinal)?;
     let (major, minor) = context.compute_capability()?;
     let (memory_free, memory_total) = result::mem_get_info()?;

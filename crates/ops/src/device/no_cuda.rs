@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::Gpus;
+use super::{Gpu, Gpus};
 use crate::error::{Error, Result};
 
 /// Opens the GPU of this number: an error in this build.
@@ -27,6 +27,11 @@ pub fn supports_fp8(_device: &Device, _dtype: DType) -> bool {
 
 /// The GPUs of this machine: an error in this build.
 pub fn gpus() -> Result<Gpus> {
+    Err(Error::NoCuda)
+}
+
+/// The GPU of this number: an error in this build.
+pub fn gpu(_ordinal: usize) -> Result<Gpu> {
     Err(Error::NoCuda)
 }
 
