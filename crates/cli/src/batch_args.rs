@@ -42,7 +42,7 @@ pub struct BatchArgs {
     #[arg(long, value_name = "N", default_value = "auto", allow_negative_numbers = true)]
     batch_size: BatchSize,
     /// Runs an engine on each NUMA node of the CPU, whose threads and memory stay in the node. Each has weights of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "parallel")]
     pub per_node: bool,
     /// Generates one image at a time, so that its bits do not depend on the others on a GPU. On the CPU they never do.
     #[arg(long)]

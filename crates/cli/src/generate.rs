@@ -31,10 +31,9 @@ pub enum Kind<'a> {
 /// read.
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
-    args.run.place.check_one()?;
     args.run.start_threads()?;
+    let (mut options, mut setup) = (args.run.model_options(), args.run.one_setup()?);
     args.run.fetch(&mut args.loras, &mut args.controls, &mut args.ip_adapters)?;
-    let (mut options, mut setup) = (args.run.model_options(), args.run.setup());
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {
         (None, Some(like)) => like.locate_model(setup.cache_dir.as_deref())?,

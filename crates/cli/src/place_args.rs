@@ -11,7 +11,7 @@ use crate::values::parse_count;
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Device: auto, cpu, cuda or cuda:N. kiln batch and kiln serve take several, each with an engine: cuda:0,cuda:1, or all
-    /// for all GPUs.
+    /// for all GPUs. With --parallel two make one image.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceList,
     /// The type of weights and activations: auto, f32, bf16 or f16.
@@ -68,7 +68,8 @@ impl PlaceArgs {
         match self.device.one() {
             Some(_) => Ok(()),
             None => {
-                let expected = "one device; `kiln batch` and `kiln serve` take several".into();
+                let expected =
+                    "one device, or two with `parallel` cfg; `kiln batch` and `kiln serve` take several".into();
                 Err(kiln_request::Error::Value { name: "device", found: self.device.to_string(), expected }.into())
             }
         }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_engine::{
-    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, PngLevel, Prediction, Result, Setup,
-    cache_folder,
+    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, Parallel, PngLevel, Prediction, Result,
+    Setup, cache_folder,
 };
 
 use crate::memory_args::MemoryArgs;
@@ -62,6 +62,11 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub place: PlaceArgs,
+
+    /// Has the two devices of --device work on one image: cfg computes the two halves of a guided step on them
+    /// (--device cuda:0,cuda:1 --parallel cfg). The U-Net is in the memory of both.
+    #[arg(long, value_name = "NAME")]
+    parallel: Option<Parallel>,
 
     #[command(flatten)]
     memory: MemoryArgs,
@@ -173,13 +178,28 @@ impl RunArgs {
         }
     }
 
-    /// How the model is run on each of the devices, for a command that has an engine on each. `adjust` changes what they have in
-    /// common.
+    /// How the model is run by one engine: on one device, or on the two that share its steps. The threads of the process are
+    /// there already.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::DeviceList::setups`].
+    /// [`kiln_engine::Error::Request`] for several devices without --parallel, and those of [`kiln_engine::DeviceList::parallel_cfg`].
+    pub fn one_setup(&self) -> Result<Setup> {
+        match self.parallel {
+            Some(Parallel::Cfg) => self.place.devices().parallel_cfg(&self.setup()),
+            None => self.place.check_one().map(|()| self.setup()),
+        }
+    }
+
+    /// How the model is run on each of the devices, for a command that has an engine on each. `adjust` changes what they have in
+    /// common. With --parallel there is one engine.
+    ///
+    /// # Errors
+    /// Those of [`kiln_engine::DeviceList::setups`] and [`kiln_engine::DeviceList::parallel_cfg`].
     pub fn setups(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
-        self.place.devices().setups(&adjust(self.setup()))
+        match self.parallel {
+            Some(Parallel::Cfg) => Ok(vec![self.place.devices().parallel_cfg(&adjust(self.setup()))?]),
+            None => self.place.devices().setups(&adjust(self.setup())),
+        }
     }
 
     /// The same for an engine on each NUMA node of the CPU.

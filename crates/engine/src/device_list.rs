@@ -8,6 +8,7 @@ use kiln_weights::SharedSlabs;
 
 use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
+use crate::second_device::{Parallel, SecondDevice};
 use crate::setup::{DeviceChoice, Setup};
 use crate::threads::count;
 use crate::topology::Topology;
@@ -118,20 +119,10 @@ impl DeviceList {
     /// # Errors
     /// [`Error::Device`] where all GPUs are asked for and CUDA cannot list them.
     pub fn setups(&self, setup: &Setup) -> Result<Vec<Setup>> {
-        let devices = match &self.0 {
-            Named::These(devices) => devices.clone(),
-            Named::Nodes => return Ok(of_nodes(setup, Topology::current())),
-            Named::All => match gpus() {
-                Ok(found) if !found.gpus.is_empty() => {
-                    found.gpus.iter().map(|gpu| DeviceChoice::Cuda(gpu.ordinal)).collect()
-                }
-                Ok(_) | Err(kiln_ops::Error::NoCuda) => {
-                    tracing::info!("running on the CPU: no GPU was found");
-                    vec![DeviceChoice::Cpu]
-                }
-                Err(error) => return Err(Error::Device(format!("`device` all: {error}"))),
-            },
-        };
+        if self.0 == Named::Nodes {
+            return Ok(of_nodes(setup, Topology::current()));
+        }
+        let devices = self.devices()?;
         let on_cpu = devices.iter().filter(|device| **device == DeviceChoice::Cpu).count();
         let shared = (devices.len() > 1).then(SharedSlabs::default);
         let mut number = 0;
@@ -146,6 +137,56 @@ impl DeviceList {
             setup
         };
         Ok(devices.into_iter().map(of_device).collect())
+    }
+
+    /// The setup of one engine whose guided steps two devices share: the first has all networks, the second the U-Net and the
+    /// control networks. It differs from `setup` in the devices alone; on the CPU twice, both share its threads.
+    ///
+    /// # Errors
+    /// [`kiln_request::Error::Value`] unless the list has two devices of one kind, and those of [`Self::setups`].
+    pub fn parallel_cfg(&self, setup: &Setup) -> Result<Setup> {
+        let devices = if self.0 == Named::Nodes { Vec::new() } else { self.devices()? };
+        let expected = |more: &str| {
+            let expected = format!("two GPUs for `parallel` {}, as in cuda:0,cuda:1{more}", Parallel::Cfg);
+            kiln_request::Error::Value { name: "device", found: self.to_string(), expected }
+        };
+        let [first, second] = devices[..] else {
+            let count = match devices.len() {
+                0 | 1 => String::new(),
+                count => format!(" (these are {count})"),
+            };
+            return Err(expected(&count).into());
+        };
+        let mut setup = Setup { device: first, ..setup.clone() };
+        setup.second = Some(SecondDevice { device: second, threads: None });
+        match [first, second] {
+            [DeviceChoice::Cuda(_), DeviceChoice::Cuda(_)] => Ok(setup),
+            [DeviceChoice::Cpu, DeviceChoice::Cpu] => {
+                let all = setup.threads.unwrap_or_else(rayon::current_num_threads);
+                setup.threads = Some(part(all, 0, 2));
+                setup.second = Some(SecondDevice { device: second, threads: Some(part(all, 1, 2)) });
+                Ok(setup)
+            }
+            _ => Err(expected(" (a GPU and the CPU do not share a step)").into()),
+        }
+    }
+
+    /// The devices by name.
+    fn devices(&self) -> Result<Vec<DeviceChoice>> {
+        match &self.0 {
+            Named::These(devices) => Ok(devices.clone()),
+            Named::Nodes => Ok(vec![DeviceChoice::Cpu]),
+            Named::All => match gpus() {
+                Ok(found) if !found.gpus.is_empty() => {
+                    Ok(found.gpus.iter().map(|gpu| DeviceChoice::Cuda(gpu.ordinal)).collect())
+                }
+                Ok(_) | Err(kiln_ops::Error::NoCuda) => {
+                    tracing::info!("running on the CPU: no GPU was found");
+                    Ok(vec![DeviceChoice::Cpu])
+                }
+                Err(error) => Err(Error::Device(format!("`device` all: {error}"))),
+            },
+        }
     }
 }
 

@@ -29,6 +29,7 @@ use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, Progress, run_batch};
+use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::pipeline::shared_texts::{SharedTexts, TextStore};
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{BatchTexts, Shape};
@@ -53,6 +54,8 @@ pub struct Engine {
     pub(crate) prompts: LoadedPrompts,
     pub(crate) loras: AppliedLoras,
     pub(crate) recorded: RecordedStep,
+    /// The second device of guided steps, where there is one ([`Setup::second`]).
+    pub(crate) second: Option<SecondDenoiser>,
     /// Opened by the first job with a refiner, and closed by the next one without, or with another.
     pub(crate) refiner: Option<RefinerNetworks>,
     /// Shared in the same way.
@@ -83,7 +86,7 @@ pub struct Engine {
 }
 
 /// What operators keep for a device; it goes with this.
-struct Operators(Device);
+pub(crate) struct Operators(pub(crate) Device);
 
 impl Drop for Operators {
     fn drop(&mut self) {
@@ -182,6 +185,7 @@ impl Engine {
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
+        let second = SecondDenoiser::open(setup, &model, (&placement, int8.as_deref()), pool.as_ref())?;
         let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
         let (recorded, timings, trace) = (RecordedStep::with_budget(budget), Timings::default(), None);
         let mut engine = Self {
@@ -195,6 +199,7 @@ impl Engine {
             prompts: LoadedPrompts::default(),
             loras: applied,
             recorded,
+            second,
             refiner: None,
             decoder: Arc::new(Mutex::new(decoder)),
             has_beside,
@@ -301,6 +306,7 @@ impl Engine {
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
             self.recorded.clear(); // it reads the weights where they were
+            self.second.iter_mut().for_each(SecondDenoiser::clear);
         }
         text.set_loras(self.loras.files(), changed.text);
         drop(text);
@@ -317,7 +323,9 @@ impl Engine {
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
         if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
             self.recorded.clear(); // it has the networks that were open in it
-            self.memory_manager.set_controls(&self.controls.configs());
+            let configs = self.controls.configs();
+            self.second.iter_mut().for_each(|second| second.set_controls(&configs));
+            self.memory_manager.set_controls(&configs);
             self.origin.start_controls(controls);
         }
         Ok(())
@@ -406,6 +414,11 @@ impl Engine {
         probe().is_ok_and(|values| values == [0.0]) || probe().is_err_and(|error| kiln_ops::is_out_of_memory(&error))
     }
 
+    /// Guided steps of which the second device has computed its part so far ([`Setup::second`]).
+    pub fn shared_steps(&self) -> usize {
+        self.second.as_ref().map_or(0, SecondDenoiser::steps)
+    }
+
     /// Bytes of the GPU's memory that are in use, where there is a GPU.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()
@@ -420,7 +433,10 @@ impl Engine {
         if !stages.contains(&Stage::Upscale) {
             self.enlarger = None;
         }
-        if self.memory_manager.prepare(work)? { self.clear() } else { Ok(()) }
+        if self.memory_manager.prepare(work)? {
+            self.clear()?;
+        }
+        self.check_second()
     }
 
     /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
@@ -459,6 +475,7 @@ impl Engine {
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
         self.recorded.clear();
+        self.second.iter_mut().for_each(SecondDenoiser::clear);
         self.text().parts().for_each(LoadedComponent::leave);
         self.unet_component.leave();
         self.controls.leave();

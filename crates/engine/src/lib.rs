@@ -52,6 +52,7 @@ mod refiner;
 mod residency;
 mod room;
 mod scales_file;
+mod second_device;
 mod setup;
 mod threads;
 mod topology;
@@ -109,6 +110,7 @@ pub use plan::{
 };
 pub use room::Room;
 pub use scales_file::{ComputeScales, LayerScales};
+pub use second_device::{Parallel, SecondDevice};
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use threads::{Threads, start_threads, usual_threads};
 pub use upscaling::{

@@ -133,8 +133,10 @@ impl Engine {
     /// Reads and tokenizes the texts of a batch, for every model of its run.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths.
+    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths and for a job whose steps two devices
+    /// cannot share.
     pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
+        self.check_parallel(batch.job())?;
         let base = self.text().plan(batch)?;
         let refiner = self.refiner.as_mut().map(|refiner| refiner.text.plan(batch)).transpose()?;
         Ok(BatchTexts { base, refiner })
@@ -145,6 +147,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::plan_texts`].
     pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
+        self.check_parallel(job)?;
         let (work, base) = self.text().work(job)?;
         let Some(refiner) = &mut self.refiner else {
             return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));

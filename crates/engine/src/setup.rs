@@ -16,6 +16,7 @@ use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
 use crate::memory::MemoryOptions;
+use crate::second_device::SecondDevice;
 use crate::threads::{self, Threads};
 
 /// The device.
@@ -87,6 +88,8 @@ impl Overlap {
 pub struct Setup {
     /// The device.
     pub device: DeviceChoice,
+    /// A second device, which computes the unconditional half of guided steps ([`crate::DeviceList::parallel_cfg`]).
+    pub second: Option<SecondDevice>,
     /// The type of weights and activations.
     pub dtype: DTypeChoice,
     /// The weight type of linear layers.

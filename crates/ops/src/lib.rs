@@ -55,6 +55,7 @@ mod observer;
 mod out_of_memory;
 mod output;
 mod packing;
+pub mod peer;
 mod pixel_shuffle;
 pub mod stream;
 #[cfg(test)]

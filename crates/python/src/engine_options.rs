@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use kiln_engine::{HubOptions, MemoryOptions, ModeChoice, ModelOptions, Setup, VaeMemory, cache_folder};
+use kiln_engine::{
+    DeviceList, HubOptions, MemoryOptions, ModeChoice, ModelOptions, Parallel, Setup, VaeMemory, cache_folder,
+};
 use kiln_request::Error;
 use serde_json::{Map, Value, from_value};
 
@@ -48,8 +50,10 @@ macro_rules! engine_options {
 }
 
 engine_options! {
-    /// Device: auto, cpu, cuda or cuda:N.
+    /// Device: auto, cpu, cuda or cuda:N; two with `parallel`, as in cuda:0,cuda:1.
     device: String, "str";
+    /// Has two devices work on one image: cfg computes the two halves of a guided step on them.
+    parallel: String, "str";
     /// The type of weights and activations: auto, f32, bf16 or f16.
     dtype: String, "str";
     /// Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others.
@@ -146,14 +150,14 @@ impl EngineOptions {
     /// How the model is run. Its threads are always its own.
     ///
     /// # Errors
-    /// [`Error::Value`] with the option that has no such value.
-    pub fn setup(&self) -> Result<Setup, Error> {
+    /// [`Error::Value`] with the option that has no such value, and those of [`DeviceList::parallel_cfg`].
+    pub fn setup(&self) -> kiln_engine::Result<Setup> {
         let mode = match self.memory.as_deref() {
             None | Some("auto") => ModeChoice::Auto,
             Some("full") => ModeChoice::Full,
             Some("medvram") => ModeChoice::Medvram,
             Some("lowvram") => ModeChoice::Lowvram,
-            Some(other) => return Err(value("memory", other, "auto, full, medvram or lowvram")),
+            Some(other) => return Err(value("memory", other, "auto, full, medvram or lowvram").into()),
         };
         let budget = match &self.vram_budget {
             None | Some(Value::Null) => None,
@@ -173,8 +177,12 @@ impl EngineOptions {
             },
             ..usual
         };
-        Ok(Setup {
-            device: parsed("device", self.device.as_deref())?,
+        let parallel: Option<Parallel> =
+            self.parallel.as_deref().map(|text| parsed_text("parallel", text)).transpose()?;
+        let devices: Option<DeviceList> = parallel.map(|_| parsed("device", self.device.as_deref())).transpose()?;
+        let device = if devices.is_some() { None } else { self.device.as_deref() };
+        let setup = Setup {
+            device: parsed("device", device)?,
             dtype: parsed("dtype", self.dtype.as_deref())?,
             weight_type: parsed("weight_type", self.weight_type.as_deref())?,
             compute: parsed("compute", self.compute.as_deref())?,
@@ -188,7 +196,8 @@ impl EngineOptions {
             prompt_cache: self.prompt_cache,
             cache_dir: cache_folder(),
             ..Setup::default()
-        })
+        };
+        devices.map_or(Ok(setup.clone()), |devices| devices.parallel_cfg(&setup))
     }
 }
 
@@ -229,6 +238,10 @@ mod tests {
         assert_eq!(setup.memory.budget.map(|size| size.0), Some(6 << 30));
         assert!(setup.memory.vae.tiling && !setup.memory.cuda_stream && setup.memory.cuda_malloc);
         assert!(found.hub().unwrap().offline && found.model_options().unwrap().prediction.is_some());
+        let two = options(json!({ "device": "cuda:0,cuda:1", "parallel": "cfg" })).unwrap().setup().unwrap();
+        assert_eq!(two.second.map(|second| second.device), Some(kiln_engine::DeviceChoice::Cuda(1)));
+        let one = options(json!({ "device": "cuda", "parallel": "cfg" })).unwrap().setup().unwrap_err().to_string();
+        assert!(one.starts_with("`device` is cuda:0, expected two GPUs"), "{one}");
         let usual = EngineOptions::default().setup().unwrap();
         assert_eq!(usual.memory, MemoryOptions::default());
         assert!(usual.threads.is_some_and(|threads| threads > 0), "the process's threads are left alone");
@@ -241,13 +254,18 @@ mod tests {
         let (name, message) = options(json!({ "devise": "cpu" })).unwrap_err();
         assert_eq!(name, "devise");
         assert!(
-            message.starts_with("unknown option `devise` of an engine; the options are device, dtype"),
+            message.starts_with("unknown option `devise` of an engine; the options are device, parallel"),
             "{message}"
         );
         assert_eq!(options(json!({ "threads": "two" })).unwrap_err().0, "threads");
-        for (name, wrong) in
-            [("device", "gpu"), ("dtype", "f64"), ("memory", "small"), ("compute", "int4"), ("vram_budget", "lots")]
-        {
+        for (name, wrong) in [
+            ("device", "gpu"),
+            ("dtype", "f64"),
+            ("memory", "small"),
+            ("compute", "int4"),
+            ("parallel", "all"),
+            ("vram_budget", "lots"),
+        ] {
             let message = options(json!({ name: wrong })).unwrap().setup().unwrap_err().to_string();
             assert!(message.starts_with(&format!("`{name}` is \"{wrong}\", expected ")), "{message}");
         }

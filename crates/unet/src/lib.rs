@@ -31,6 +31,7 @@ mod error;
 mod hooks;
 mod image_prompt;
 mod raw_config;
+mod row_range;
 mod time_embedding;
 mod transformer;
 mod unet;

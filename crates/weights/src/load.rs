@@ -263,7 +263,7 @@ impl Slab {
             Ok(Some(Weight::packed(&packed, param.packing, layout, &stacked)?))
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
-        Ok(Self { views, stacks, held: None })
+        Ok(Self { views, stacks, memory: slab.clone(), held: None })
     }
 }
 

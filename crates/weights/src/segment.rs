@@ -20,9 +20,20 @@ pub(crate) struct Slab {
     pub(crate) views: Vec<View>,
     /// One for each [`Stack`]; `None` for matrices in 8-bit integers, which are read one by one.
     pub(crate) stacks: Vec<Option<Weight>>,
+    /// The memory of all views, flat.
+    pub(crate) memory: Tensor,
     /// Keeps a slab on the CPU known to those that share it.
-    #[expect(dead_code, reason = "held, not read")]
     pub(crate) held: Option<Arc<Tensor>>,
+}
+
+/// What a loaded segment has in memory.
+pub(crate) struct Contents {
+    /// Flat, on the device of the slab.
+    pub(crate) memory: Tensor,
+    /// See [`Slab::held`].
+    pub(crate) held: Option<Arc<Tensor>>,
+    /// The added biases by the index of the layer's matrix.
+    pub(crate) biases: HashMap<usize, Tensor>,
 }
 
 /// Adjacent matrices in the slab that also form one matrix.
@@ -165,6 +176,19 @@ impl Segment {
         }
         *self.cell.added_biases.write() = added;
         Ok(())
+    }
+
+    /// The flat memory of the slab, what keeps it known to those that share it, and the added biases; `None` without a slab.
+    pub(crate) fn contents(&self) -> Option<Contents> {
+        let slab = self.cell.slab.read();
+        let slab = slab.as_ref()?;
+        let biases = self.cell.added_biases.read().clone();
+        Some(Contents { memory: slab.memory.clone(), held: slab.held.clone(), biases })
+    }
+
+    /// Replaces the added biases by tensors, by the index of the layer's matrix.
+    pub(crate) fn set_bias_tensors(&self, biases: HashMap<usize, Tensor>) {
+        *self.cell.added_biases.write() = biases;
     }
 
     /// Drops the slab. Its memory is freed once no operator uses it. A streamed segment is no longer streamed.

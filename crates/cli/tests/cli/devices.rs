@@ -90,6 +90,42 @@ fn a_job_that_no_device_can_make_fails_once() {
     assert_eq!(journal.lines().filter(|line| line.contains("\"failed\"")).count(), 1, "{journal}");
 }
 
+/// The two halves of guided steps on the CPU twice: the files of one device.
+#[test]
+fn two_devices_share_the_steps_of_one_image() {
+    let sandbox = Sandbox::new();
+    let model = fixtures("models/sd1").display().to_string();
+    let image = |out: &str, more: &[&str]| {
+        let line = ["a cat", "-m", &model, "-W", "64", "-H", "64", "--steps", "3", "--seed", "7", "-o", out];
+        sandbox.txt2img(&[&line[..], more].concat())
+    };
+    image("one.png", &["--device", "cpu"]).succeeds();
+    image("two.png", &["--device", "cpu,cpu", "--parallel", "cfg", "--threads", "2"]).succeeds();
+    let files = ["one.png", "two.png"].map(|name| std::fs::read(sandbox.path(name)).unwrap());
+    assert!(files[0] == files[1]);
+    let alone = ["--device", "cpu,cpu", "--parallel", "cfg", "--cfg-scale", "1"];
+    let run = image("alone.png", &alone).succeeds();
+    assert_eq!(run.stderr.matches("`parallel` cfg shares guided steps alone").count(), 1, "{run}");
+    let run = image("none.png", &["--device", "cpu", "--parallel", "cfg"]);
+    assert!(run.status.code() == Some(2) && run.error().contains("--device is cpu, expected two GPUs"), "{run}");
+    let cache = ["--device", "cpu,cpu", "--parallel", "cfg", "--cache", "deepcache"];
+    let run = image("none.png", &cache);
+    assert!(run.status.code() == Some(2) && run.error().contains("--cache is deepcache:3"), "{run}");
+
+    write_jobs(&sandbox);
+    run_set(&sandbox, &["--device", "cpu"], "set");
+    run_set(&sandbox, &["--device", "cpu,cpu", "--parallel", "cfg"], "shared");
+    assert!(results(&sandbox, "set") == results(&sandbox, "shared"));
+    let mut both = args("cpu", "out");
+    both.extend(["--per-node", "--parallel", "cfg"]);
+    assert_eq!(sandbox.kiln(&both).status.code(), Some(2));
+}
+
+fn run_set(sandbox: &Sandbox, devices: &[&str], folder: &str) {
+    let line = ["batch", "jobs.jsonl", "--batch-size", "2", "-o", folder];
+    sandbox.kiln(&[&line[..], devices].concat()).succeeds();
+}
+
 #[test]
 fn wrong_lists_of_devices_are_refused() {
     let sandbox = Sandbox::new();

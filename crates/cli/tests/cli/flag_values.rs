@@ -42,6 +42,7 @@ const PART: &[Bad] = &[
 const SCORE: &[Bad] = &[("-1", "a number from 0 to 10"), ("11", "a number from 0 to 10"), ("x", NUMBER), ("", NUMBER)];
 const LEVELS: &str = "expected none, fast, balanced, best";
 const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, all, or a list";
+const PARALLEL: &str = "expected cfg";
 const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or none";
 const FORMATS: &str = "expected text or json";
 const PREDICTIONS: &str = "expected epsilon or v";
@@ -334,6 +335,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
             ("", DEVICES),
         ],
     ),
+    ("--parallel", &[("", PARALLEL), ("two", PARALLEL), ("CFG", PARALLEL)]),
     (
         "--vram-budget",
         &[

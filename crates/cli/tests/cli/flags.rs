@@ -191,6 +191,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--log-format" => "text",
             "--png-level" => "fast",
             "--compute" => "int8",
+            "--parallel" => "cfg",
             "--seed-resize-from" | "--hires-size" => "64x64",
             "--prediction" => "v",
             "--pag-layers" => "mid",

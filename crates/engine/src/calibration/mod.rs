@@ -125,7 +125,7 @@ impl Calibration {
         if !(0.0..=LARGEST_TOLERANCE).contains(&tolerance) {
             return Err(Error::value("tolerance", tolerance, format!("a number from 0 to {LARGEST_TOLERANCE}")));
         }
-        let setup = Setup { device: DeviceChoice::Cpu, ..setup.clone() };
+        let setup = Setup { device: DeviceChoice::Cpu, second: None, ..setup.clone() };
         let start = CalibrationEvent { stage: CalibrationStage::Load, job: 0, jobs: jobs.len() };
         let mut engine = Engine::load_for(model, &setup, first, &mut |_| watch(start))?;
         engine.measured(jobs, limits, watch)

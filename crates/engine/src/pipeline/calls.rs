@@ -9,8 +9,10 @@ use crate::error::Result;
 use crate::pipeline::call_rows::{interleaved, split, timesteps};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::group::{Form, Group};
+use crate::pipeline::halves::Halves;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::running::GroupId;
+use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::pipeline::step::GuidedStep;
 
 /// One call of the denoiser for some groups.
@@ -19,10 +21,12 @@ pub(crate) struct Call {
     /// The groups, in the order of their rows.
     groups: Vec<GroupId>,
     step: GuidedStep,
+    /// The parts of the step where two devices share it.
+    halves: Option<Halves>,
 }
 
 impl Call {
-    /// One evaluation of its groups, which are among `groups`.
+    /// One evaluation of its groups, which are among `groups`. `second` computes part of the rows where it can.
     ///
     /// # Errors
     /// Those of the denoiser and of the samplers. Where the denoiser fails, no group has moved.
@@ -31,6 +35,7 @@ impl Call {
         groups: &mut [(GroupId, Group)],
         denoiser: &dyn Denoiser,
         mut recorded: Option<&mut RecordedStep>,
+        second: Option<&mut SecondDenoiser>,
         trace: Option<&mut Trace>,
     ) -> Result<()> {
         let step = &self.step;
@@ -38,12 +43,19 @@ impl Call {
         let evaluations = members.iter_mut().map(|group| group.evaluation()).collect::<Result<Vec<Evaluation>>>()?;
         let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
         let timesteps = timesteps(&images, &evaluations);
-        let output = match &evaluations[..] {
-            [one] => step.run(denoiser, recorded.as_deref_mut(), &one.input, &timesteps, trace)?,
+        let joined;
+        let input = match &evaluations[..] {
+            [one] => &one.input,
             many => {
-                let inputs: Vec<&Tensor> = many.iter().map(|one| &one.input).collect();
-                step.run(denoiser, recorded.as_deref_mut(), &Tensor::cat(&inputs, 0)?, &timesteps, trace)?
+                joined = Tensor::cat(&many.iter().map(|one| &one.input).collect::<Vec<_>>(), 0)?;
+                &joined
             }
+        };
+        let output = match (&self.halves, second) {
+            (Some(halves), Some(second)) => {
+                halves.run(step, (denoiser, recorded.as_deref_mut()), second, (input, &timesteps), trace)?
+            }
+            _ => step.run(denoiser, recorded.as_deref_mut(), input, &timesteps, trace)?,
         };
         // A GPU computes the output meanwhile.
         members.iter_mut().try_for_each(|group| group.draw_ahead())?;
@@ -96,7 +108,7 @@ impl Calls {
     }
 
     /// Assigns the groups whose next evaluation the denoiser `number` makes to calls, and computes the conditions of the calls
-    /// that change.
+    /// that change. `second` computes part of their rows.
     ///
     /// # Errors
     /// Those of the tensors.
@@ -106,6 +118,7 @@ impl Calls {
         number: usize,
         denoiser: &dyn Denoiser,
         dtype: DType,
+        second: Option<&SecondDenoiser>,
     ) -> Result<()> {
         let wanted = by_form(groups, number);
         let of_number = |call: &Call| call.denoiser == number;
@@ -126,8 +139,13 @@ impl Calls {
             let call = match known {
                 Some(place) => before.swap_remove(place),
                 None => {
-                    let step = guided(&mut members, denoiser, dtype)?.with_text_keys(denoiser)?;
-                    Call { denoiser: number, step, groups: ids }
+                    let step = guided(&mut members, denoiser, dtype)?;
+                    let images = members.iter().map(|group| group.images()).sum();
+                    let halves =
+                        second.map(|second| Halves::of(&step, images, denoiser, second)).transpose()?.flatten();
+                    // Parts have keys and values of their own.
+                    let step = if halves.is_some() { step } else { step.with_text_keys(denoiser)? };
+                    Call { denoiser: number, step, groups: ids, halves }
                 }
             };
             self.active.push(call);

@@ -25,7 +25,8 @@ impl Engine {
             };
             let (dtype, trace) = (self.dtype, trace.as_deref_mut());
             let denoiser = Controlled::new(unet, nets).keeping_text_keys(keeps);
-            component.run(|| running.step_of(number, &denoiser, Some(recorded), dtype, trace))?;
+            let second = self.second.as_mut().filter(|second| number == 0 && second.is_entered());
+            component.run(|| running.step_of(number, (&denoiser, second), Some(recorded), dtype, trace))?;
         }
         Ok(())
     }
@@ -35,7 +36,7 @@ impl Engine {
         let is_refiner = number > 0 && self.refiner.is_some();
         let are_entered = is_refiner || self.controls.components().all(LoadedComponent::is_entered);
         if self.denoiser(number).is_entered() && are_entered {
-            return Ok(());
+            return if is_refiner { Ok(()) } else { self.enter_second() };
         }
         let stage = if is_refiner { Stage::Refine } else { Stage::Denoise };
         self.make_room_for(stage);
@@ -46,9 +47,21 @@ impl Engine {
                 for (i, component) in self.controls.components().enumerate() {
                     component.enter(&self.memory_manager.keep_control(i)?)?;
                 }
-                self.unet_component.enter(&keep)
+                self.unet_component.enter(&keep)?;
+                self.enter_second()
             }
         }
+    }
+
+    /// Has the second device ready for its part of the steps. Where weights stream, the first device makes all of them.
+    fn enter_second(&mut self) -> Result<()> {
+        let (keeps, streams) = (self.memory_manager.plan().keeps_text_keys, self.memory_manager.mode().streams());
+        let Some(second) = &mut self.second else { return Ok(()) };
+        if streams {
+            second.clear();
+            return Ok(());
+        }
+        second.enter(&self.unet_component, &self.controls, keeps)
     }
 
     /// Begins to read the refiner's weights from the disk while the model before it makes its last steps.

@@ -12,6 +12,7 @@ use crate::pipeline::calls::Calls;
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::group::Group;
 use crate::pipeline::recorded::RecordedStep;
+use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::pipeline::throttle::StepThrottle;
 use crate::plan::{Pass, Workload};
 
@@ -202,21 +203,21 @@ impl RunningBatch {
         dtype: DType,
         trace: Option<&mut Trace>,
     ) -> Result<()> {
-        self.step_of(0, denoiser, recorded, dtype, trace)
+        self.step_of(0, (denoiser, None), recorded, dtype, trace)
     }
 
-    /// The same for the groups whose next evaluation the denoiser of this number makes.
+    /// The same for the groups whose next evaluation the denoiser of this number makes, with a second device for part of the rows.
     pub(crate) fn step_of(
         &mut self,
         number: usize,
-        denoiser: &dyn Denoiser,
+        (denoiser, mut second): (&dyn Denoiser, Option<&mut SecondDenoiser>),
         mut recorded: Option<&mut RecordedStep>,
         dtype: DType,
         mut trace: Option<&mut Trace>,
     ) -> Result<()> {
-        self.calls.arrange(&mut self.groups, number, denoiser, dtype)?;
+        self.calls.arrange(&mut self.groups, number, denoiser, dtype, second.as_deref())?;
         for call in self.calls.of(number) {
-            call.evaluate(&mut self.groups, denoiser, recorded.take(), trace.take())?;
+            call.evaluate(&mut self.groups, denoiser, recorded.take(), second.as_deref_mut(), trace.take())?;
         }
         Ok(())
     }

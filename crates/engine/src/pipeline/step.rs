@@ -1,5 +1,6 @@
 //! The guided step: one call of the denoiser for conditional and unconditional halves, recorded on a GPU.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -64,6 +65,35 @@ impl GuidedStep {
         Ok(Self { is_degraded: true, ..Self::new(&conditioning, None, self.dtype)? })
     }
 
+    /// The step of `rows` of the network's batch alone, on `device`: it gives the predictions of all these rows, in f32.
+    ///
+    /// # Errors
+    /// Those of [`Conditioning::of_rows`].
+    pub(crate) fn of_rows(&self, rows: Range<usize>, device: &Device) -> Result<Self> {
+        let conditioning = self.constants.conditioning.of_rows(rows, device)?;
+        let constants = Constants { conditioning, cfg_scale: None, weights: None };
+        Ok(Self { constants, version: Arc::default(), dtype: self.dtype, is_degraded: false })
+    }
+
+    /// What the step gives for `n` images where the network's predictions for all rows are `all` `(k n, c, h, w)`.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub(crate) fn joined(&self, all: Tensor, n: usize) -> Result<Tensor> {
+        self.constants.joined(all, n, None)
+    }
+
+    /// The rows of the network's batch.
+    pub(crate) fn rows(&self) -> usize {
+        self.constants.conditioning.context.dims().first().copied().unwrap_or(0)
+    }
+
+    /// Whether all rows have something in common that changes from step to step: a stored feature, or where the network attends to.
+    pub(crate) fn has_shared_state(&self) -> bool {
+        let hooks = &self.constants.conditioning.hooks;
+        hooks.cache.is_some() || hooks.map.is_some()
+    }
+
     /// The feature that the last run has stored, where it stores one.
     pub(crate) fn stored_feature(&self) -> Option<&Tensor> {
         let hooks = &self.constants.conditioning.hooks;
@@ -114,7 +144,11 @@ impl Constants {
     /// are one.
     pub(super) fn predictions(&self, n: usize) -> usize {
         let perturbed = self.perturbed(n);
-        if self.cfg_scale.is_some() { 1 } else { (self.copies(n) - perturbed).min(2) + perturbed.min(1) }
+        match (&self.cfg_scale, &self.weights) {
+            (Some(_), _) => 1,
+            (None, Some(_)) => (self.copies(n) - perturbed).min(2) + perturbed.min(1),
+            (None, None) => self.copies(n),
+        }
     }
 
     /// All tensors, in one order.
@@ -154,6 +188,22 @@ impl<T: TensorLike> Constants<T> {
         perturbed.map_or(0, |perturbed| perturbed.rows(self.copies(n)))
     }
 
+    /// What the step gives for `n` images where the network's predictions for all rows are `y`: combined by their weights and
+    /// guided where the step does so, in f32.
+    fn joined(&self, mut y: T, n: usize, out: Option<&T>) -> Result<T> {
+        if let Some(weights) = &self.weights {
+            y = compose(&y, weights, self.perturbed(n) > 0)?;
+        }
+        let Some(scale) = &self.cfg_scale else {
+            // Conditions for both halves: what guidance makes of them is decided outside of the step.
+            let y = y.to_dtype(DType::F32)?;
+            let Some(out) = out else { return Ok(y) };
+            out.slice_set(&y, 0, 0)?;
+            return Ok(out.clone());
+        };
+        Ok(y.guidance(scale, out)?)
+    }
+
     /// How many times the network sees each of `n` images: as often as there are conditions for it.
     fn copies(&self, n: usize) -> usize {
         self.conditioning.context.dims().first().map_or(0, |conditions| conditions / n.max(1))
@@ -185,18 +235,8 @@ pub(crate) fn guided_step<T: TensorLike>(
     // One timestep is that of all rows.
     let many = copies > 1 && timestep.dims() != [1];
     let timesteps = if many { T::cat(&vec![timestep; copies], 0)? } else { timestep.clone() };
-    let mut y = denoiser.forward(&x, &timesteps, &constants.conditioning)?;
-    if let Some(weights) = &constants.weights {
-        y = compose(&y, weights, constants.perturbed(n) > 0)?;
-    }
-    let Some(scale) = &constants.cfg_scale else {
-        // Conditions for both halves: what guidance makes of them is decided outside of the step.
-        let y = y.to_dtype(DType::F32)?;
-        let Some(out) = out else { return Ok(y) };
-        out.slice_set(&y, 0, 0)?;
-        return Ok(out.clone());
-    };
-    Ok(y.guidance(scale, out)?)
+    let y = denoiser.forward(&x, &timesteps, &constants.conditioning)?;
+    constants.joined(y, n, out)
 }
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional

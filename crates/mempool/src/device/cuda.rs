@@ -149,6 +149,31 @@ impl DevicePool {
         Ok(before.saturating_sub(reserved()?))
     }
 
+    /// Lets the GPU of number `ordinal` read and write this pool's memory over the link between the two, so that copies need
+    /// no buffer in host memory. False where the two have no such link: copies between them are slower then.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn share_with(&self, ordinal: usize) -> Result<bool> {
+        let refused = |error| Error::driver(self.ordinal, "sharing it with another GPU", error);
+        let other = CudaContext::new(ordinal).map_err(refused)?.cu_device();
+        let mut linked = 0;
+        // SAFETY: both devices are valid, and the answer is written to a live variable.
+        unsafe { sys::cuDeviceCanAccessPeer(&raw mut linked, other, self.context.cu_device()) }
+            .result()
+            .map_err(refused)?;
+        if linked == 0 || ordinal == self.ordinal {
+            return Ok(ordinal == self.ordinal);
+        }
+        // SAFETY: a location and flags, which are integers; zero is valid for all of them.
+        let mut access: sys::CUmemAccessDesc = unsafe { MaybeUninit::zeroed().assume_init() };
+        place_on(&mut access.location, other);
+        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        // SAFETY: the pool is valid, and the one description lives through the call.
+        unsafe { sys::cuMemPoolSetAccess(self.pool, &raw const access, 1) }.result().map_err(refused)?;
+        Ok(true)
+    }
+
     fn get(&self, attribute: Attribute) -> Result<u64> {
         let mut number = 0u64;
         // SAFETY: the pool is valid, the attribute a number of 64 bits, and `number` lives through the call.
@@ -192,14 +217,19 @@ fn create(context: &CudaContext, ceiling: Option<u64>) -> std::result::Result<sy
     // SAFETY: the properties are integers and a pointer that may be null; zero is valid for all of them.
     let mut properties: sys::CUmemPoolProps = unsafe { MaybeUninit::zeroed().assume_init() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    // SAFETY: a location is two integers in all versions of CUDA, the type and the number of the device; only the name
-    // of the second differs.
-    unsafe { (&raw mut properties.location).cast::<i32>().add(1).write(context.cu_device()) };
+    place_on(&mut properties.location, context.cu_device());
     // Whole granules, since the driver rounds up to them.
     properties.maxSize = ceiling.map_or(0, |ceiling| (ceiling as usize / GRANULE).max(1) * GRANULE);
     // SAFETY: the properties live through the call.
     unsafe { mem_pool::create(&raw const properties) }
+}
+
+/// Makes `location` the memory of a GPU.
+fn place_on(location: &mut sys::CUmemLocation, device: sys::CUdevice) {
+    location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    // SAFETY: a location is two integers in all versions of CUDA, the type and the number of the device; only the name
+    // of the second differs.
+    unsafe { (&raw mut *location).cast::<i32>().add(1).write(device) };
 }
 
 impl Error {

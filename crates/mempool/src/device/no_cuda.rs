@@ -52,6 +52,14 @@ impl DevicePool {
         match self.0 {}
     }
 
+    /// Lets another GPU read and write this pool's memory.
+    ///
+    /// # Errors
+    /// Those of a build with CUDA.
+    pub fn share_with(&self, _ordinal: usize) -> Result<bool> {
+        match self.0 {}
+    }
+
     /// Releases unused memory to the GPU.
     ///
     /// # Errors

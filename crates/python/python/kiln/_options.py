@@ -16,7 +16,10 @@ class EngineOptions(TypedDict, total=False):
     """The keywords of `Engine`."""
 
     device: str | None
-    """Device: auto, cpu, cuda or cuda:N."""
+    """Device: auto, cpu, cuda or cuda:N; two with `parallel`, as in cuda:0,cuda:1."""
+
+    parallel: str | None
+    """Has two devices work on one image: cfg computes the two halves of a guided step on them."""
 
     dtype: str | None
     """The type of weights and activations: auto, f32, bf16 or f16."""

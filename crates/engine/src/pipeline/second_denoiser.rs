@@ -1,0 +1,206 @@
+//! The denoiser of an engine once more, on a second device.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use candle_core::{Device, DeviceLocation, Tensor};
+use kiln_mempool::DevicePool;
+use kiln_models::ModelFolder;
+use kiln_unet::{ControlModel, ControlModelConfig, Unet};
+use kiln_weights::{Int8Layers, Placement, Segment, replicate};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::component::LoadedComponent;
+use crate::engine::Operators;
+use crate::error::{Error, Result};
+use crate::loaded_controls::LoadedControls;
+use crate::pipeline::controlled::Controlled;
+use crate::pipeline::halves::missing_part;
+use crate::pipeline::recorded::RecordedStep;
+use crate::pipeline::step::GuidedStep;
+use crate::room::DeviceMemory;
+use crate::setup::{ResolvedDevice, Setup};
+use crate::threads::Threads;
+
+/// A U-Net and control networks on a second device, with the weights of those on the first.
+pub(crate) struct SecondDenoiser {
+    parts: Parts,
+    placement: Placement,
+    /// The device's memory before anything was loaded, for a GPU.
+    memory: Option<DeviceMemory>,
+    /// Launches the work of the device, so that neither device waits for the launches of the other's.
+    worker: ThreadPool,
+    /// Its parts of steps so far.
+    steps: usize,
+    /// Whether it was said that steps without guidance run on the first device alone.
+    said_alone: AtomicBool,
+    _operators: Operators,
+    /// Last, so that it is dropped after all that is on the GPU.
+    _pool: Option<DevicePool>,
+}
+
+struct Parts {
+    recorded: RecordedStep,
+    unet: Unet,
+    controls: Vec<ControlModel>,
+    keeps_text_keys: bool,
+    threads: Threads,
+}
+
+impl SecondDenoiser {
+    /// The second device of `setup`, where it has one, for an engine whose first device has `placement` and `pool`, with these layers
+    /// in 8 bits. It has no weights yet.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is not there, and [`Error::Request`] where one of the two is a GPU and the other is not.
+    pub(crate) fn open(
+        setup: &Setup,
+        model: &ModelFolder,
+        (placement, int8): (&Placement, Option<&Int8Layers>),
+        pool: Option<&DevicePool>,
+    ) -> Result<Option<Self>> {
+        let Some(own) = &setup.second else { return Ok(None) };
+        let alone = Setup { device: own.device, threads: own.threads, second: None, ..setup.clone() };
+        let ResolvedDevice { device, pool: own_pool, threads, .. } = alone.resolve()?;
+        if device.is_cuda() != placement.device.is_cuda() {
+            let found = format!("{},{}", setup.device, own.device);
+            return Err(Error::value("device", found, "two GPUs, or the CPU twice, for `parallel` cfg"));
+        }
+        share(&placement.device, pool, &device, own_pool.as_ref());
+        let memory = if device.is_cuda() { DeviceMemory::of(&device) } else { None };
+        let unet = Unet::new(model.unet_config().clone());
+        unet.segments().set_int8(int8);
+        let worker = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "kiln-second".into()).build();
+        let worker = worker.map_err(|error| Error::Device(format!("no thread can be started: {error}")))?;
+        let (recorded, controls) = (RecordedStep::default(), Vec::new());
+        let parts = Parts { recorded, unet, controls, keeps_text_keys: true, threads };
+        let placement = Placement { device: device.clone(), ..placement.clone() };
+        tracing::info!(?device, "the second device of guided steps");
+        let (said_alone, operators) = (AtomicBool::new(false), Operators(device));
+        Ok(Some(Self {
+            parts,
+            placement,
+            memory,
+            worker,
+            steps: 0,
+            said_alone,
+            _operators: operators,
+            _pool: own_pool,
+        }))
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.placement.device
+    }
+
+    /// Its memory, for a GPU.
+    pub(crate) fn memory(&self) -> Option<DeviceMemory> {
+        self.memory
+    }
+
+    /// Says once that steps without guidance have nothing to share.
+    pub(crate) fn say_alone(&self) {
+        if !self.said_alone.swap(true, Ordering::Relaxed) {
+            tracing::warn!("`parallel` cfg shares guided steps alone: the first device makes those without guidance");
+        }
+    }
+
+    /// Its parts of steps so far.
+    pub(crate) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Whether it has all weights.
+    pub(crate) fn is_entered(&self) -> bool {
+        let segments = self.parts.controls.iter().flat_map(|model| model.step_segments().iter());
+        self.parts.unet.segments().iter().chain(segments).all(Segment::is_loaded)
+    }
+
+    /// Has these control networks from now on, in place of others.
+    pub(crate) fn set_controls(&mut self, configs: &[ControlModelConfig]) {
+        self.parts.recorded.clear();
+        self.parts.controls = configs.iter().map(ControlModel::new).collect();
+    }
+
+    /// Takes the weights of the first device, where it has none.
+    ///
+    /// # Errors
+    /// Those of [`replicate`].
+    pub(crate) fn enter(&mut self, unet: &LoadedComponent, nets: &LoadedControls, keeps_text_keys: bool) -> Result<()> {
+        self.parts.keeps_text_keys = keeps_text_keys;
+        if self.is_entered() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        replicate(unet.segments(), self.parts.unet.segments(), &self.placement)?;
+        for (component, model) in nets.components().zip(&self.parts.controls) {
+            replicate(component.segments(), model.step_segments(), &self.placement)?;
+        }
+        tracing::info!(seconds = begin.elapsed().as_secs_f64(), "gave the second device its weights");
+        Ok(())
+    }
+
+    /// Frees the memory of the weights and of recorded steps.
+    pub(crate) fn clear(&mut self) {
+        self.parts.recorded.clear(); // it reads the weights where they were
+        self.parts.unet.segments().unload();
+        self.parts.controls.iter().for_each(|model| model.step_segments().unload());
+    }
+
+    /// `step`, which is on this device, with the text's keys and values made once for all evaluations.
+    ///
+    /// # Errors
+    /// Those of the network.
+    pub(crate) fn take(&self, step: GuidedStep) -> Result<GuidedStep> {
+        // A recorded step stays with one thread at a time, so that it is no part of this.
+        let Parts { unet, controls, keeps_text_keys, threads, .. } = &self.parts;
+        let denoiser = denoiser(unet, controls, *keeps_text_keys);
+        self.worker.install(|| threads.run(|| step.with_text_keys(&denoiser)))
+    }
+
+    /// Runs `step` for latents on this device while `here` runs on the calling thread. Gives both results.
+    pub(crate) fn beside<T>(
+        &mut self,
+        step: &GuidedStep,
+        (x, timesteps): (&Tensor, &[f64]),
+        here: impl FnOnce() -> T,
+    ) -> (Result<Tensor>, T) {
+        let Self { parts, worker, steps, .. } = self;
+        *steps += 1;
+        let mut there = Err(missing_part());
+        let here = worker.in_place_scope(|scope| {
+            scope.spawn(|_| there = parts.run(step, x, timesteps));
+            here()
+        });
+        (there, here)
+    }
+}
+
+impl Parts {
+    fn run(&mut self, step: &GuidedStep, x: &Tensor, timesteps: &[f64]) -> Result<Tensor> {
+        let Self { recorded, unet, controls, keeps_text_keys, threads } = self;
+        let denoiser = denoiser(unet, controls, *keeps_text_keys);
+        threads.run(|| step.run(&denoiser, Some(recorded), x, timesteps, None))
+    }
+}
+
+fn denoiser<'a>(unet: &'a Unet, controls: &'a [ControlModel], keeps_text_keys: bool) -> Controlled<'a> {
+    Controlled::new(unet, controls.iter().collect()).keeping_text_keys(keeps_text_keys)
+}
+
+/// Opens the memory of two GPUs to each other. Copies work without that, more slowly.
+fn share(first: &Device, pool: Option<&DevicePool>, second: &Device, own: Option<&DevicePool>) {
+    let numbers = [first, second].map(|device| match device.location() {
+        DeviceLocation::Cuda { gpu_id } => Some(gpu_id),
+        _ => None,
+    });
+    let ([Some(a), Some(b)], Some(pool), Some(own)) = (numbers, pool, own) else { return };
+    match pool.share_with(b).and_then(|there| Ok(there && own.share_with(a)?)) {
+        Ok(true) => {}
+        Ok(false) => {
+            tracing::warn!("cuda:{a} and cuda:{b} have no direct link: copies between them pass through host memory")
+        }
+        Err(error) => tracing::warn!("copies between cuda:{a} and cuda:{b} pass through host memory: {error}"),
+    }
+}
