@@ -63,7 +63,7 @@ impl Halves {
         // Before the first device gets its part, behind which the copy would wait.
         let there = peer::to_device(x, second.device())?;
         let here = || self.last.run(denoiser, recorded, x, timesteps, trace);
-        let (first, last) = second.beside(&self.first, (&there, timesteps), here);
+        let (first, last) = second.in_parallel(&self.first, (&there, timesteps), here);
         let last = last?;
         let first = peer::to_device(&first?, last.device())?;
         whole.joined(Tensor::cat(&[&first, &last], 0)?, n)

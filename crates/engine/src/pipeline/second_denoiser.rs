@@ -160,7 +160,7 @@ impl SecondDenoiser {
     }
 
     /// Runs `step` for latents on this device while `here` runs on the calling thread. Gives both results.
-    pub(crate) fn beside<T>(
+    pub(crate) fn in_parallel<T>(
         &mut self,
         step: &GuidedStep,
         (x, timesteps): (&Tensor, &[f64]),
