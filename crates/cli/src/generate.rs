@@ -32,8 +32,9 @@ pub enum Kind<'a> {
 pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     interrupt::listen();
     args.run.start_threads()?;
-    let (mut options, mut setup) = (args.run.model_options(), args.run.one_setup()?);
+    args.run.one_setup()?; // refuses devices before files come from the Hub
     args.run.fetch(&mut args.loras, &mut args.controls, &mut args.ip_adapters)?;
+    let (mut options, mut setup) = (args.run.model_options(), args.run.one_setup()?);
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {
         (None, Some(like)) => like.locate_model(setup.cache_dir.as_deref())?,
