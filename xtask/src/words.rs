@@ -21,7 +21,7 @@ const PHRASES: &[Row] = &[
     ("are told", "are reported", 1),
     ("tells", "reports, shows, prints", 8),
     ("told", "reported, shown", 39),
-    ("beside", "next to, with, in parallel with; or name the thing", 40),
+    ("beside", "next to, with, in parallel with; or name the thing", 29),
     ("card", "GPU", 26),
     ("cards", "GPUs", 12),
     ("processor", "CPU", 31),

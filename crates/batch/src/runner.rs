@@ -157,8 +157,8 @@ mod tests {
         Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, threads: Some(1), ..Setup::default() }
     }
 
-    fn overlapping(beside: Overlap) -> Setup {
-        Setup { beside, ..setup() }
+    fn overlapping(overlap: Overlap) -> Setup {
+        Setup { overlap, ..setup() }
     }
 
     /// A set of nine images in a folder of its own, with the files and the warnings of the run.

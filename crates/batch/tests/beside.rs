@@ -35,7 +35,7 @@ struct Set {
 }
 
 /// Generates the set in `folder` and returns its files; `stop` ends it at that step.
-fn make(folder: &Path, beside: Overlap, stop: Option<usize>) -> Set {
+fn make(folder: &Path, overlap: Overlap, stop: Option<usize>) -> Set {
     let jobs = folder.join("jobs.jsonl");
     std::fs::write(&jobs, JOBS).unwrap();
     let set = JobSet::new(&JobFile::read(&jobs, None).unwrap(), &[], Vec::new(), Some(&fixtures("models/sd1")));
@@ -48,7 +48,7 @@ fn make(folder: &Path, beside: Overlap, stop: Option<usize>) -> Set {
         batch_size: BatchSize::Of(2),
         deterministic: false,
         model_options: ModelOptions::default(),
-        setups: vec![Setup { device, dtype: DTypeChoice::F32, beside, ..Setup::default() }],
+        setups: vec![Setup { device, dtype: DTypeChoice::F32, overlap, ..Setup::default() }],
         sheet: None,
     };
     let (mut steps, mut in_turn) = (0, 0);
@@ -66,8 +66,8 @@ fn make(folder: &Path, beside: Overlap, stop: Option<usize>) -> Set {
     Set { report: report.unwrap(), files, in_turn }
 }
 
-fn fresh(beside: Overlap) -> Set {
-    make(tempfile::tempdir().unwrap().path(), beside, None)
+fn fresh(overlap: Overlap) -> Set {
+    make(tempfile::tempdir().unwrap().path(), overlap, None)
 }
 
 /// One test, because fault injection applies to the whole process.

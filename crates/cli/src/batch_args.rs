@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_batch::{Assignment, Axis, BatchOptions, ContactSheet, JobFormat, Shard};
-use kiln_engine::{BatchSize, Overlap, Result, Setup};
+use kiln_engine::{BatchSize, Result};
 
 use crate::run_args::RunArgs;
 use crate::values::parse_count;
@@ -66,8 +66,7 @@ impl BatchArgs {
     /// Where all GPUs are asked for and CUDA cannot list them, or a GPU with an engine for each NUMA node.
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
-        let with_overlap = |setup| Setup { beside: Overlap::OnCards, ..setup };
-        let setups = if self.per_node { self.run.setups_of_nodes(with_overlap) } else { self.run.setups(with_overlap) };
+        let setups = if self.per_node { self.run.setups_of_nodes() } else { self.run.setups() };
         let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
         Ok(BatchOptions {

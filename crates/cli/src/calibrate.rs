@@ -41,7 +41,10 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
             "psnr": psnr,
         }));
     } else {
-        tell!("{covered} layers in 8 bits ({fixed} with fixed ranges), {kept} keep their type: {psnr:.1} dB");
+        tell!(
+            "{covered} layers in 8 bits, {fixed} of them with fixed ranges; {kept} keep their type. Mean PSNR of the images: \
+             {psnr:.1} dB"
+        );
     }
     if !output.is_standard_output() {
         print(&format!("{}\n", output.path().display()));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kiln_engine::{
-    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, Parallel, PngLevel, Prediction, Result,
-    Setup, cache_folder,
+    ControlUse, HubOptions, IpAdapterUse, LoraName, LoraUse, ModelOptions, Overlap, Parallel, PngLevel, Prediction,
+    Result, Setup, cache_folder,
 };
 
 use crate::memory_args::MemoryArgs;
@@ -190,15 +190,15 @@ impl RunArgs {
         }
     }
 
-    /// How the model is run on each of the devices, for a command that has an engine on each. `adjust` changes what they have in
-    /// common. With --parallel there is one engine.
+    /// How the model is run on each of the devices, for a command that has an engine on each and many images. With --parallel there is
+    /// one engine.
     ///
     /// # Errors
     /// Those of [`kiln_engine::DeviceList::setups`] and [`kiln_engine::DeviceList::parallel_cfg`].
-    pub fn setups(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
+    pub fn setups(&self) -> Result<Vec<Setup>> {
         match self.parallel {
-            Some(Parallel::Cfg) => Ok(vec![self.place.devices().parallel_cfg(&adjust(self.setup()))?]),
-            None => self.place.devices().setups(&adjust(self.setup())),
+            Some(Parallel::Cfg) => Ok(vec![self.place.devices().parallel_cfg(&self.overlapped())?]),
+            None => self.place.devices().setups(&self.overlapped()),
         }
     }
 
@@ -206,7 +206,12 @@ impl RunArgs {
     ///
     /// # Errors
     /// Those of [`kiln_engine::DeviceList::per_node`].
-    pub fn setups_of_nodes(&self, adjust: impl FnOnce(Setup) -> Setup) -> Result<Vec<Setup>> {
-        self.place.devices().per_node()?.setups(&adjust(self.place.with_threads(self.setup())))
+    pub fn setups_of_nodes(&self) -> Result<Vec<Setup>> {
+        self.place.devices().per_node()?.setups(&self.place.with_threads(self.overlapped()))
+    }
+
+    /// The setup of a command with many images: encoding and decoding overlap with the steps of others.
+    fn overlapped(&self) -> Setup {
+        Setup { overlap: Overlap::OnGpus, ..self.setup() }
     }
 }

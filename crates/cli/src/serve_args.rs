@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use kiln_engine::{ByteSize, Overlap, Setup};
+use kiln_engine::ByteSize;
 use kiln_serve::{Access, Limits, ServeOptions, Tls};
 
 use crate::run_args::{PromptCache, RunArgs};
@@ -147,7 +147,7 @@ impl ServeArgs {
             listen: self.listen,
             models,
             model_options: self.served.run.model_options(),
-            setups: self.served.run.setups(|setup| Setup { beside: Overlap::OnCards, ..setup })?,
+            setups: self.served.run.setups()?,
             limits: Limits {
                 pixels: self.max_pixels,
                 steps: self.max_steps,

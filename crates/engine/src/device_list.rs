@@ -145,7 +145,7 @@ impl DeviceList {
     /// # Errors
     /// [`kiln_request::Error::Value`] unless the list has two devices of one kind, and those of [`Self::setups`].
     pub fn parallel_cfg(&self, setup: &Setup) -> Result<Setup> {
-        let devices = if self.0 == Named::Nodes { Vec::new() } else { self.devices()? };
+        let devices = self.devices()?;
         let expected = |more: &str| {
             let expected = format!("two GPUs for `parallel` {}, as in cuda:0,cuda:1{more}", Parallel::Cfg);
             kiln_request::Error::Value { name: "device", found: self.to_string(), expected }

@@ -172,7 +172,7 @@ impl Engine {
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
-        let second = if memory_manager.fits_overlap() { setup.beside.device(&device)? } else { None };
+        let second = if memory_manager.fits_overlap() { setup.overlap.device(&device)? } else { None };
         let has_beside = second.is_some();
         let place = Placement { device: second.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));

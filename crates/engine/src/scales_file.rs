@@ -45,7 +45,7 @@ pub struct ComputeScales {
     pub notes: BTreeMap<String, String>,
 }
 
-/// What is known of a layer.
+/// What calibration has measured of one layer, and how the layer is computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerScales {
     /// The least and the largest value of its input, balanced.
@@ -63,6 +63,16 @@ pub struct LayerScales {
 }
 
 impl ComputeScales {
+    /// These layers keep their type, and no others.
+    pub(crate) fn keep<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        self.layers.values_mut().for_each(|layer| layer.is_kept = false);
+        for name in names {
+            if let Some(layer) = self.layers.get_mut(name) {
+                layer.is_kept = true;
+            }
+        }
+    }
+
     /// The layers that are computed in 8 bits, and how their inputs become bytes. A layer that is not in the file measures the
     /// range of its input at each call.
     pub fn int8_layers(&self) -> Int8Layers {

@@ -67,7 +67,7 @@ pub enum Overlap {
     #[default]
     Never,
     /// Only on GPUs, which have spare capacity between the steps; the CPU's cores are busy with the steps.
-    OnCards,
+    OnGpus,
     /// On every device.
     Always,
 }
@@ -78,7 +78,7 @@ impl Overlap {
     /// # Errors
     /// Those of [`kiln_ops::device::open_second_stream`].
     pub(crate) fn device(self, device: &Device) -> Result<Option<Device>> {
-        let wanted = self == Self::Always || self == Self::OnCards && device.is_cuda();
+        let wanted = self == Self::Always || self == Self::OnGpus && device.is_cuda();
         Ok(wanted.then(|| kiln_ops::device::open_second_stream(device)).transpose()?)
     }
 }
@@ -117,7 +117,7 @@ pub struct Setup {
     /// The number of cached prompts; `None` means 32.
     pub prompt_cache: Option<usize>,
     /// Whether a set's prompts are encoded and its images decoded in parallel with the steps of others.
-    pub beside: Overlap,
+    pub overlap: Overlap,
     /// Whether a GPU keeps the recorded steps of several batch sizes, with inputs of up to a twentieth of the available memory:
     /// for batches that change from step to step. Otherwise it keeps the last one.
     pub keeps_recorded_steps: bool,

@@ -34,7 +34,7 @@ impl Linear {
 
     /// As [`Linear::forward`] for `norm` of `x`.
     pub fn forward_normed<T: TensorLike>(&self, x: &T, norm: &LayerNorm) -> Result<T> {
-        if self.weight.eight_bits() != Some(EightBits::Fp8) {
+        if !self.is_fused() {
             return self.forward(&norm.forward(x)?);
         }
         let (gamma, beta, eps) = norm.params(x)?;
@@ -43,12 +43,17 @@ impl Linear {
 
     /// As [`Linear::forward_add`] for GEGLU of `x` `(.., 2 in_channels)`, which is dropped as early as possible.
     pub fn forward_geglu<T: TensorLike>(&self, x: T, residual: Option<&T>) -> Result<T> {
-        if self.weight.eight_bits() != Some(EightBits::Fp8) {
+        if !self.is_fused() {
             let hidden = x.geglu()?;
             drop(x);
             return self.forward_add(&hidden, residual);
         }
         x.geglu_linear(&x.weight(&self.weight)?, self.bias(&x)?.as_ref(), residual)
+    }
+
+    /// Whether the operator before the product is part of it.
+    fn is_fused(&self) -> bool {
+        self.weight.eight_bits() == Some(EightBits::Fp8)
     }
 
     fn bias<T: TensorLike>(&self, x: &T) -> Result<Option<T>> {

@@ -6,7 +6,7 @@ use candle_core::WithDType;
 use half::slice::HalfFloatSliceExt;
 use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
-use kiln_mempool::HostPool;
+use kiln_mempool::{HostPool, Number};
 use kiln_ops::{BlockType, f8_e4m3, f16_to_bf16, f16_to_f32, f32_to_bf16};
 use safetensors::Dtype;
 
@@ -37,6 +37,16 @@ pub(crate) trait Element: WithDType {
     fn round(values: &[f32], out: &mut [Self]);
 }
 
+/// Little-endian numbers of a file, on machines with this order of bytes.
+fn map_little_endian<T: Number>(
+    file: &File,
+    offset: u64,
+    len: usize,
+    check: impl FnOnce(&[u8]) -> bool,
+) -> Option<Vec<T>> {
+    if cfg!(target_endian = "little") { HostPool::map_file(file, offset, len, check) } else { None }
+}
+
 impl Element for f32 {
     const STORED: Dtype = Dtype::F32;
 
@@ -45,10 +55,7 @@ impl Element for f32 {
     }
 
     fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
-        if cfg!(target_endian = "big") {
-            return None;
-        }
-        HostPool::map_file::<f32>(file, offset, len, check)
+        map_little_endian(file, offset, len, check)
     }
 
     fn append(values: &[Self], bytes: &mut Vec<u8>) {
@@ -76,10 +83,7 @@ impl Element for f16 {
     }
 
     fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
-        if cfg!(target_endian = "big") {
-            return None;
-        }
-        HostPool::map_file::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
+        map_little_endian::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
     }
 
     fn append(values: &[Self], bytes: &mut Vec<u8>) {
@@ -107,10 +111,7 @@ impl Element for bf16 {
     }
 
     fn mapped(file: &File, offset: u64, len: usize, check: impl FnOnce(&[u8]) -> bool) -> Option<Vec<Self>> {
-        if cfg!(target_endian = "big") {
-            return None;
-        }
-        HostPool::map_file::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
+        map_little_endian::<u16>(file, offset, len, check).map(HalfBitsVecExt::reinterpret_into)
     }
 
     fn append(values: &[Self], bytes: &mut Vec<u8>) {

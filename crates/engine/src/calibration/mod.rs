@@ -164,11 +164,7 @@ impl Engine {
             scales.layers.iter().map(|(name, layer)| (layer.error, name.clone())).collect();
         names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let mut attempt = |engine: &mut Self, kept: usize| -> Result<f64> {
-            for (i, (_, name)) in names.iter().enumerate() {
-                if let Some(layer) = scales.layers.get_mut(name) {
-                    layer.is_kept = i < kept;
-                }
-            }
+            scales.keep(names.iter().take(kept).map(|(_, name)| name));
             engine.compute_in(Some(&scales.int8_layers()));
             Ok(psnr(&draw(engine, CalibrationStage::Images { kept })?, &expected))
         };
@@ -185,11 +181,7 @@ impl Engine {
             }
         }
         let (kept, psnr) = enough;
-        for (i, (_, name)) in names.iter().enumerate() {
-            if let Some(layer) = scales.layers.get_mut(name) {
-                layer.is_kept = i < kept;
-            }
-        }
+        scales.keep(names.iter().take(kept).map(|(_, name)| name));
         scales.notes = [
             ("kiln", env!("CARGO_PKG_VERSION").to_string()),
             ("model", self.model.name()),

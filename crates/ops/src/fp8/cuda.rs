@@ -28,7 +28,7 @@ const CHANNELS: u32 = 128;
 /// Output channels of a copied part of the result (`PART` in `product.cuh`).
 const RESULTS: u32 = 32;
 
-/// A product of an activation and a weight in e4m3, and what is added.
+/// The operands of a product in e4m3: the activation, the weight, and the addends (bias, image bias, residual).
 pub(crate) struct Product<'a> {
     /// The operator.
     pub(crate) op: &'static str,

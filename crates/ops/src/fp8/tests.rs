@@ -5,8 +5,8 @@ use super::*;
 use crate::test_support::{TARGET, assert_close, exact, random, random_into};
 use crate::{Conv2d, Conv2dInputs, GroupNorm, Weight, conv2d, f8_e4m3, group_norm, linear};
 
-/// The difference that a value of the input makes to a result, relative to the largest one, if it is rounded to the next e4m3 number:
-/// kernels compute what is rounded in another order than references.
+/// How much a result differs, relative to the largest one, if one input value is rounded to the next e4m3 number. Kernels and
+/// references sum in different orders, so values near the middle of two e4m3 numbers may be rounded differently.
 const STEP: f32 = 1e-2;
 
 /// A weight in e4m3 for a parameter of the shape `stored`, with its numbers in f32.

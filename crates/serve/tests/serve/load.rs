@@ -166,7 +166,7 @@ fn a_step_waits_for_company() {
 fn images_are_decoded_while_steps_run() {
     let jobs: Vec<Value> = (0..4).map(|seed| job("a pear", 6 + 4 * seed, seed as u64)).collect();
     let expected = alone(&jobs);
-    let setup = Setup { beside: Overlap::Always, ..cpu() };
+    let setup = Setup { overlap: Overlap::Always, ..cpu() };
     let served = Served::start(ServeOptions { max_batch: Some(4), setups: vec![setup], ..options() });
     let mut many = job("a fig", 5, 7);
     (many["batch_size"], many["batch_count"]) = (2.into(), 2.into());
