@@ -22,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STAGES = ["step", "control-step", "vae", "vae-encode", "upscale", "text", "call"]
-ENGINES = ["kiln", "diffusers", "openvino", "candle"]
+ENGINES = ["kiln", "kiln-int8", "diffusers", "openvino", "openvino-int8", "candle"]
 # Engines that run where they are named alone: they need more than requirements.txt.
 USUAL = ["kiln", "diffusers", "candle"]
 
@@ -36,12 +36,16 @@ def command(engine: str, options: argparse.Namespace) -> list[str]:
     if options.size:
         flags += ["--size", options.size]
     threads = ["--threads", str(options.threads)] if options.threads else []
+    engine, _, compute = engine.partition("-")
+    compute = ["--compute", compute] if compute else []
     if engine == "kiln":
-        return [str(options.kiln), "bench", options.config, "--json", "-", *flags, *device, *threads]
+        return [str(options.kiln), "bench", options.config, "--json", "-", *flags, *device, *threads, *compute]
     if engine == "diffusers":
         return [sys.executable, str(HERE / "diffusers_bench.py"), "--config", options.config, *flags, *device, *threads]
     if engine == "openvino":
-        return [str(options.openvino), str(HERE / "openvino_bench.py"), "--config", options.config, *flags, *threads]
+        models = ["--models", str(options.models)] if options.models else []
+        script = [str(options.openvino), str(HERE / "openvino_bench.py"), "--config", options.config]
+        return [*script, *flags, *threads, *compute, *models]
     return [str(options.candle), *flags]
 
 
@@ -95,7 +99,7 @@ def table(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
 def heading(reports: dict[str, list[dict]], options: argparse.Namespace) -> str:
     first = [rounds[0] for rounds in reports.values() if rounds]
     machine = first[0]["machine"]
-    versions = ", ".join(f"{report['engine']} {report['version']}" for report in first)
+    versions = ", ".join(f"{engine} {rounds[0]['version']}" for engine, rounds in reports.items() if rounds)
     place = machine["processor"] if machine["device"] == "cpu" else machine["device"]
     return (
         f"{options.config}, {options.dtype}, batch {options.batch}, {place}, {machine['threads']} threads; "
@@ -115,6 +119,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20, help="of a call")
     parser.add_argument("--openvino", type=Path, default=sys.executable, help="the Python that has OpenVINO")
+    parser.add_argument("--models", type=Path, help="a folder that keeps OpenVINO's converted models for later calls")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=1, help="measured runs of every stage in a round")
     parser.add_argument("--warmup", type=int, default=1)

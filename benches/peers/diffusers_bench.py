@@ -129,7 +129,9 @@ def control_step(preset: dict, options: argparse.Namespace):
 
 def decoder(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
     """The autoencoder of a preset, or the TAESD in its place."""
-    vae = AutoencoderKL(**preset["vae"]) if preset.get("taesd") is None else AutoencoderTiny(**preset["taesd"])
+    if preset.get("taesd") is None:
+        return kl(preset, options)
+    vae = AutoencoderTiny(**preset["taesd"])
     randomise(vae)
     return ready(vae, options)
 
@@ -147,10 +149,15 @@ def image(preset: dict, options: argparse.Namespace) -> torch.Tensor:
     return pixels.contiguous(memory_format=torch.channels_last)
 
 
-def vae_encode(preset: dict, options: argparse.Namespace):
+def kl(preset: dict, options: argparse.Namespace) -> AutoencoderKL:
+    """The autoencoder of a preset."""
     vae = AutoencoderKL(**preset["vae"])
     randomise(vae)
-    vae, pixels = ready(vae, options), image(preset, options)
+    return ready(vae, options)
+
+
+def vae_encode(preset: dict, options: argparse.Namespace):
+    vae, pixels = kl(preset, options), image(preset, options)
     return lambda: vae.encode(pixels).latent_dist.parameters.float()
 
 
@@ -259,9 +266,9 @@ def cpu_name() -> str:
     return platform.processor()
 
 
-def main(engine: str, version: str, description: str, all_stages: dict) -> None:
+def main(engine: str, version: str, description: str, all_stages: dict, arguments=None) -> None:
     """Measures the stages that the command line names out of `all_stages`, each a function from a preset and the options to a
-    function that runs it, and prints the report."""
+    function that runs it, and prints the report. `arguments` adds an engine's own arguments to the parser."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="emoji", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
     parser.add_argument("--stages", default="step,vae,text")
@@ -274,6 +281,8 @@ def main(engine: str, version: str, description: str, all_stages: dict) -> None:
     parser.add_argument("--steps", type=int, default=20, help="of a call")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=1)
+    if arguments:
+        arguments(parser)
     options = parser.parse_args()
     stages = options.stages.split(",")
     if not set(stages) <= set(all_stages) or min(options.runs, options.batch) < 1:
