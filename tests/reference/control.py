@@ -1,8 +1,9 @@
 """ControlNets over the tiny models: residuals, and final latents of diffusers' pipelines.
 
 The networks are those of `crates/testkit/src/control.rs`: encoders are the U-Nets' with all weights times a factor, other
-weights follow from their names. Writes `tests/fixtures/control.json`, an array of cases, and `control.safetensors`:
-`{kind}.{name}`, the final latents `(images, 4, 8, 8)`; and for `{kind}.taps` and `{kind}.taps_small` inputs (`sample`,
+weights follow from their names. The task `hires` is text-to-image whose latents are interpolated and then the input of
+image-to-image, with the same networks in both passes. Writes `tests/fixtures/control.json`, an array of cases, and `control.safetensors`:
+`{kind}.{name}`, the final latents `(images, 4, h, w)`; and for `{kind}.taps` and `{kind}.taps_small` inputs (`sample`,
 `timestep`, `context`, `hint` pixels follow from the size, `text_embeds`, `time_ids`) and residuals `down.{i}`, `mid`.
 """
 
@@ -35,6 +36,8 @@ from image_to_image import inputs
 from pipeline import load_pipeline
 
 SIZE = 64
+# Of the second pass.
+HIRES_SIZE = 96
 # Another size than the images': it is resized.
 CONTROL_SIZE = (80, 48)
 TAPS_SIZE = (4, 6)
@@ -44,11 +47,13 @@ PIPELINES = {
         "txt2img": StableDiffusionControlNetPipeline,
         "img2img": StableDiffusionControlNetImg2ImgPipeline,
         "inpaint": StableDiffusionControlNetInpaintPipeline,
+        "hires": StableDiffusionControlNetPipeline,
     },
     True: {
         "txt2img": StableDiffusionXLControlNetPipeline,
         "img2img": StableDiffusionXLControlNetImg2ImgPipeline,
         "inpaint": StableDiffusionXLControlNetInpaintPipeline,
+        "hires": StableDiffusionXLControlNetPipeline,
     },
 }
 DEFAULTS = {
@@ -77,6 +82,7 @@ CASES = {
         "img2img": {"task": "img2img", "nets": PART, "sampler": "euler_a"},
         "inpaint": {"task": "inpaint", "sampler": "dpmpp_2m"},
         "inpaint_guess": {"task": "inpaint", "guess": True, "strength": 1.0},
+        "hires": {"task": "hires", "nets": TWO, "sampler": "euler_a", "images": 2},
     },
     "sd2v": {
         "plain": {"sampler": "dpmpp_2m"},
@@ -89,6 +95,7 @@ CASES = {
         "guess": {"guess": True},
         "img2img": {"task": "img2img", "sampler": "euler_a"},
         "inpaint": {"task": "inpaint", "nets": PART},
+        "hires": {"task": "hires", "nets": PART, "sampler": "dpmpp_2m"},
     },
 }
 
@@ -165,8 +172,8 @@ def taps(kind, form):
     return {f"{kind}.taps{'_small' if form == 'small' else ''}.{key}": tensor for key, tensor in found.items()}
 
 
-def run_case(pipe, config, case, image, mask):
-    """The final latents of one case. Scheduler and generators are made afresh."""
+def run_case(pipe, config, case, image, mask, size=SIZE):
+    """The final latents of one run of a pipeline. Scheduler and generators are made afresh."""
     pipe.scheduler = make_sampler(config, case["sampler"])
     generators = [torch.Generator("cpu").manual_seed(case["seed"] + i) for i in range(case["images"])]
     picture = control_image(*CONTROL_SIZE)
@@ -175,7 +182,7 @@ def run_case(pipe, config, case, image, mask):
     if len(case["nets"]) == 1:
         weights, starts, ends = weights[0], starts[0], ends[0]
     arguments = {"image": pictures}
-    if case["task"] != "txt2img":
+    if image is not None:
         arguments = {"image": image, "control_image": pictures, "strength": case["strength"]}
     if case["task"] == "inpaint":
         arguments["mask_image"] = mask
@@ -184,8 +191,8 @@ def run_case(pipe, config, case, image, mask):
         num_inference_steps=case["steps"],
         guidance_scale=case["cfg_scale"],
         num_images_per_prompt=case["images"],
-        height=SIZE,
-        width=SIZE,
+        height=size,
+        width=size,
         generator=generators,
         controlnet_conditioning_scale=weights,
         control_guidance_start=starts,
@@ -194,6 +201,15 @@ def run_case(pipe, config, case, image, mask):
         output_type="latent",
         **arguments,
     ).images
+
+
+def run_hires(pipe, config, case, extra, is_xl):
+    """The final latents of both passes."""
+    first = run_case(pipe, config, case, None, None)
+    latents = torch.nn.functional.interpolate(first, size=(HIRES_SIZE // 8,) * 2, mode="bilinear")
+    second = PIPELINES[is_xl]["img2img"](**pipe.components, **extra)
+    second.set_progress_bar_config(disable=True)
+    return run_case(second, config, case, latents, None, HIRES_SIZE)
 
 
 def main():
@@ -215,7 +231,12 @@ def main():
             parts = {key: part for key, part in base.components.items() if key not in extra}
             pipe = PIPELINES[is_xl][case["task"]](**parts, **extra, controlnet=nets if len(nets) > 1 else nets[0])
             pipe.set_progress_bar_config(disable=True)
-            tensors[f"{kind}.{name}"] = run_case(pipe, config, case, image, mask)
+            if case["task"] == "hires":
+                more = {key: value for key, value in extra.items() if key not in pipe.components}
+                latents = run_hires(pipe, config, case, more, is_xl)
+            else:
+                latents = run_case(pipe, config, case, None if case["task"] == "txt2img" else image, mask)
+            tensors[f"{kind}.{name}"] = latents
             rows.append(case)
     tensors |= taps("sdxl", "small")
     save_json_rows(FIXTURES / "control.json", rows)

@@ -37,7 +37,8 @@ pub struct Common {
     #[arg(long = "lora", value_name = "FILE[:X]")]
     pub loras: Vec<LoraUse>,
     /// Guides the images by a control network: net=FILE|DIR|hf:NAME,image=FILE[,weight=1][,start=0][,end=1]
-    /// [,mode=balanced|prompt|control][,guess=true][,resize=stretch|crop|fill][,preprocess=NAME][,type=NAME]. Can be repeated.
+    /// [,mode=balanced|prompt|control][,guess=true][,resize=stretch|crop|fill][,preprocess=NAME][,type=NAME]
+    /// [,passes=both|first|second]. Can be repeated.
     #[arg(long = "control", value_name = "net=FILE,..")]
     pub controls: Vec<ControlUse>,
     /// Adds an image as a prompt: model=FILE|hf:NAME/FILE,image=FILE[,weight=1][,start=0][,end=1][,encoder=DIR|FILE]

@@ -79,12 +79,12 @@ pub use kiln_models::{
     ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
 };
 pub use kiln_request::{
-    ComponentKind, Control, ControlMode, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
-    ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile,
-    IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS, OptionGroup,
-    OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock, PromptBlocks, Refiner, RefinerOptions,
-    Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option, limits, lora_files,
-    nearest_option, request_schema, respell,
+    ComponentKind, Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions,
+    HiresUpscaler, ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea,
+    InputFile, IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS,
+    OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock, PromptBlocks, Refiner,
+    RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option,
+    limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,

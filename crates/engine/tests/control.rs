@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use kiln_engine::{Control, ControlMode, ControlType, ControlUse, Event, Job, Request, SamplerKind};
+use kiln_engine::{
+    Control, ControlMode, ControlPasses, ControlType, ControlUse, Event, Job, Request, Rule, SamplerKind,
+};
 use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, StillFormat, encode};
 use kiln_testkit::{Fixture, Parity, TinyAdapter, TinyControl, TinyLllite, TinyUnion, control_pixels, write_tensors};
 use serde::Deserialize;
@@ -101,11 +103,17 @@ fn latents_are_diffusers() {
             };
             let controls = nets.iter().enumerate().map(control).collect();
             let request = Request { controls, ..case.request((64, 64)) };
+            let request = if task == "hires" { hires(*strength, request) } else { request };
             let job = job_with(&engine, &request, init_of_task(task, *strength));
             let images = run(&mut engine, &job);
             parity.check(&case.name, &latents(&images), &fixture.tensor(&case.key()), BOUND);
         }
     }
+}
+
+/// The request with a second pass by diffusers' rules.
+fn hires(strength: f64, request: Request) -> Request {
+    Request { hires_scale: Some(1.5), hires_strength: Some(strength), rule: Some(Rule::Diffusers), ..request }
 }
 
 /// What a case of `adapters.json` has besides.
@@ -315,6 +323,42 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     assert!(bits(&images(&mut engine, &plain)) != bits(&expected));
     assert!(bits(&images(&mut engine, &three)) == bits(&expected));
     assert_same_in_every_mode("sd1", &three, &expected);
+}
+
+/// The networks of both passes see their image in the pass's size. A canny map, whose edges have one pixel in both, guides weakly
+/// in the second pass by AUTOMATIC1111's rule.
+#[test]
+fn controls_act_in_their_passes() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let net = files.control(&files.net("sd1", 0, false));
+    let adapter = files.control(&files.other("sd1", "full", 0));
+    let canny = ControlUse { preprocess: Some("canny".into()), ..net.clone() };
+    let both = |controls: &[&ControlUse], rule: Rule| Request {
+        controls: controls.iter().map(|control| (*control).clone()).collect(),
+        rule: Some(rule),
+        sampler: Some(SamplerKind::EulerA.into()),
+        ..hires(0.6, request("a pear", (64, 64), 4, 7))
+    };
+    let in_pass = |control: &ControlUse, passes: ControlPasses| ControlUse { passes, ..control.clone() };
+    let (first, second) = (ControlPasses::First, ControlPasses::Second);
+    let mut run = |request: &Request| bits(&images(&mut engine, request));
+    let whole = run(&both(&[&net], Rule::Diffusers));
+    assert!(run(&both(&[&in_pass(&net, first), &in_pass(&net, second)], Rule::Diffusers)) == whole);
+    let others =
+        [run(&both(&[&in_pass(&net, first)], Rule::Diffusers)), run(&both(&[&in_pass(&net, second)], Rule::Diffusers))];
+    assert!(others[0] != others[1] && !others.contains(&whole) && !others.contains(&run(&both(&[], Rule::Diffusers))));
+    let weak = ControlUse { mode: ControlMode::Prompt, ..in_pass(&canny, second) };
+    let of_rule = run(&both(&[&canny], Rule::Automatic1111));
+    assert!(of_rule == run(&both(&[&in_pass(&canny, first), &weak], Rule::Automatic1111)));
+    assert!(run(&both(&[&canny], Rule::Comfy)) != run(&both(&[&in_pass(&canny, first), &weak], Rule::Comfy)));
+
+    let three = Request { batch_size: Some(3), ..both(&[&in_pass(&net, first), &adapter], Rule::Diffusers) };
+    let expected = images_as_alone(&mut engine, &three);
+    assert_same_in_every_mode("sd1", &three, &expected);
+    let one_pass = Request { hires_scale: None, hires_strength: None, rule: None, ..three };
+    let error = one_pass.resolve(engine.model()).unwrap_err().to_string();
+    assert!(error.contains("`controls` is passes=first, expected `hires_scale`"), "{error}");
 }
 
 /// Jobs with their own control images share a batch, and groups with other strengths take turns.

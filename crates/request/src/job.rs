@@ -146,6 +146,11 @@ impl Job {
         if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
     }
 
+    /// Whether it begins with the results of another pass.
+    pub fn is_second_pass(&self) -> bool {
+        matches!(self.init, Init::FirstPass { .. })
+    }
+
     /// Whether the denoiser runs without prompt too.
     pub fn is_guided(&self) -> bool {
         let is_stronger = match &self.cfg_schedule {
@@ -250,7 +255,7 @@ impl Job {
             (total, total.saturating_sub(self.steps))
         };
         match rule {
-            Rule::Automatic1111 if matches!(self.init, Init::FirstPass { .. }) => last_of(strength.min(MOST_STRENGTH)),
+            Rule::Automatic1111 if self.is_second_pass() => last_of(strength.min(MOST_STRENGTH)),
             Rule::Automatic1111 => (self.steps, self.steps.saturating_sub(self.encoded_steps(strength) + 1)),
             _ => last_of(strength),
         }

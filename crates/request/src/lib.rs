@@ -30,7 +30,8 @@ mod upscaler;
 mod wildcards;
 
 pub use control::{
-    Control, ControlMode, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active, scales,
+    Control, ControlMode, ControlPasses, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active,
+    scales,
 };
 pub use error::{Error, Result, message_of_file};
 pub use guidance::Threshold;

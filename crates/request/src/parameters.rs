@@ -3,7 +3,7 @@
 use kiln_media::quoted;
 use kiln_scheduler::number_text;
 
-use crate::control::ControlUse;
+use crate::control::{ControlPasses, ControlUse};
 use crate::job::Job;
 use crate::lora::with_tags;
 use crate::network::FreeuFactors;
@@ -82,7 +82,7 @@ fn freeu(request: &Request) -> impl Iterator<Item = (&'static str, Option<String
 /// Control number `i`, under a key of its own.
 fn control_text(i: usize, control: &ControlUse) -> String {
     let number = kiln_scheduler::number_text;
-    let value = format!(
+    let mut value = format!(
         "Module: {}, Model: {}, Weight: {}, Resize Mode: {}, Guidance Start: {}, Guidance End: {}, Pixel Perfect: False, \
          Control Mode: {}",
         control.preprocess.as_deref().unwrap_or("none"),
@@ -93,6 +93,9 @@ fn control_text(i: usize, control: &ControlUse) -> String {
         number(control.end),
         control.mode.label()
     );
+    if control.passes != ControlPasses::Both {
+        value += &format!(", Hr Option: {}", control.passes.label());
+    }
     format!("ControlNet {i}: {}", quoted(&value))
 }
 

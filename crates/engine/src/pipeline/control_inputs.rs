@@ -201,7 +201,7 @@ fn sum(all: Vec<Tensor>, more: Vec<Tensor>) -> Result<Vec<Tensor>> {
 }
 
 impl Engine {
-    /// Has the control networks see the control images of a batch. Each image of the batch has the bits that it has alone: they
+    /// Has the control networks of a batch's pass see their control images. Each image of the batch has the bits that it has alone: they
     /// are seen one by one.
     pub(crate) fn embed_controls(&mut self, batch: &Batch<'_>) -> Result<ControlInputs> {
         let (job, device, dtype) = (batch.job(), &self.device, self.dtype);
@@ -215,7 +215,8 @@ impl Engine {
             let (made, role) = role(&loaded.model, &control.using, made?)?;
             Ok(GroupControl { network, using: control.using.clone(), role, made })
         };
-        let controls = job.controls.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+        let acts = |(_, control): &(usize, &Control)| control.using.passes.has(!job.is_second_pass());
+        let controls = job.controls.iter().enumerate().filter(acts).map(one).collect::<Result<Vec<_>>>()?;
         Ok(ControlInputs { controls, convention: job.sampling.convention, steps: job.steps })
     }
 }

@@ -125,7 +125,7 @@ class RequestOptions(TypedDict, total=False):
     """LoRA files to add to the weights, besides those that the prompt names: FILE, FILE:0.8, or FILE:0.8:0.5 for text encoders and denoiser."""
 
     controls: Sequence[str | Mapping[str, Any]] | None
-    """Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5, mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill, preprocess=canny and others, type=depth and others for Union networks. Without image the input image is used."""
+    """Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5, mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill, preprocess=canny and others, type=depth and others for Union networks, passes=both, first or second of hires fix. Without image the input image is used."""
 
     ip_adapters: Sequence[str | Mapping[str, Any]] | None
     """Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image."""

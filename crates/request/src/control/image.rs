@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, ValueRange, inpaint_condition};
 use serde::Serialize;
 
+use super::passes::ControlPasses;
 use super::spec::{ControlUse, INPAINT};
 use crate::error::{Error, Result};
 use crate::input::{FittedControl, FittedInput, fit_control};
@@ -62,8 +63,7 @@ impl Control {
 
 impl Request {
     /// Reads the control images for results of `size`, width and height, and makes what preprocessors make of them in that
-    /// size. `input` is the input image as the denoiser's
-    /// encoder sees it.
+    /// size. `input` is the input image as the denoiser's encoder sees it.
     ///
     /// # Errors
     /// [`Error::Value`] for impossible values, and those of the files.
@@ -72,6 +72,10 @@ impl Request {
             let refuse = |found: String, expected: String| Error::Value { name: "controls", found, expected };
             if let Some((found, expected)) = control.problem() {
                 return Err(refuse(found, expected));
+            }
+            if control.passes != ControlPasses::Both && !self.is_hires() {
+                let found = format!("passes={}", control.passes.id());
+                return Err(refuse(found, "`hires_scale` or `hires_size` too: there is one pass".into()));
             }
             let using = ControlUse { image: None, ..control.clone() };
             let (image, gray, hole, file) = match (&control.image, input) {

@@ -2,10 +2,12 @@
 
 mod image;
 mod kind;
+mod passes;
 mod scales;
 mod spec;
 
 pub use image::Control;
 pub use kind::ControlType;
+pub use passes::ControlPasses;
 pub use scales::{acts, adapter_scales, is_active, is_adapter_active, scales};
 pub use spec::{ControlMode, ControlUse};

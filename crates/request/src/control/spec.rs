@@ -7,6 +7,7 @@ use kiln_media::Preprocessor;
 use serde::{Deserialize, Serialize};
 
 use super::kind::ControlType;
+use super::passes::ControlPasses;
 use crate::input::ResizeChoice;
 use crate::keyed;
 use crate::strength::{self, is_one, is_zero, one};
@@ -45,6 +46,9 @@ pub struct ControlUse {
     /// The type of the control image, which networks for several types take. `None` is that of the preprocessor.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<ControlType>,
+    /// The passes of hires fix in which it acts.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub passes: ControlPasses,
 }
 
 /// The preprocessor of ControlNets for inpainting: the image with a hole where the mask is.
@@ -64,7 +68,8 @@ pub enum ControlMode {
 }
 
 /// The keys of the text form, in their order.
-const KEYS: [&str; 10] = ["net", "image", "weight", "start", "end", "mode", "guess", "resize", "preprocess", "type"];
+const KEYS: [&str; 11] =
+    ["net", "image", "weight", "start", "end", "mode", "guess", "resize", "preprocess", "type", "passes"];
 /// Those whose values are files.
 const FILES: [&str; 2] = ["net", "image"];
 
@@ -127,6 +132,7 @@ impl ControlUse {
             resize: ResizeChoice::default(),
             preprocess: None,
             kind: None,
+            passes: ControlPasses::default(),
         }
     }
 
@@ -187,6 +193,7 @@ impl FromStr for ControlUse {
                     }
                     control.preprocess = Some(value.to_ascii_lowercase());
                 }
+                "passes" => control.passes = keyed::one_of(key, &value, ControlPasses::find, &ControlPasses::IDS)?,
                 "type" => control.kind = Some(keyed::one_of(key, &value, ControlType::find, &ControlType::IDS)?),
                 _ => control.resize = keyed::one_of(key, &value, ResizeChoice::find, ResizeChoice::IDS)?,
             }
@@ -227,6 +234,7 @@ mod tests {
         assert!(message("net=a,guess=maybe").contains("true or false"));
         assert!(message("net=a,resize=big").contains("stretch, crop, fill"));
         assert!(message("net=a,preprocess=depth").contains("one of canny, lineart"));
+        assert!(message("net=a,passes=third").contains("both, first, second"));
         assert!(message("net=a,type=style").contains("openpose, depth, softedge"));
         assert!(message("image=a").contains("has no `net`"));
     }
@@ -237,11 +245,15 @@ mod tests {
         let json = serde_json::to_string(&control).unwrap();
         assert_eq!(json, r#"{"net":"a","weight":0.5,"guess":true}"#);
         assert_eq!(serde_json::from_str::<ControlUse>(&json).unwrap(), control);
-        let control =
-            ControlUse { preprocess: Some("canny".into()), kind: Some(ControlType::Depth), ..ControlUse::new("a") };
+        let control = ControlUse {
+            preprocess: Some("canny".into()),
+            kind: Some(ControlType::Depth),
+            passes: ControlPasses::First,
+            ..ControlUse::new("a")
+        };
         let json = serde_json::to_string(&control).unwrap();
-        assert_eq!(json, r#"{"net":"a","preprocess":"canny","type":"depth"}"#);
-        assert_eq!("net=a,type=depth,preprocess=canny".parse::<ControlUse>().unwrap(), control);
+        assert_eq!(json, r#"{"net":"a","preprocess":"canny","type":"depth","passes":"first"}"#);
+        assert_eq!("net=a,type=depth,preprocess=canny,passes=First".parse::<ControlUse>().unwrap(), control);
         for wrong in [r#"{"net":"a","strength":1}"#, r#"{"image":"a"}"#, r#"{"net":"a","mode":"soft"}"#] {
             assert!(serde_json::from_str::<ControlUse>(wrong).is_err(), "{wrong}");
         }

@@ -16,6 +16,7 @@ use kiln_upscale::{NetworkConfig, Upscaler};
 use serde::Serialize;
 
 use self::size::{Asked, Sizes};
+use crate::control::{Control, ControlMode};
 use crate::error::{Error, Result};
 use crate::init::{Init, InitLatents};
 use crate::input::Rule;
@@ -129,11 +130,6 @@ impl Request {
             let expected = "none with a second pass: leave out `hires_scale` and `hires_size`, or the refiner".into();
             return Err(Error::Value { name: "refiner", found: refiner.model().name(), expected });
         }
-        if let Some(control) = first.controls.first() {
-            let expected =
-                "none with a second pass: leave out `hires_scale` and `hires_size`, or the control networks".into();
-            return Err(Error::Value { name: "controls", found: control.using.name(), expected });
-        }
         let strength = self.hires_strength.unwrap_or(STRENGTH);
         if strength <= 0.0 {
             let expected = "more than 0 and at most 1".into();
@@ -179,6 +175,7 @@ impl Request {
                 init_noise: (rule != Rule::Diffusers).then_some(InitLatents::Mean),
                 ..ImageOptions::default()
             },
+            controls: self.controls_of_second_pass((width, height), rule)?,
             parsed: Parsed::default(),
             ..first.clone()
         };
@@ -192,6 +189,20 @@ impl Request {
             ..self.clone()
         };
         Ok(Some(Box::new(SecondPass { job, upscaler, network, enlarged, request })))
+    }
+
+    /// The control networks with their images in the size of the second pass. By AUTOMATIC1111's rule edges of one pixel, which
+    /// are thinner in a larger image, guide weakly (`high_res_fix_forced_soft_injection` in `scripts/hook.py` of
+    /// sd-webui-controlnet).
+    fn controls_of_second_pass(&self, size: (usize, usize), rule: Rule) -> Result<Vec<Control>> {
+        let mut controls = self.prepare_controls(size, None)?;
+        for Control { using, .. } in controls.iter_mut().filter(|_| rule == Rule::Automatic1111) {
+            let is_thin = using.preprocess.as_deref().is_some_and(|name| name.eq_ignore_ascii_case("canny"));
+            if is_thin && using.mode == ControlMode::Balanced && !using.guess {
+                using.mode = ControlMode::Prompt;
+            }
+        }
+        Ok(controls)
     }
 
     /// The option that says the size, and its value as a message shows it.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::row::{OptionKind, OptionRow};
 use super::table::{OPTIONS, Request};
-use crate::control::ControlMode;
+use crate::control::{ControlMode, ControlPasses, ControlType};
 use crate::input::ResizeChoice;
 
 /// The JSON schema (draft 2020-12) of a [`Request`]: what `serde` reads, with the ranges of the table. A default
@@ -95,6 +95,9 @@ fn property(row: &OptionRow) -> Value {
                     "mode": {"type": "string", "enum": ControlMode::IDS},
                     "guess": {"type": "boolean"},
                     "resize": {"type": "string", "enum": ResizeChoice::IDS},
+                    "preprocess": {"type": ["string", "null"]},
+                    "type": {"type": "string", "enum": ControlType::IDS},
+                    "passes": {"type": "string", "enum": ControlPasses::IDS},
                 },
             },
         }),

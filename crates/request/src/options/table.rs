@@ -195,7 +195,7 @@ options! {
         loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
         /// Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5,
         /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill, preprocess=canny and others, type=depth
-        /// and others for Union networks. Without image the input image is used.
+        /// and others for Union networks, passes=both, first or second of hires fix. Without image the input image is used.
         controls: Vec<ControlUse> { kind: Controls, short_names: &["control"], group: Image }
         /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
         /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.

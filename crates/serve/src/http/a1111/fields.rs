@@ -95,7 +95,8 @@ impl Fields {
         let scripts = object_of(&mut fields, "alwayson_scripts")?;
         let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
         let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
-        let place = Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img };
+        let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name));
+        let place = Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img, is_hires };
         let scripts = Scripts::read(&scripts, &place)?;
         job.extend(scripts.job);
         warnings.extend(scripts.warnings);
@@ -133,7 +134,7 @@ pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
     let init = first_image(&mut fields).unwrap_or_default();
     let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
-    let place = Place { size: (64, 64), init: init.as_deref(), is_img2img };
+    let place = Place { size: (64, 64), init: init.as_deref(), is_img2img, is_hires: false };
     let scripts = Scripts::read(&scripts, &place);
     if let (Ok(mut job), Ok(scripts)) = (job(&mut fields, &options, &given, is_img2img, is_img2img), scripts) {
         job.extend(scripts.job);

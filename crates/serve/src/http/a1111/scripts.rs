@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn read(scripts: Value) -> Scripts {
-        let place = Place { size: (64, 64), init: None, is_img2img: true };
+        let place = Place { size: (64, 64), init: None, is_img2img: true, is_hires: false };
         Scripts::read(scripts.as_object().unwrap(), &place).unwrap()
     }
 

@@ -119,6 +119,11 @@ impl Module {
         (self.make)(value(0).unwrap_or(0.0), value(1).unwrap_or(0.0))
     }
 
+    /// Whether it makes edges of one pixel.
+    pub(super) fn has_thin_edges(&self) -> bool {
+        self.name == "canny"
+    }
+
     /// What `module_detail` says of it.
     pub(super) fn detail(&self) -> Value {
         let resolution =

@@ -1,6 +1,6 @@
 //! The units of `alwayson_scripts.ControlNet` (`internal_controlnet/args.py` of the extension).
 
-use kiln_engine::{ControlMode, ControlUse};
+use kiln_engine::{ControlMode, ControlPasses, ControlUse};
 use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encode};
 use serde_json::{Map, Value};
 
@@ -15,6 +15,8 @@ pub(crate) struct Place<'a> {
     /// The input image in Base64, which units without an image take.
     pub(crate) init: Option<&'a str>,
     pub(crate) is_img2img: bool,
+    /// Whether there is a second pass.
+    pub(crate) is_hires: bool,
 }
 
 /// The units of a request that are on.
@@ -102,16 +104,40 @@ impl Units {
             }
         };
         self.warnings.extend(left_out(i, unit, mask));
-        self.controls.push(ControlUse {
+        let control = ControlUse {
             image: shown.map(Into::into),
             weight: number(&["weight"], 1.0)?,
             start: number(&["guidance_start"], 0.0)?,
             end: number(&["guidance_end"], 1.0)?,
             mode: unit.get("control_mode").map_or(ControlMode::Balanced, mode),
             resize: resize.own(),
+            passes: passes(unit).filter(|_| place.is_hires).unwrap_or_default(),
             ..ControlUse::new(model)
-        });
+        };
+        self.controls.extend(of_passes(control, place.is_hires && module.has_thin_edges()));
         Ok(())
+    }
+}
+
+/// The control in each pass: in the second one, thin edges guide weakly (`high_res_fix_forced_soft_injection` in
+/// `scripts/hook.py` of the extension).
+fn of_passes(control: ControlUse, is_thin: bool) -> Vec<ControlUse> {
+    if !is_thin || control.mode != ControlMode::Balanced {
+        return vec![control];
+    }
+    let weak = ControlUse { mode: ControlMode::Prompt, passes: ControlPasses::Second, ..control.clone() };
+    match control.passes {
+        ControlPasses::First => vec![control],
+        ControlPasses::Second => vec![weak],
+        ControlPasses::Both => vec![ControlUse { passes: ControlPasses::First, ..control }, weak],
+    }
+}
+
+/// The passes in which a unit acts; `None` for a text of another meaning.
+fn passes(unit: &Map<String, Value>) -> Option<ControlPasses> {
+    match unit.get("hr_option").and_then(Value::as_str) {
+        None | Some("") => Some(ControlPasses::Both),
+        Some(text) => ControlPasses::find(text),
     }
 }
 
@@ -129,8 +155,7 @@ fn left_out(i: usize, unit: &Map<String, Value>, mask: Option<&str>) -> Vec<Stri
     if mask.is_some_and(|mask| !mask.is_empty()) {
         names.push("mask");
     }
-    let is_both = |text: &str| ["both", ""].contains(&text.to_ascii_lowercase().as_str());
-    if unit.get("hr_option").and_then(Value::as_str).is_some_and(|text| !is_both(text)) {
+    if passes(unit).is_none() {
         names.push("hr_option");
     }
     names
@@ -235,7 +260,7 @@ mod tests {
     }
 
     fn read(units: Value) -> Result<Units, Refused> {
-        Units::read(units.as_array().unwrap(), &Place { size: (64, 64), init: None, is_img2img: false })
+        Units::read(units.as_array().unwrap(), &Place { size: (64, 64), init: None, is_img2img: false, is_hires: true })
     }
 
     /// What PyPI's webuiapi sends for a unit.
@@ -250,10 +275,26 @@ mod tests {
         let [control] = &units.controls[..] else { panic!("{units:?}") };
         assert_eq!((control.net.to_str(), control.weight, control.end), (Some("control_canny [d14c016b]"), 0.5, 0.7));
         assert_eq!((control.mode, control.resize), (ControlMode::Control, kiln_engine::ResizeChoice::Fill));
+        assert_eq!(control.passes, ControlPasses::Both);
         assert_eq!((units.maps.len(), units.warnings.len()), (1, 0));
         let map = rgb("image", &units.maps[0]).unwrap();
         assert_eq!(map, Rgb8Image::filled(64, 96, [0; 3]).unwrap(), "a plane has no edges");
         assert_eq!(control.image.as_ref().unwrap().to_str(), Some(&*units.maps[0]));
+    }
+
+    #[test]
+    fn thin_edges_guide_weakly_in_the_second_pass() {
+        use ControlPasses::{Both, First, Second};
+        let of = |module: &str, option: &str| {
+            let unit = json!({ "model": "a", "module": module, "image": image(), "hr_option": option });
+            let controls = read(json!([unit])).unwrap().controls;
+            controls.into_iter().map(|control| (control.passes, control.mode)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("canny", "Both"), [(First, ControlMode::Balanced), (Second, ControlMode::Prompt)]);
+        assert_eq!(of("canny", "High res only"), [(Second, ControlMode::Prompt)]);
+        assert_eq!(of("canny", "Low res only"), [(First, ControlMode::Balanced)]);
+        assert_eq!(of("invert", "Both"), [(Both, ControlMode::Balanced)]);
+        assert_eq!(of("invert", "High res only"), [(Second, ControlMode::Balanced)]);
     }
 
     #[test]
@@ -275,7 +316,7 @@ mod tests {
     fn what_cannot_be_done_is_said() {
         let none = read(json!([{ "model": "None" }])).unwrap();
         assert!(none.controls.is_empty() && none.warnings[0].contains("no `model`"), "{none:?}");
-        let more = json!([{ "model": "a", "image": image(), "mask": image(), "advanced_weighting": [1], "hr_option": "Low res only" }]);
+        let more = json!([{ "model": "a", "image": image(), "mask": image(), "advanced_weighting": [1], "hr_option": "Always" }]);
         let named: Vec<String> = read(more).unwrap().warnings;
         assert_eq!(
             named.iter().filter_map(|text| text.split('`').nth(1)).collect::<Vec<_>>(),
