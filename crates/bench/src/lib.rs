@@ -33,7 +33,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_engine::limits::{in_range, side};
-use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup, start_threads};
+use kiln_engine::{ExecutionTarget, Link, Machine, ResolvedDevice, Setup, start_threads};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -186,12 +186,14 @@ impl BenchPlan {
         start_threads(self.setup.threads)?;
         let setup = Setup { threads: None, ..self.setup.clone() };
         let ResolvedDevice { device, dtype, matrices, pool, .. } = setup.resolve()?;
+        let link = self.stream.and_then(|_| Link::of_device(&device, &setup));
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
+        let on = on.with_link(link, setup.memory.pin_shared_memory);
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
         for model in &models {
             let (pool, trace) = (pool.as_ref(), None);
-            let mut meter = Meter { plan: self, model, device: &device, dtype, matrices, pool, watch, trace };
+            let mut meter = Meter { plan: self, model, device: &device, dtype, matrices, on, pool, watch, trace };
             let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
             reports.push(ModelReport {
                 name: model.name.clone(),
@@ -208,6 +210,7 @@ impl BenchPlan {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("KILN_COMMIT"),
             machine: Machine::new(&device),
+            link,
             dtype: format!("{dtype:?}").to_lowercase(),
             weight_type: matrices.map(|matrices| matrices.to_string()),
             compute: setup.int8_layers().map(|_| setup.compute.to_string()),

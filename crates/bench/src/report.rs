@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kiln_engine::{Machine, StepTrace};
+use kiln_engine::{Link, Machine, StepTrace};
 use kiln_files::{FileRules, PlannedFile};
 use kiln_mempool::DeviceMemory;
 use serde::Serialize;
@@ -22,6 +22,9 @@ pub struct BenchReport {
     pub commit: Option<&'static str>,
     /// The machine.
     pub machine: Machine,
+    /// The link to the GPU, where weights stream over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// The type of weights and activations.
     pub dtype: String,
     /// The weight type of linear layers, if it differs.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextOutput};
-use kiln_engine::StepTrace;
+use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
     TimeIds, decoder_flop, hidden_layer, text_flop, text_keys_flop, unet_flop,
@@ -40,6 +40,8 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) dtype: DType,
     /// The type of linear layers' matrices, where it is another one.
     pub(crate) matrices: Option<MatrixType>,
+    /// The device with its rates, for plans of streamed weights.
+    pub(crate) on: ExecutionTarget,
     pub(crate) pool: Option<&'a DevicePool>,
     pub(crate) watch: &'w mut dyn FnMut(BenchEvent<'_>) -> ControlFlow<()>,
     /// The step by operator, once it was traced.
@@ -220,7 +222,7 @@ impl Meter<'_, '_> {
         for &Weights { segments, dtype, flop } in networks {
             let placement = self.placement(dtype);
             match self.plan.stream {
-                Some(plan) => streams.push(Streamed::start(plan, segments, &placement, flop)?),
+                Some(plan) => streams.push(Streamed::start(plan, segments, &placement, self.on, flop)?),
                 None => {
                     load(segments, &RandomSource::new(segments, SEED), &placement)?;
                 }

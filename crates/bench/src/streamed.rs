@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use kiln_engine::Rates;
+use kiln_engine::ExecutionTarget;
 use kiln_engine::pipeline::pinned_pool;
-use kiln_ops::Target;
 use kiln_weights::{
-    Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
+    CopyTimes, Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
     StreamConfig, StreamReport,
 };
 use serde::Serialize;
@@ -68,8 +67,14 @@ pub(super) struct Streamed {
 impl Streamed {
     /// Streams random weights: to a GPU from host memory, which is pinned up to half of the free memory, to the CPU
     /// from a file. `flop` are the operations of each segment in a run, if known.
-    pub(super) fn start(plan: StreamPlan, segments: &Segments, placement: &Placement, flop: &[f64]) -> Result<Self> {
-        let estimate = Rates::of(Target::of(&placement.device), placement.dtype).estimate(flop); // as in a run
+    pub(super) fn start(
+        plan: StreamPlan,
+        segments: &Segments,
+        placement: &Placement,
+        on: ExecutionTarget,
+        flop: &[f64],
+    ) -> Result<Self> {
+        let estimate = on.rates.estimate(flop); // as in a run
         let mut residency = match plan.ring {
             Some(ring) => Residency::none(segments, placement, ring)?,
             None => Residency::least(segments, placement, &estimate),
@@ -88,7 +93,8 @@ impl Streamed {
             }
             _ => (Arc::new(random), None),
         };
-        let pinned = pinned_pool(&placement.device)?;
+        let pins = on.link.is_none_or(|link| link.pinning_pays());
+        let pinned = pinned_pool(&placement.device)?.filter(|_| pins);
         let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true, pool: None };
         Ok(Self { stream: Stream::start(segments, source, placement, config)?, residency, _file: file })
     }
@@ -124,7 +130,8 @@ impl Streamed {
         streams.zip(measured.unwrap_or_default()).for_each(|((_, seconds), measured)| *seconds = measured);
         let compute: f64 = of_segments.iter().sum();
         let streamed = residency.streamed_bytes() as f64;
-        let estimate = Estimate { seconds: of_segments, bytes_per_second: streamed / copy_only };
+        // The rate includes what each copy and wait takes.
+        let estimate = Estimate { seconds: of_segments, copies: CopyTimes::at(streamed / copy_only) };
         let SimulatedStep { seconds: simulated, .. } = residency.simulate(&estimate);
         let hidden = |seconds: f64| (copy_only + compute - seconds).max(0.0);
         let each = |value: f64| value / runs.max(1) as f64;

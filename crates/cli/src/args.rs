@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use kiln_engine::{
-    BatchSize, ByteSize, ControlUse, DTypeChoice, HiresUpscaler, HubReference, IpAdapterUse, MemoryOptions, Preset,
-    Setup, WeightType,
+    BatchSize, ByteSize, ControlUse, DTypeChoice, HiresUpscaler, HubReference, IpAdapterUse, LinkChoice, LinkRate,
+    MemoryOptions, Preset, Setup, WeightType, cache_folder,
 };
 
 use crate::batch_args::BatchArgs;
@@ -187,6 +187,13 @@ pub struct PlanArgs {
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,
+    /// Plans for a link to the GPU that copies this many GB/s from pinned memory, such as 12. Default: the link of this GPU, which
+    /// is measured once.
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
+    pub link: Option<LinkRate>,
+    /// Measures the link to the GPU again.
+    #[arg(long, conflicts_with = "link")]
+    pub measure_link: bool,
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Prints JSON.
@@ -208,7 +215,12 @@ impl PlanArgs {
     pub fn setup(&self) -> Setup {
         let setup = self.place.setup();
         let memory = MemoryOptions { budget: self.vram_budget, ..setup.memory.clone() };
-        Setup { taesd: self.taesd.clone(), memory, ..setup }
+        let link = match self.link {
+            Some(rate) => LinkChoice::Given(rate),
+            None if self.measure_link => LinkChoice::Measure,
+            None => LinkChoice::Kept,
+        };
+        Setup { taesd: self.taesd.clone(), memory, link, cache_dir: cache_folder(), ..setup }
     }
 
     /// Width and height.

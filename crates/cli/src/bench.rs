@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use kiln_bench::{BenchEvent, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage};
-use kiln_engine::{Architecture, ModelFolder, TraceFile, locate_model};
+use kiln_bench::{BenchEvent, BenchPlan, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage};
+use kiln_engine::{Architecture, ModelFolder, Setup, TraceFile, cache_folder, locate_model};
 
 use crate::bench_args::BenchArgs;
 use crate::failure::Result;
@@ -27,7 +27,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
     let memory = memory.map(MemoryTraceFile::start).transpose()?;
-    let report = args.plan().run(&models, &mut |event| {
+    let plan = args.plan();
+    let plan = BenchPlan { setup: Setup { cache_dir: cache_folder(), ..plan.setup.clone() }, ..plan };
+    let report = plan.run(&models, &mut |event| {
         tell(event);
         interrupt::proceed()
     })?;
@@ -129,6 +131,7 @@ fn text(report: &BenchReport) -> String {
             );
         }
     }
+    text += &report.link.map_or_else(String::new, |link| format!("\nlink to the GPU: {link}"));
     for model in &report.models {
         for stream in model.stages.iter().filter_map(|stage| stage.stream) {
             text += &format!("\n{}: {}", model.name, streamed(&stream));

@@ -80,6 +80,7 @@ fn text(name: &str, report: &PlanReport) -> String {
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(plans.iter().map(|plan| row(plan, *room)));
     text += &table(&rows, 2);
+    text += &on.link.map_or_else(String::new, |link| format!("\nlink to the GPU: {link}\n"));
     text += &match (room, chosen) {
         (Some(room), Some(Ok(plan))) => {
             format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.mode, ByteSize(plan.peak()))

@@ -63,7 +63,14 @@ pub(crate) enum WeightResidency {
     /// All weights are resident.
     Whole,
     /// Weights are streamed, and as many as fit are resident.
-    Streamed(StreamBudget, Estimate),
+    Streamed {
+        /// The memory on the device.
+        share: StreamBudget,
+        /// The times of a step.
+        estimate: Estimate,
+        /// Whether a GPU's weights wait in pinned memory, as far as there is some.
+        pins: bool,
+    },
 }
 
 /// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.
@@ -176,10 +183,10 @@ impl LoadedComponent {
             WeightResidency::Whole => {
                 self.run(|| load(&self.segments, self.source.as_ref(), &self.placement)).map(drop)?
             }
-            WeightResidency::Streamed(share, estimate) => {
+            WeightResidency::Streamed { share, estimate, pins } => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
                 let ComponentOptions { threads, pinned, copy_stream, .. } = self.options.clone();
-                let pool = threads.of_weights();
+                let (pool, pinned) = (threads.of_weights(), pinned.filter(|_| *pins));
                 let config = StreamConfig { residency, pinned, copy_stream, pool };
                 *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);
             }

@@ -164,7 +164,7 @@ impl Engine {
         let int8 = setup.scaled_layers(Some(&model))?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(int8.clone());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;
-        let memory_manager = MemoryManager::new(planner, &device, on, setup.memory.clone(), job.map(Workload::of))?;
+        let memory_manager = MemoryManager::new(planner, &device, on, setup, job.map(Workload::of))?;
         let mode = memory_manager.mode();
         let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
         let options = ComponentOptions::new(&device, setup, threads);

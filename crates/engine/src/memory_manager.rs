@@ -10,6 +10,7 @@ use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
 use crate::error::{Error, Result};
+use crate::link::Link;
 use crate::loaded_prompts::PromptPlan;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
@@ -17,6 +18,7 @@ use crate::pipeline::event::Stage;
 use crate::plan::{ExecutionTarget, Pass, Plan, Planner, Workload};
 use crate::residency::StreamBudget;
 use crate::room::{DeviceMemory, Room};
+use crate::setup::Setup;
 
 /// Chooses the memory plan of runs.
 pub(crate) struct MemoryManager {
@@ -34,6 +36,8 @@ pub(crate) struct MemoryManager {
     is_prepared: bool,
     /// Whether memory was exhausted: larger plans are then not tried again.
     hit_oom: bool,
+    /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
+    unknown_link: Option<(Device, Setup)>,
 }
 
 impl MemoryManager {
@@ -46,25 +50,27 @@ impl MemoryManager {
         planner: Planner,
         device: &Device,
         on: ExecutionTarget,
-        options: MemoryOptions,
+        setup: &Setup,
         expected: Option<Workload>,
     ) -> Result<Self> {
-        let memory = DeviceMemory::of(device).map(|memory| memory.shared_by(options.shared_by));
-        Self::within(planner, memory, on, options, expected)
+        let memory = DeviceMemory::of(device).map(|memory| memory.shared_by(setup.memory.shared_by));
+        let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
+        Self::within(planner, memory, on, (setup.memory.clone(), unknown_link), expected)
     }
 
     fn within(
         planner: Planner,
         memory: Option<DeviceMemory>,
         on: ExecutionTarget,
-        options: MemoryOptions,
+        (options, unknown_link): (MemoryOptions, Option<(Device, Setup)>),
         expected: Option<Workload>,
     ) -> Result<Self> {
         let work = expected.map_or_else(|| planner.work([None, None], None, 1), Ok)?;
         let work = Workload { vae: options.vae, ..work };
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(0))?;
         let (is_prepared, hit_oom) = (false, false);
-        let mut this = Self { planner, on, options, memory, plan, work, pass: Pass::First, is_prepared, hit_oom };
+        let pass = Pass::First;
+        let mut this = Self { planner, on, options, memory, plan, work, pass, is_prepared, hit_oom, unknown_link };
         match this.choose(&work) {
             Ok(plan) => this.plan = plan,
             Err(Error::Budget { .. }) => {}
@@ -158,7 +164,8 @@ impl MemoryManager {
         if !self.plan.mode.streams() {
             return Ok(WeightResidency::Whole);
         }
-        Ok(WeightResidency::Streamed(StreamBudget::LEAST, self.planner.control_estimate(i, &self.work, self.on)?))
+        let estimate = self.planner.control_estimate(i, &self.work, self.on)?;
+        Ok(WeightResidency::Streamed { share: StreamBudget::LEAST, estimate, pins: self.pins() })
     }
 
     /// The residency of the network of `stage` while it runs.
@@ -180,7 +187,12 @@ impl MemoryManager {
             _ => planned,
         };
         let room = self.budget().map_or(usize::MAX, |_| planned);
-        Ok(WeightResidency::Streamed(StreamBudget { resident, room }, estimate))
+        Ok(WeightResidency::Streamed { share: StreamBudget { resident, room }, estimate, pins: self.pins() })
+    }
+
+    /// Whether weights that are copied to a GPU are in pinned memory, as far as the options allow it.
+    fn pins(&self) -> bool {
+        self.on.link.is_none_or(|link| link.pinning_pays())
     }
 
     /// The next smaller way to run `stage`: with smaller strips where the autoencoder runs, else in a smaller mode. `None`
@@ -226,9 +238,21 @@ impl MemoryManager {
         }
     }
 
+    /// The plan for `work`, with the link of the GPU if it streams.
+    fn choose(&mut self, work: &Workload) -> Result<Plan> {
+        let plan = self.choose_with_link(work)?;
+        match self.unknown_link.take_if(|_| plan.mode.streams()) {
+            Some((device, setup)) => {
+                self.on = self.on.with_link(Link::of_device(&device, &setup), self.options.pin_shared_memory);
+                self.choose_with_link(work)
+            }
+            None => Ok(plan),
+        }
+    }
+
     /// The plan for `work` in the requested mode, or the fastest that fits. Without a budget it may need more than the
     /// free memory but not more than the total: then the smallest mode is accepted if it fits into that.
-    fn choose(&self, work: &Workload) -> Result<Plan> {
+    fn choose_with_link(&self, work: &Workload) -> Result<Plan> {
         let plan = match (self.options.mode, self.room()) {
             (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
                 Ok(plan) => return Ok(plan),
@@ -319,7 +343,7 @@ mod tests {
     fn memory_manager(free: u64, total: u64, options: MemoryOptions, expected: Option<Workload>) -> MemoryManager {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
-        MemoryManager::within(planner, Some(DeviceMemory::new(free, total)), on, options, expected).unwrap()
+        MemoryManager::within(planner, Some(DeviceMemory::new(free, total)), on, (options, None), expected).unwrap()
     }
 
     fn work(side: usize) -> Workload {

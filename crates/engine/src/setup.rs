@@ -15,6 +15,7 @@ use crate::compute::ComputeType;
 use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
+use crate::link::LinkChoice;
 use crate::memory::MemoryOptions;
 use crate::second_device::SecondDevice;
 use crate::threads::{self, Threads};
@@ -110,6 +111,8 @@ pub struct Setup {
     pub taesd: Option<PathBuf>,
     /// The memory options.
     pub memory: MemoryOptions,
+    /// How the speed of copies to a GPU is found, which plans of streamed weights depend on. It does not change the images.
+    pub link: LinkChoice,
     /// The folder of LoRAs for prompts, searched with its subfolders.
     pub lora_dir: Option<PathBuf>,
     /// The folder of embeddings for prompts, searched with its subfolders.
@@ -128,7 +131,8 @@ pub struct Setup {
     pub weight_cache: Option<PathBuf>,
     /// The compression of images' PNG files.
     pub png_level: PngLevel,
-    /// The folder of the hash cache for image metadata ([`crate::cache_folder`]); without it no hashes are computed.
+    /// The folder of the hash cache for image metadata and of the measured link to a GPU ([`crate::cache_folder`]); without it
+    /// no hashes are computed, and the link is measured by each process that streams.
     pub cache_dir: Option<PathBuf>,
 }
 

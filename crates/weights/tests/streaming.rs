@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_weights::{
-    Error, Estimate, MapSource, Packing, Param, ParamData, ParamInfo, ParamSource, Placement, Residency, Result,
+    CopyTimes, Error, Estimate, MapSource, Packing, Param, ParamData, ParamInfo, ParamSource, Placement, Residency, Result,
     SegmentModule, Segments, Stream, StreamConfig,
 };
 
@@ -175,7 +175,7 @@ fn a_plan_uses_the_budget_and_never_more() {
     }
     let total = segments.bytes(DType::F32);
     let largest = segments.iter().map(|segment| segment.bytes(DType::F32)).max().unwrap();
-    let estimate = Estimate { seconds: vec![1e-6; 40], bytes_per_second: 4e9 };
+    let estimate = Estimate { seconds: vec![1e-6; 40], copies: CopyTimes::at(4e9) };
     let plan = |bytes| Residency::plan(&segments, &cpu(), bytes, &estimate);
     assert!(matches!(plan(largest - 1), Err(Error::Budget { .. })));
     let mut last = f64::INFINITY;

@@ -32,6 +32,27 @@ fn json_has_the_same_for_programs() {
     }
 }
 
+/// The tests' machines have no GPU: the link is said, or assumed.
+#[test]
+fn a_link_can_be_described() {
+    let gpu = ["sd15-512", "--device", "cuda:63", "--dtype", "f16", "--vram-budget", "1G"];
+    let of = |link: &[&str]| plan(&[&gpu[..], link].concat());
+    let seconds = |plan: &Value| plan["chosen"]["copy_seconds_per_step"].as_f64().unwrap();
+    let (assumed, slow) = (of(&[]), of(&["--link", "5.5"]));
+    assert_eq!((&assumed["link"]["source"], &slow["link"]["source"]), (&"assumed".into(), &"given".into()));
+    let ratio = seconds(&slow) / seconds(&assumed);
+    assert!((9.0..11.0).contains(&ratio), "a tenth of the rate: {ratio}");
+    let run = Sandbox::new().kiln(&[&["plan"], &gpu[..], &["--link", "12"]].concat()).succeeds();
+    assert!(run.stdout.contains("link to the GPU: 12.0 GB/s from pinned memory"), "{run}");
+    assert!(run.stdout.contains("(as given)"), "{run}");
+    assert!(plan(&["--device", "cpu"])["link"].is_null());
+    let sandbox = Sandbox::new();
+    for rate in ["fast", "0", "-3", "12GB", "nan"] {
+        sandbox.kiln(&["plan", "--link", rate]).fails(2, &["expected GB/s"]);
+    }
+    sandbox.kiln(&["plan", "--link", "3", "--measure-link"]).fails(2, &["cannot be used with"]);
+}
+
 #[test]
 fn a_larger_budget_allows_larger_batches() {
     let batch = |budget| {

@@ -6,6 +6,7 @@ use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
 use super::time::Rates;
+use crate::link::Link;
 use crate::room::{DeviceMemory, Room};
 use crate::setup::{DeviceChoice, Setup};
 use crate::threads;
@@ -21,12 +22,23 @@ pub struct ExecutionTarget {
     pub matrices: Option<MatrixType>,
     /// Its rates per second.
     pub rates: Rates,
+    /// The link that a GPU's rates of copies are of; `None` for the CPU.
+    pub link: Option<Link>,
 }
 
 impl ExecutionTarget {
-    /// With the expected rates.
+    /// With the expected rates; those of a GPU's copies are assumed.
     pub fn new(target: Target, dtype: DType) -> Self {
-        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype) }
+        let link = target.is_gpu().then_some(Link::ASSUMED);
+        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype), link }
+    }
+
+    /// The same with this link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
+    pub fn with_link(self, link: Option<Link>, pins: bool) -> Self {
+        match link.filter(|_| self.target.is_gpu()) {
+            Some(link) => Self { link: Some(link), rates: self.rates.with_link(&link, pins), ..self },
+            None => self,
+        }
     }
 
     /// The same with another weight type of linear layers.
@@ -49,12 +61,16 @@ impl ExecutionTarget {
     }
 
     /// The target of `setup` on this machine, and the bytes that a run may use there: those of the setup's budget, else
-    /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory.
+    /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory. The link of a GPU is
+    /// measured if it was not ([`Setup::link`]).
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
         let gpu = |number: usize| -> Option<Gpu> { gpu(number).ok() };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
+        };
+        let on_card = |card: Option<&Gpu>| {
+            on(Target::Gpu).with_link(Some(Link::of_gpu(card, setup)), setup.memory.pin_shared_memory)
         };
         let on_processor = || {
             let threads = setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
@@ -62,9 +78,12 @@ impl ExecutionTarget {
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Cuda(number) => (on(Target::Gpu), gpu(number).map(|gpu| DeviceMemory::of_card(&gpu))),
+            DeviceChoice::Cuda(number) => {
+                let card = gpu(number);
+                (on_card(card.as_ref()), card.as_ref().map(DeviceMemory::of_card))
+            }
             DeviceChoice::Auto => {
-                gpu(0).map_or_else(on_processor, |gpu| (on(Target::Gpu), Some(DeviceMemory::of_card(&gpu))))
+                gpu(0).map_or_else(on_processor, |gpu| (on_card(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         let free = memory.map(|memory| memory.shared_by(setup.memory.shared_by).free);

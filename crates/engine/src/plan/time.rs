@@ -6,8 +6,10 @@
 
 use candle_core::DType;
 use kiln_ops::Target;
-use kiln_weights::Estimate;
+use kiln_weights::{CopyTimes, Estimate};
 use serde::Serialize;
+
+use crate::link::Link;
 
 /// The rates of a device per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -16,6 +18,10 @@ pub struct Rates {
     pub flop: f64,
     /// Bytes of weights that are copied or packed.
     pub copy: f64,
+    /// Seconds of each copy in addition to its bytes.
+    pub seconds_per_copy: f64,
+    /// Seconds of each wait of copies and computing for each other.
+    pub seconds_per_wait: f64,
     /// The constant cost of a step, in images.
     pub overhead: f64,
     /// Whether copies overlap with compute.
@@ -24,34 +30,55 @@ pub struct Rates {
 
 /// A GPU's rate in f16 and bf16: the rate of an H200 in the steps of SD1.5 and SDXL.
 const CARD_FLOP: f64 = 4.3e14;
-/// A GPU's link: pinned memory over PCIe 5.
-const CARD_COPY: f64 = 55e9;
 /// A core's rate in f32, of AVX-512.
 const CORE_FLOP: f64 = 75e9;
 /// Bytes of weights that a core packs.
 const CORE_WEIGHTS: f64 = 1e9;
 
 impl Rates {
-    /// The expected rates of a target in a type.
+    /// The expected rates of a target in a type; of a GPU with the assumed link.
     pub fn of(target: Target, dtype: DType) -> Self {
         let half = dtype != DType::F32;
         match target {
             Target::Gpu => {
                 let flop = if half { CARD_FLOP } else { CARD_FLOP / 16.0 }; // f32 without tensor cores
-                Self { flop, copy: CARD_COPY, overhead: 0.5, overlap: true }
+                let unknown = Self {
+                    flop,
+                    copy: 0.0,
+                    seconds_per_copy: 0.0,
+                    seconds_per_wait: 0.0,
+                    overhead: 0.5,
+                    overlap: true,
+                };
+                unknown.with_link(&Link::ASSUMED, true)
             }
             Target::Cpu { threads } => {
                 let (cores, fast) = (threads as f64, dtype == DType::BF16);
                 let flop = cores * CORE_FLOP * if fast { 2.0 } else { 1.0 };
                 let copy = cores * CORE_WEIGHTS * dtype.size_in_bytes() as f64;
-                Self { flop, copy, overhead: 0.0, overlap: false }
+                Self {
+                    flop,
+                    copy,
+                    seconds_per_copy: 0.0,
+                    seconds_per_wait: 0.0,
+                    overhead: 0.0,
+                    overlap: false,
+                }
             }
         }
     }
 
+    /// The same with copies over this link, by a run that may pin memory if `pins`.
+    pub(crate) fn with_link(self, link: &Link, pins: bool) -> Self {
+        let Link { seconds_per_copy, seconds_per_wait, .. } = *link;
+        Self { copy: link.rate(pins), seconds_per_copy, seconds_per_wait, ..self }
+    }
+
     /// For streaming a network whose segments have so many operations.
     pub fn estimate(&self, flop: &[f64]) -> Estimate {
-        Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), bytes_per_second: self.copy }
+        let Self { copy: bytes_per_second, seconds_per_copy, seconds_per_wait, .. } = *self;
+        let copies = CopyTimes { bytes_per_second, seconds_per_copy, seconds_per_wait };
+        Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), copies }
     }
 
     /// Seconds of copying `bytes`.
@@ -88,7 +115,14 @@ mod tests {
     /// 4e12 operations per image at 2e12 per second, and 6e9 bytes at 1e9.
     #[test]
     fn copies_hide_on_a_gpu_and_not_on_the_cpu() {
-        let gpu = Rates { flop: 2e12, copy: 1e9, overhead: 0.5, overlap: true };
+        let gpu = Rates {
+            flop: 2e12,
+            copy: 1e9,
+            seconds_per_copy: 0.0,
+            seconds_per_wait: 0.0,
+            overhead: 0.5,
+            overlap: true,
+        };
         assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "one image and half of one for the step");
         assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, in parallel with the step");
         assert_eq!(gpu.seconds(4e12, 1, 6_000_000_000), 6.0, "the step waits for the copy");

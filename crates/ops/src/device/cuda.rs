@@ -121,11 +121,22 @@ fn look_at(ordinal: usize) -> Result<Gpu, DriverError> {
     let (major, minor) = context.compute_capability()?;
     let (memory_free, memory_total) = result::mem_get_info()?;
     let multiprocessors = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let clock = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unwrap_or(0);
+    let [domain, bus, device] = [
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+    ]
+    .map(|number| context.attribute(number).unwrap_or(0));
     Ok(Gpu {
         ordinal,
         name: context.name()?,
         compute_capability: (major, minor),
+        uuid: context.uuid()?.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect(),
+        pci: format!("{domain:04x}:{bus:02x}:{device:02x}"),
+        driver_version: driver_version()?,
         multiprocessors: multiprocessors.try_into().unwrap_or(0),
+        clock_khz: clock.try_into().unwrap_or(0),
         memory_free,
         memory_total,
     })

@@ -21,8 +21,16 @@ pub struct Gpu {
     pub name: String,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
+    /// The identifier that the manufacturer gave to this GPU, in hexadecimal digits.
+    pub uuid: String,
+    /// Its place on the PCI bus: domain, bus and device, as `0000:3b:00`.
+    pub pci: String,
+    /// The newest CUDA version that the driver supports (13.0 is 13000).
+    pub driver_version: i32,
     /// Streaming multiprocessors.
     pub multiprocessors: usize,
+    /// The highest clock rate of the multiprocessors in kHz; 0 where the driver does not say.
+    pub clock_khz: usize,
     /// Free memory in bytes.
     pub memory_free: usize,
     /// Total memory in bytes.

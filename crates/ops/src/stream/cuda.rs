@@ -159,6 +159,14 @@ impl Copy {
     pub fn seconds_after(&self, point: &Point) -> Result<f64> {
         between(&point.0, &self.end)
     }
+
+    /// Seconds from the end of an earlier copy to its end. The host waits for both.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn seconds_after_copy(&self, earlier: &Self) -> Result<f64> {
+        between(&earlier.end, &self.end)
+    }
 }
 
 impl Point {

@@ -10,6 +10,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod link;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use candle_core::Tensor;
 use kiln_mempool::{PinnedBlock, PinnedPool};
 
 pub use cuda::{Copy, Point, Ring};
+pub use link::LinkSpeed;
 
 use crate::error::Result;
 

@@ -90,6 +90,14 @@ impl Copy {
     pub fn seconds_after(&self, _point: &Point) -> Result<f64> {
         match self.0 {}
     }
+
+    /// Seconds from the end of an earlier copy to its end.
+    ///
+    /// # Errors
+    /// Those of a build with CUDA.
+    pub fn seconds_after_copy(&self, _earlier: &Self) -> Result<f64> {
+        match self.0 {}
+    }
 }
 
 impl Point {

@@ -50,3 +50,17 @@ fn copies_from_pinned_and_pageable_memory_are_ordered() {
         assert!(ring.copy(1, 8 << 20, &[]).is_err() && ring.copy(2, 0, &[]).is_err());
     }
 }
+
+#[test]
+fn the_cpu_has_no_link() {
+    assert!(LinkSpeed::measure(&Device::Cpu).is_err());
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn the_link_has_plausible_speeds() {
+    let LinkSpeed { pinned, pageable, seconds_per_copy, seconds_per_wait } = LinkSpeed::measure(&TARGET.0).unwrap();
+    assert!(pinned > 5e8 && pinned < 1e12, "{pinned} bytes per second");
+    assert!(pageable > 1e8 && pageable < 1.5 * pinned, "{pageable} bytes per second beside {pinned}");
+    assert!((0.0..1e-3).contains(&seconds_per_copy) && (0.0..1e-3).contains(&seconds_per_wait));
+}

@@ -30,7 +30,7 @@ use rayon::ThreadPool;
 
 pub use self::report::StreamReport;
 pub use self::residency::{Estimate, Residency};
-pub use self::simulate::{SegmentTimes, SimulatedStep, simulate};
+pub use self::simulate::{CopyTimes, SegmentTimes, SimulatedStep, simulate};
 
 use self::gpu::GpuStream;
 use self::host::HostStream;

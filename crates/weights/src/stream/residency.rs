@@ -1,6 +1,6 @@
 //! The choice of resident segments, and the size of the ring for the others.
 
-use super::simulate::{SegmentTimes, SimulatedStep, simulate};
+use super::simulate::{CopyTimes, SegmentTimes, SimulatedStep, simulate};
 use crate::error::{Error, Result};
 use crate::load::Placement;
 use crate::param_spec::{ALIGNMENT, SlabType};
@@ -11,8 +11,8 @@ use crate::segment::Segment;
 pub struct Estimate {
     /// Compute seconds of each segment, in running order. Missing values count as 0.
     pub seconds: Vec<f64>,
-    /// The rate of copies.
-    pub bytes_per_second: f64,
+    /// The times of copies.
+    pub copies: CopyTimes,
 }
 
 /// The resident segments of a network. The others share a ring.
@@ -133,7 +133,7 @@ impl Residency {
             bytes: if self.resident[i] { 0 } else { self.sizes[i] },
             seconds: estimate.seconds.get(i).copied().unwrap_or(0.0),
         });
-        simulate(&times.collect::<Vec<_>>(), self.ring, estimate.bytes_per_second)
+        simulate(&times.collect::<Vec<_>>(), self.ring, &estimate.copies)
     }
 
     /// Whether segment `i` is resident.

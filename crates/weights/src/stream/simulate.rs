@@ -15,6 +15,30 @@ pub struct SegmentTimes {
     pub seconds: f64,
 }
 
+/// The times of copies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CopyTimes {
+    /// Bytes per second of a large copy.
+    pub bytes_per_second: f64,
+    /// Seconds that each copy takes in addition.
+    pub seconds_per_copy: f64,
+    /// Seconds from the end of a copy to the start of computing that waits for it, and from the end of computing to the start
+    /// of a copy that waits for it.
+    pub seconds_per_wait: f64,
+}
+
+impl CopyTimes {
+    /// Copies at this rate, without any other cost.
+    pub fn at(bytes_per_second: f64) -> Self {
+        Self { bytes_per_second, seconds_per_copy: 0.0, seconds_per_wait: 0.0 }
+    }
+
+    /// Seconds of copying `bytes` at once.
+    pub fn seconds(&self, bytes: usize) -> f64 {
+        self.seconds_per_copy + bytes as f64 / self.bytes_per_second
+    }
+}
+
 /// A simulated step in the steady state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SimulatedStep {
@@ -36,14 +60,14 @@ impl SimulatedStep {
 /// The number of steps until the steady state: the ring's content at the start of a step depends on the step before.
 const PASSES: usize = 4;
 
-/// Simulates steps of `segments` through a ring of `ring` bytes that is filled at `bytes_per_second`, and returns the
-/// last. A ring that is smaller than the largest streamed segment is enlarged to it.
-pub fn simulate(segments: &[SegmentTimes], ring: usize, bytes_per_second: f64) -> SimulatedStep {
+/// Simulates steps of `segments` through a ring of `ring` bytes, and returns the last. A ring that is smaller than the
+/// largest streamed segment is enlarged to it.
+pub fn simulate(segments: &[SegmentTimes], ring: usize, copies: &CopyTimes) -> SimulatedStep {
     let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes).filter(|&bytes| bytes > 0).collect();
     let ring = ring.max(sizes.iter().copied().max().unwrap_or(0));
     let mut window = Window::new(SlotLayout::new(&sizes, ring));
     let mut copied = vec![0.0; sizes.len()]; // when the last copy of a segment ended
-    let mut left = vec![0.0; sizes.len()]; // when its last use ended
+    let mut left = vec![f64::NEG_INFINITY; sizes.len()]; // when its last use ended
     let (mut copying, mut computing) = (0.0f64, 0.0f64); // when either engine is free
     let mut step = SimulatedStep::default();
     for _ in 0..PASSES {
@@ -59,8 +83,9 @@ pub fn simulate(segments: &[SegmentTimes], ring: usize, bytes_per_second: f64) -
             // is entered.
             loop {
                 while let Some(start) = window.next() {
-                    let free = start.evicted.iter().fold(copying, |free: f64, &evicted| free.max(left[evicted]));
-                    let seconds = sizes[start.slot] as f64 / bytes_per_second;
+                    let wait = copies.seconds_per_wait;
+                    let free = start.evicted.iter().fold(copying, |free: f64, &slot| free.max(left[slot] + wait));
+                    let seconds = copies.seconds(sizes[start.slot]);
                     copying = free + seconds;
                     copied[start.slot] = copying;
                     step.copy_seconds += seconds;
@@ -69,8 +94,9 @@ pub fn simulate(segments: &[SegmentTimes], ring: usize, bytes_per_second: f64) -
                     break;
                 }
             }
-            step.stall_seconds += (copied[slot] - computing).max(0.0);
-            computing = computing.max(copied[slot]) + segment.seconds;
+            let arrived = copied[slot] + copies.seconds_per_wait;
+            step.stall_seconds += (arrived - computing).max(0.0);
+            computing = computing.max(arrived) + segment.seconds;
             left[slot] = computing;
             window.leave(slot);
             slot += 1;
@@ -94,7 +120,7 @@ mod tests {
     fn the_shorter_of_copying_and_computing_is_hidden() {
         let even = [10 * MIB; 15]; // five turns of a ring of three segments: the last and the first do not overlap
         let rate = 1e3 * MIB as f64; // 10 ms a segment
-        let step = |seconds, ring| simulate(&segments(&even, seconds), ring, rate);
+        let step = |seconds, ring| simulate(&segments(&even, seconds), ring, &CopyTimes::at(rate));
         let hidden = step(20e-3, 30 * MIB);
         assert!((hidden.seconds - 300e-3).abs() < 1e-9 && hidden.stall_seconds < 1e-9, "{hidden:?}");
         let bound = step(1e-3, 30 * MIB);
@@ -108,8 +134,8 @@ mod tests {
     fn resident_segments_only_compute() {
         let mut all = segments(&[10 * MIB; 5], 1e-3);
         all[1].bytes = 0;
-        let step = simulate(&all, 20 * MIB, 1e3 * MIB as f64);
+        let step = simulate(&all, 20 * MIB, &CopyTimes::at(1e3 * MIB as f64));
         assert!((step.copy_seconds - 40e-3).abs() < 1e-9, "{step:?}");
-        assert!((simulate(&segments(&[0; 3], 2e-3), 0, 1.0).seconds - 6e-3).abs() < 1e-12);
+        assert!((simulate(&segments(&[0; 3], 2e-3), 0, &CopyTimes::at(1.0)).seconds - 6e-3).abs() < 1e-12);
     }
 }
