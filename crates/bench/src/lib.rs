@@ -33,7 +33,7 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use kiln_engine::limits::{in_range, side};
-use kiln_engine::{ExecutionTarget, Link, Machine, ResolvedDevice, Setup, start_threads};
+use kiln_engine::{ExecutionTarget, Machine, ResolvedDevice, Setup, start_threads};
 use kiln_mempool::{ProcessMemory, SystemMemory};
 use kiln_models::Architecture;
 use kiln_ops::Target;
@@ -186,9 +186,8 @@ impl BenchPlan {
         start_threads(self.setup.threads)?;
         let setup = Setup { threads: None, ..self.setup.clone() };
         let ResolvedDevice { device, dtype, matrices, pool, .. } = setup.resolve()?;
-        let link = self.stream.and_then(|_| Link::of_device(&device, &setup));
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
-        let on = on.with_link(link, setup.memory.pin_shared_memory);
+        let on = if self.stream.is_some() { on.with_device(&device, &setup) } else { on };
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
         for model in &models {
@@ -210,7 +209,7 @@ impl BenchPlan {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("KILN_COMMIT"),
             machine: Machine::new(&device),
-            link,
+            link: on.link.filter(|_| self.stream.is_some()),
             dtype: format!("{dtype:?}").to_lowercase(),
             weight_type: matrices.map(|matrices| matrices.to_string()),
             compute: setup.int8_layers().map(|_| setup.compute.to_string()),

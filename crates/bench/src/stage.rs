@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextOutput};
-use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
     TimeIds, decoder_flop, hidden_layer, text_flop, text_keys_flop, unet_flop,
 };
+use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
 use kiln_ops::trace::Trace;

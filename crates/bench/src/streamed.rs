@@ -6,8 +6,8 @@ use candle_core::Device;
 use kiln_engine::ExecutionTarget;
 use kiln_engine::pipeline::pinned_pool;
 use kiln_weights::{
-    CopyTimes, Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep, Stream,
-    StreamConfig, StreamReport,
+    CopyTimes, Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep,
+    Stream, StreamConfig, StreamReport,
 };
 use serde::Serialize;
 use tempfile::NamedTempFile;

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use kiln_bench::{BenchEvent, BenchPlan, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage};
+use kiln_bench::{
+    BenchEvent, BenchPlan, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage,
+};
 use kiln_engine::{Architecture, ModelFolder, Setup, TraceFile, cache_folder, locate_model};
 
 use crate::bench_args::BenchArgs;

@@ -75,6 +75,7 @@ fn text(name: &str, report: &PlanReport) -> String {
         "conditions",
         "fragmentation",
         "H2D per step",
+        "step, about",
         "",
     ];
     let mut rows = vec![heads.map(String::from).to_vec()];
@@ -83,7 +84,7 @@ fn text(name: &str, report: &PlanReport) -> String {
     text += &on.link.map_or_else(String::new, |link| format!("\nlink to the GPU: {link}\n"));
     text += &match (room, chosen) {
         (Some(room), Some(Ok(plan))) => {
-            format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.mode, ByteSize(plan.peak()))
+            format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.described(on.target), ByteSize(plan.peak()))
         }
         (Some(_), _) => String::new(),
         (None, _) => "\nno such GPU on this machine; set its memory with --vram-budget\n".into(),
@@ -102,5 +103,6 @@ fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
     let second = if pass == Pass::Second { " (second pass)" } else { "" };
     let words = [plan.mode.to_string(), format!("{}{second}", stage.id())];
-    [words.to_vec(), sizes.to_vec(), vec![copied, fits.into()]].concat()
+    let step = format!("{:.1} ms", 1e3 * plan.seconds_per_step);
+    [words.to_vec(), sizes.to_vec(), vec![copied, step, fits.into()]].concat()
 }

@@ -503,12 +503,16 @@ impl Engine {
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     pub(crate) fn make_room_for(&mut self, stage: Stage) {
-        if self.memory_manager.mode().is_fully_resident() {
+        let is_full = self.memory_manager.mode().is_fully_resident();
+        if is_full && (self.device.is_cpu() || self.memory_manager.keeps_text_encoders()) {
             return;
         }
         if stage != Stage::Encode {
             self.text().parts().for_each(LoadedComponent::leave);
             self.refiner.iter().flat_map(|refiner| refiner.text.parts()).for_each(LoadedComponent::leave);
+        }
+        if is_full {
+            return;
         }
         if stage != Stage::Refine
             && let Some(refiner) = &mut self.refiner

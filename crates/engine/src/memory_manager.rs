@@ -10,7 +10,6 @@ use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
 use crate::error::{Error, Result};
-use crate::link::Link;
 use crate::loaded_prompts::PromptPlan;
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
@@ -133,6 +132,12 @@ impl MemoryManager {
         self.plan.mode
     }
 
+    /// Whether the text encoders stay in memory once texts are encoded: on a GPU, where all networks do and there is room for
+    /// them in the stages that follow.
+    pub(crate) fn keeps_text_encoders(&self) -> bool {
+        self.mode().is_fully_resident() && self.plan.keeps_text_encoders
+    }
+
     /// Whether texts may be encoded and images decoded while the steps of others run: all weights stay, and there is
     /// room for what steps and the larger of the two have at once.
     pub(crate) fn fits_overlap(&self) -> bool {
@@ -140,7 +145,9 @@ impl MemoryManager {
         let activations = [of(Stage::Encode), of(Stage::Decode)].into_iter().flatten().map(|stage| stage.activations);
         let workspace = of(Stage::Decode).map_or(0, |decode| decode.workspace);
         let both = self.plan.peak() + activations.max().unwrap_or(0) + workspace;
-        self.mode().is_fully_resident() && self.room().is_some_and(|room| both <= room.bytes)
+        // On the CPU text encoders leave, and encoding in parallel with steps is not the default.
+        let stays = self.plan.keeps_text_encoders || !self.on.target.is_gpu();
+        self.mode().is_fully_resident() && stays && self.room().is_some_and(|room| both <= room.bytes)
     }
 
     /// Plans from now on with these control networks next to the U-Net. The next [`MemoryManager::prepare`] plans again.
@@ -243,7 +250,7 @@ impl MemoryManager {
         let plan = self.choose_with_link(work)?;
         match self.unknown_link.take_if(|_| plan.mode.streams()) {
             Some((device, setup)) => {
-                self.on = self.on.with_link(Link::of_device(&device, &setup), self.options.pin_shared_memory);
+                self.on = self.on.with_device(&device, &setup);
                 self.choose_with_link(work)
             }
             None => Ok(plan),

@@ -73,6 +73,8 @@ pub use shared::SharedSlabs;
 pub use slab_cache::SlabCache;
 pub use source::{MapSource, ParamData, ParamInfo, ParamSource};
 pub use stored_type::StoredType;
-pub use stream::{CopyTimes, Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate};
+pub use stream::{
+    CopyTimes, Estimate, Residency, SegmentTimes, SimulatedStep, Stream, StreamConfig, StreamReport, simulate,
+};
 pub use sum::Sum;
 pub use textual_inversion::TextualInversion;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_weights::{
-    CopyTimes, Error, Estimate, MapSource, Packing, Param, ParamData, ParamInfo, ParamSource, Placement, Residency, Result,
-    SegmentModule, Segments, Stream, StreamConfig,
+    CopyTimes, Error, Estimate, MapSource, Packing, Param, ParamData, ParamInfo, ParamSource, Placement, Residency,
+    Result, SegmentModule, Segments, Stream, StreamConfig,
 };
 
 /// Elements of every segment: one of 1024 bytes in f32, one of 2048, ...

@@ -120,8 +120,7 @@ pub(super) fn write(path: &Path, identity: &GpuIdentity, speed: &LinkSpeed) -> R
 mod tests {
     use super::*;
 
-    const SPEED: LinkSpeed =
-        LinkSpeed { pinned: 25e9, pageable: 9e9, seconds_per_copy: 4e-6, seconds_per_wait: 12e-6 };
+    const SPEED: LinkSpeed = LinkSpeed { pinned: 25e9, pageable: 9e9, seconds_per_copy: 4e-6, seconds_per_wait: 12e-6 };
 
     fn identity() -> GpuIdentity {
         let [name, uuid, pci, driver] = ["A GPU", "00ff", "0000:01:00", "580"].map(String::from);

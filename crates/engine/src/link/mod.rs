@@ -117,7 +117,7 @@ impl Link {
     }
 
     /// The link of an open device; `None` for the CPU.
-    pub fn of_device(device: &Device, setup: &Setup) -> Option<Self> {
+    pub(crate) fn of_device(device: &Device, setup: &Setup) -> Option<Self> {
         let DeviceLocation::Cuda { gpu_id } = device.location() else { return None };
         let found = gpu(gpu_id).map(|gpu| Self::find(&gpu, setup, || Ok(LinkSpeed::measure(device)?)));
         Some(found.unwrap_or_else(|error| assumed(&error.into())))
@@ -202,7 +202,10 @@ impl std::fmt::Display for Link {
         };
         let [rate, slow] = [pinned, pageable].map(|rate| rate / 1e9);
         let [copy, wait] = [seconds_per_copy, seconds_per_wait].map(|seconds| seconds * 1e6);
-        write!(f, "{rate:.1} GB/s from pinned memory, {slow:.1} from other memory, {copy:.0} µs a copy, {wait:.0} µs a wait ({source})")
+        write!(
+            f,
+            "{rate:.1} GB/s from pinned memory, {slow:.1} from other memory, {copy:.0} µs a copy, {wait:.0} µs a wait ({source})"
+        )
     }
 }
 
@@ -222,8 +225,7 @@ mod tests {
         GpuIdentity { name: text("A GPU"), uuid: text("00ff"), pci: text("0000:01:00"), driver: text("13000") }
     }
 
-    const SPEED: LinkSpeed =
-        LinkSpeed { pinned: 12e9, pageable: 6e9, seconds_per_copy: 4e-6, seconds_per_wait: 12e-6 };
+    const SPEED: LinkSpeed = LinkSpeed { pinned: 12e9, pageable: 6e9, seconds_per_copy: 4e-6, seconds_per_wait: 12e-6 };
 
     fn found(folder: Option<&Path>, choice: LinkChoice, speed: Result<LinkSpeed>) -> Link {
         Link::kept_or_measured(&identity(), choice, folder, || speed)

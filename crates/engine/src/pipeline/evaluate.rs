@@ -39,7 +39,7 @@ impl Engine {
         let (work, _) = self.work(job)?;
         self.prepare(work)?;
         let plan = self.text().plan(&Batch::of_job(job, 0))?;
-        let kept = self.memory_manager.mode().is_fully_resident() && !self.device.is_cpu();
+        let kept = self.memory_manager.keeps_text_encoders();
         let keep = self.memory_manager.keep(Stage::Encode)?;
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let mut guidance = Guidance::new(job, &conditions, count);

@@ -299,7 +299,7 @@ fn encode(
     if !knows(engine) {
         engine.make_room_for(Stage::Encode);
     }
-    let kept = engine.memory_manager.mode().is_fully_resident() && !engine.device.is_cpu();
+    let kept = engine.memory_manager.keeps_text_encoders();
     let keep = engine.memory_manager.keep(Stage::Encode)?;
     let mut proceed = |done, total| tell(Event::Text { done, total });
     let conditions = match engine.refiner.as_mut().filter(|_| for_refiner) {

@@ -1,6 +1,6 @@
 //! The target of a run, known without opening a device.
 
-use candle_core::DType;
+use candle_core::{DType, Device, DeviceLocation};
 use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
@@ -34,11 +34,24 @@ impl ExecutionTarget {
     }
 
     /// The same with this link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
-    pub fn with_link(self, link: Option<Link>, pins: bool) -> Self {
+    pub(crate) fn with_link(self, link: Option<Link>, pins: bool) -> Self {
         match link.filter(|_| self.target.is_gpu()) {
             Some(link) => Self { link: Some(link), rates: self.rates.with_link(&link, pins), ..self },
             None => self,
         }
+    }
+
+    /// The same with the rate of this GPU's computing, where it is known.
+    fn with_gpu(self, gpu: Option<&Gpu>) -> Self {
+        gpu.map_or(self, |gpu| Self { rates: self.rates.with_gpu(gpu), ..self })
+    }
+
+    /// The same with what is known of an open device: the rate of a GPU's computing, and its link, which is measured if it was
+    /// not.
+    pub fn with_device(self, device: &Device, setup: &Setup) -> Self {
+        let DeviceLocation::Cuda { gpu_id } = device.location() else { return self };
+        let found = gpu(gpu_id).ok();
+        self.with_gpu(found.as_ref()).with_link(Link::of_device(device, setup), setup.memory.pin_shared_memory)
     }
 
     /// The same with another weight type of linear layers.
@@ -69,8 +82,8 @@ impl ExecutionTarget {
             let dtype = setup.dtype.resolve(target.is_gpu());
             Self::new(target, dtype).with_matrices(setup.weight_type.resolve(dtype))
         };
-        let on_card = |card: Option<&Gpu>| {
-            on(Target::Gpu).with_link(Some(Link::of_gpu(card, setup)), setup.memory.pin_shared_memory)
+        let on_gpu = |found: Option<&Gpu>| {
+            on(Target::Gpu).with_gpu(found).with_link(Some(Link::of_gpu(found, setup)), setup.memory.pin_shared_memory)
         };
         let on_processor = || {
             let threads = setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
@@ -79,11 +92,11 @@ impl ExecutionTarget {
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
             DeviceChoice::Cuda(number) => {
-                let card = gpu(number);
-                (on_card(card.as_ref()), card.as_ref().map(DeviceMemory::of_card))
+                let found = gpu(number);
+                (on_gpu(found.as_ref()), found.as_ref().map(DeviceMemory::of_card))
             }
             DeviceChoice::Auto => {
-                gpu(0).map_or_else(on_processor, |gpu| (on_card(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
+                gpu(0).map_or_else(on_processor, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         let free = memory.map(|memory| memory.shared_by(setup.memory.shared_by).free);

@@ -52,11 +52,19 @@ impl Measures {
     /// leaves.
     /// The text's keys and values are made once for all steps where nothing streams and `budget` leaves the room.
     pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let plan = self.plan_with(mode, budget, !mode.streams());
-        if plan.keeps_text_keys && plan.peak() > budget { self.plan_with(mode, budget, false) } else { plan }
+        let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu();
+        let mut plan = self.plan_with(mode, budget, (!mode.streams(), may_keep_encoders));
+        // Keys and values are made again in every step; encoders are read again for the next texts only, but that takes longer.
+        for (keys, encoders) in [(false, true), (true, false), (false, false)] {
+            let is_possible = (!mode.streams() || !keys) && (may_keep_encoders || !encoders);
+            if is_possible && plan.peak() > budget {
+                plan = self.plan_with(mode, budget, (keys, encoders));
+            }
+        }
+        plan
     }
 
-    fn plan_with(&self, mode: Mode, budget: usize, keeps_text_keys: bool) -> Plan {
+    fn plan_with(&self, mode: Mode, budget: usize, (keeps_text_keys, keeps_text_encoders): (bool, bool)) -> Plan {
         let Self { unet, refiner, decoder, encoder, upscaler, work, on, .. } = self;
         let refiner_streams = refiner.as_ref().map_or_else(Streamed::default, |refiner| {
             let resident = resident_in(mode).min(refiner.all());
@@ -69,8 +77,11 @@ impl Measures {
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, pass, ways } in &self.stages {
             let of = |held: StageBytes| {
-                let (weights, ring) = self.weights(*stage, mode, budget, held);
+                let (weights, ring) = self.weights(*stage, (mode, keeps_text_encoders), budget, held);
                 let held = if mode == Mode::Full { self.with_graph_memory(*stage, held) } else { held };
+                // Encoders that come back find the step of the last call recorded.
+                let comes_back = mode == Mode::Full && *stage == Stage::Encode && !keeps_text_encoders;
+                let held = if comes_back { self.next_to_graph_memory(held) } else { held };
                 let StageBytes { activations, workspace, conditions, waiting, text_keys } = held;
                 let activations = activations + if keeps_text_keys { text_keys } else { 0 };
                 StagePlan { stage: *stage, pass: *pass, weights, ring, activations, workspace, conditions, waiting }
@@ -93,7 +104,7 @@ impl Measures {
         let streams = |weights: &Weights| self.streamed(weights, 0, budget, StageBytes::default()).copied;
         let images = encoder.as_ref();
         let (copied_per_step, per_image, once) = match mode {
-            Mode::Full => (0, 0, 0),
+            Mode::Full => (0, 0, if on.target.is_gpu() && !keeps_text_encoders { texts } else { 0 }),
             Mode::Medvram => {
                 let between = [images, upscaler.as_ref()].into_iter().flatten().map(Weights::all).sum::<usize>();
                 (0, 0, texts + unet.all() + self.all_controls() + refiner_all + decoder.all() + between)
@@ -109,7 +120,11 @@ impl Measures {
         let rates = &on.rates;
         let own_steps = work.steps.saturating_sub(work.refiner_steps);
         let second_steps = work.second.map_or(0, |second| second.steps);
-        let steps = own_steps as f64 * rates.seconds(self.step_flop, n, copied_per_step)
+        let step = rates.seconds(self.step_flop, n, copied_per_step);
+        // What a ring does not hide.
+        let simulated = if mode.streams() && rates.overlap { unet_streams.seconds + controls.seconds } else { 0.0 };
+        let step = step.max(simulated);
+        let steps = own_steps as f64 * step
             + second_steps as f64 * rates.seconds(self.second_step_flop, n, copied_per_step)
             + work.refiner_steps as f64 * rates.seconds(self.refiner_flop, n, refiner_copied);
         let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
@@ -120,16 +135,24 @@ impl Measures {
             tiling,
             encode_tiling,
             keeps_text_keys,
+            keeps_text_encoders,
             copied_per_step,
             copied_per_batch: once + n * per_image,
             copy_seconds_per_step: rates.copying(copied_per_step),
+            seconds_per_step: step,
             seconds_per_batch: rates.copying(once) + steps + images,
         }
     }
 
-    /// Weights and ring of a stage in a mode.
-    fn weights(&self, stage: Stage, mode: Mode, budget: usize, held: StageBytes) -> (usize, usize) {
-        let Self { unet, refiner, decoder, encoder, upscaler, on, .. } = self;
+    /// Weights and ring of a stage in a mode, which may keep text encoders.
+    fn weights(
+        &self,
+        stage: Stage,
+        (mode, keeps_encoders): (Mode, bool),
+        budget: usize,
+        held: StageBytes,
+    ) -> (usize, usize) {
+        let Self { unet, refiner, decoder, encoder, upscaler, .. } = self;
         let unets = unet.all() + self.all_controls() + refiner.as_ref().map_or(0, Weights::all);
         let texts: usize = self.text.iter().map(Weights::all).sum();
         let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
@@ -146,7 +169,7 @@ impl Measures {
         match (mode, of_network) {
             // One network at a time, next to what the mode keeps.
             (Mode::Full, None) if stage == Stage::ImagePrompt => {
-                let texts = if on.target.is_gpu() { texts } else { 0 };
+                let texts = if keeps_encoders { texts } else { 0 };
                 (texts + unets + decoder.all() + images + prompts(&Weights::all), 0)
             }
             (Mode::Medvram, None) if stage == Stage::ImagePrompt => (prompts(&Weights::all), 0),
@@ -161,7 +184,7 @@ impl Measures {
             }
             (Mode::Full, None) => (texts + unets + decoder.all() + images, 0),
             // On the CPU text encoders give their memory back.
-            (Mode::Full, Some(_)) => (unets + decoder.all() + images + if on.target.is_gpu() { texts } else { 0 }, 0),
+            (Mode::Full, Some(_)) => (unets + decoder.all() + images + if keeps_encoders { texts } else { 0 }, 0),
             (Mode::Medvram, None) => (largest(&Weights::all), 0),
             (Mode::Medvram, Some(_)) if stage == Stage::Denoise => (unet.all() + self.all_controls(), 0),
             (Mode::Medvram, Some(weights)) => (weights.all(), 0),
@@ -202,6 +225,7 @@ impl Measures {
             resident: sum.resident + one.resident,
             ring: sum.ring + one.ring,
             copied: sum.copied + one.copied,
+            seconds: sum.seconds + one.seconds,
         })
     }
 
@@ -230,22 +254,29 @@ impl Measures {
         ways
     }
 
+    /// A stage next to the blocks of recorded steps on a GPU.
+    fn next_to_graph_memory(&self, bytes: StageBytes) -> StageBytes {
+        let (block, refiner) = (self.recorded(Stage::Denoise), self.recorded(Stage::Refine));
+        StageBytes { activations: block + refiner + bytes.activations, ..bytes }
+    }
+
+    /// The block of a GPU's recorded step, with the copy of the text's keys and values that it reads.
+    fn recorded(&self, stage: Stage) -> usize {
+        let held = self.bytes_of(stage);
+        if self.on.target.is_gpu() { held.activations + held.text_keys / 2 } else { 0 }
+    }
+
     /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
     /// in.
     fn with_graph_memory(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
-        // With the copy of the text's keys and values that the recorded step reads.
-        let recorded = |stage| self.bytes_of(stage).activations + self.bytes_of(stage).text_keys / 2;
-        let of = |stage| if self.on.target.is_gpu() { recorded(stage) } else { 0 };
         // A refiner's step has a block of its own.
-        let (block, refiner) = (of(Stage::Denoise), of(Stage::Refine));
+        let (block, refiner) = (self.recorded(Stage::Denoise), self.recorded(Stage::Refine));
         match stage {
             Stage::Decode => {
                 let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
                 StageBytes { activations: block + refiner + bytes.activations - lent, ..bytes }
             }
-            Stage::EncodeImage | Stage::ImagePrompt | Stage::Upscale => {
-                StageBytes { activations: block + refiner + bytes.activations, ..bytes }
-            }
+            Stage::EncodeImage | Stage::ImagePrompt | Stage::Upscale => self.next_to_graph_memory(bytes),
             Stage::Denoise => StageBytes { activations: refiner + bytes.activations, ..bytes },
             Stage::Refine => StageBytes { activations: block + bytes.activations, ..bytes },
             _ => bytes,

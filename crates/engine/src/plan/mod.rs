@@ -9,6 +9,8 @@ mod choice;
 mod dry_run;
 mod execution_target;
 mod flop;
+#[cfg(test)]
+mod link_tests;
 mod measures;
 mod network_weights;
 mod network_work;
@@ -21,6 +23,7 @@ mod tests;
 mod time;
 
 use kiln_mempool::{HostPool, ProcessMemory};
+use kiln_ops::Target;
 use kiln_vae::Tiling;
 use serde::Serialize;
 
@@ -187,12 +190,17 @@ pub struct Plan {
     pub encode_tiling: Tiling,
     /// Whether the text's keys and values are made once for all steps, which takes memory.
     pub keeps_text_keys: bool,
+    /// Whether text encoders stay in memory once texts are encoded; only where all networks do, on a GPU. If they leave, their
+    /// weights are read again for the next texts.
+    pub keeps_text_encoders: bool,
     /// Bytes of weights that are copied to the device in every step of the sampler.
     pub copied_per_step: usize,
     /// Bytes of weights that are copied in addition, once per batch.
     pub copied_per_batch: usize,
     /// The copy time of a step.
     pub copy_seconds_per_step: f64,
+    /// The time of a step by a simple model; where weights stream to a GPU, that of a simulated ring.
+    pub seconds_per_step: f64,
     /// The time of a batch by a simple model, used only to compare plans.
     pub seconds_per_batch: f64,
 }
@@ -241,6 +249,12 @@ impl StagePlan {
 }
 
 impl Plan {
+    /// The mode in words, with what leaves memory in it.
+    pub fn described(&self, target: Target) -> String {
+        let leave = target.is_gpu() && self.mode.is_fully_resident() && !self.keeps_text_encoders;
+        if leave { format!("{}, text encoders leave", self.mode) } else { self.mode.to_string() }
+    }
+
     /// Logs the plan.
     pub(crate) fn log(&self) {
         let Self { mode, tiling, copied_per_step, copy_seconds_per_step, .. } = self;

@@ -1,5 +1,8 @@
 //! The memory of one network's weights, resident or streamed.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use candle_core::DType;
 use kiln_mempool::Rounding;
 use kiln_weights::{Estimate, Placement, Segment, Segments};
@@ -10,6 +13,8 @@ use crate::residency::{StreamBudget, on_device, planned, residency};
 /// The device memory of a network's weights.
 pub(super) struct Weights {
     segments: Vec<Segment>,
+    /// What [`Self::streamed`] has found: it is asked for the same several times, and simulates many steps.
+    streamed: RefCell<HashMap<(usize, usize), Streamed>>,
     placement: Placement,
     estimate: Estimate,
     rounding: Rounding,
@@ -21,6 +26,8 @@ pub(super) struct Streamed {
     pub(super) resident: usize,
     pub(super) ring: usize,
     pub(super) copied: usize,
+    /// Simulated seconds of a run, with copies.
+    pub(super) seconds: f64,
 }
 
 impl Streamed {
@@ -35,6 +42,7 @@ impl Weights {
     pub(super) fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
+            streamed: RefCell::default(),
             placement: planned(dtype).with_matrices(on.matrices),
             estimate: on.rates.estimate(flop),
             rounding: if on.target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool },
@@ -48,6 +56,16 @@ impl Weights {
 
     /// As in [`residency`]; if that does not fit, the minimum for streaming.
     pub(super) fn streamed(&self, share: StreamBudget) -> Streamed {
+        let key = (share.resident, share.room);
+        if let Some(known) = self.streamed.borrow().get(&key) {
+            return *known;
+        }
+        let found = self.find_streamed(share);
+        self.streamed.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn find_streamed(&self, share: StreamBudget) -> Streamed {
         let of = |share| residency(&self.segments, &self.placement, share, &self.estimate);
         let Ok(residency) = of(share).or_else(|_| of(StreamBudget { resident: 0, room: self.largest() })) else {
             return Streamed::default(); // a network without weights
@@ -56,6 +74,7 @@ impl Weights {
             resident: residency.resident_bytes(),
             ring: self.rounding.of(residency.ring_bytes()),
             copied: residency.streamed_bytes(),
+            seconds: residency.simulate(&self.estimate).seconds,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use candle_core::DType;
 use kiln_ops::Target;
+use kiln_ops::device::Gpu;
 use kiln_weights::{CopyTimes, Estimate};
 use serde::Serialize;
 
@@ -35,6 +36,18 @@ const CORE_FLOP: f64 = 75e9;
 /// Bytes of weights that a core packs.
 const CORE_WEIGHTS: f64 = 1e9;
 
+/// Operations of a multiprocessor's tensor cores in a clock, in f16 with f32 sums, from NVIDIA's white papers of the
+/// architectures. Where GPUs of one capability differ it is that of GeForce.
+fn flop_per_clock((major, minor): (i32, i32)) -> f64 {
+    match (major, minor) {
+        (10, _) => 8192.0,
+        (9, _) => 4096.0,
+        (8, 0) => 2048.0,
+        (7, 0..=2) => 1024.0,
+        _ => 512.0,
+    }
+}
+
 impl Rates {
     /// The expected rates of a target in a type; of a GPU with the assumed link.
     pub fn of(target: Target, dtype: DType) -> Self {
@@ -56,14 +69,7 @@ impl Rates {
                 let (cores, fast) = (threads as f64, dtype == DType::BF16);
                 let flop = cores * CORE_FLOP * if fast { 2.0 } else { 1.0 };
                 let copy = cores * CORE_WEIGHTS * dtype.size_in_bytes() as f64;
-                Self {
-                    flop,
-                    copy,
-                    seconds_per_copy: 0.0,
-                    seconds_per_wait: 0.0,
-                    overhead: 0.0,
-                    overlap: false,
-                }
+                Self { flop, copy, seconds_per_copy: 0.0, seconds_per_wait: 0.0, overhead: 0.0, overlap: false }
             }
         }
     }
@@ -74,10 +80,19 @@ impl Rates {
         Self { copy: link.rate(pins), seconds_per_copy, seconds_per_wait, ..self }
     }
 
+    /// The same for a GPU of this kind: computing as fast as its multiprocessors and their clock are, compared with an H200.
+    pub(crate) fn with_gpu(self, gpu: &Gpu) -> Self {
+        let peak = |multiprocessors: usize, clock_khz: usize, capability| {
+            multiprocessors as f64 * clock_khz as f64 * flop_per_clock(capability)
+        };
+        let own = peak(gpu.multiprocessors, gpu.clock_khz, gpu.compute_capability);
+        if own > 0.0 { Self { flop: self.flop * own / peak(132, 1_980_000, (9, 0)), ..self } } else { self }
+    }
+
     /// For streaming a network whose segments have so many operations.
     pub fn estimate(&self, flop: &[f64]) -> Estimate {
-        let Self { copy: bytes_per_second, seconds_per_copy, seconds_per_wait, .. } = *self;
-        let copies = CopyTimes { bytes_per_second, seconds_per_copy, seconds_per_wait };
+        let Self { copy: bytes_per_second, seconds_per_copy, seconds_per_wait, overlap: by_engine, .. } = *self;
+        let copies = CopyTimes { bytes_per_second, seconds_per_copy, seconds_per_wait, by_engine };
         Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), copies }
     }
 
@@ -115,20 +130,37 @@ mod tests {
     /// 4e12 operations per image at 2e12 per second, and 6e9 bytes at 1e9.
     #[test]
     fn copies_hide_on_a_gpu_and_not_on_the_cpu() {
-        let gpu = Rates {
-            flop: 2e12,
-            copy: 1e9,
-            seconds_per_copy: 0.0,
-            seconds_per_wait: 0.0,
-            overhead: 0.5,
-            overlap: true,
-        };
+        let gpu =
+            Rates { flop: 2e12, copy: 1e9, seconds_per_copy: 0.0, seconds_per_wait: 0.0, overhead: 0.5, overlap: true };
         assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "one image and half of one for the step");
         assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, in parallel with the step");
         assert_eq!(gpu.seconds(4e12, 1, 6_000_000_000), 6.0, "the step waits for the copy");
         let cpu = Rates { overhead: 0.0, overlap: false, ..gpu };
         assert_eq!(cpu.seconds(4e12, 1, 6_000_000_000), 8.0, "one after the other");
         assert_eq!(gpu.estimate(&[4e12, 1e12]).seconds, [2.0, 0.5]);
+    }
+
+    #[test]
+    fn a_gpu_is_as_fast_as_its_multiprocessors() {
+        let gpu = |multiprocessors, clock_khz, compute_capability| Gpu {
+            ordinal: 0,
+            name: String::new(),
+            compute_capability,
+            uuid: String::new(),
+            pci: String::new(),
+            driver_version: 0,
+            multiprocessors,
+            clock_khz,
+            memory_free: 0,
+            memory_total: 0,
+        };
+        let h200 = Rates::of(Target::Gpu, DType::F16);
+        let share = |gpu: Gpu| h200.with_gpu(&gpu).flop / h200.flop;
+        assert_eq!(share(gpu(132, 1_980_000, (9, 0))), 1.0);
+        assert_eq!(share(gpu(66, 1_980_000, (9, 0))), 0.5);
+        let laptop = share(gpu(20, 1_500_000, (8, 6)));
+        assert!((0.01..0.02).contains(&laptop), "{laptop}");
+        assert_eq!(share(gpu(132, 0, (9, 0))), 1.0, "nothing is known");
     }
 
     #[test]

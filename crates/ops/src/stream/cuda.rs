@@ -1,6 +1,7 @@
 //! Copies on a second CUDA stream, ordered by events.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::cuda::cudarc::driver::sys::CUevent_flags;
@@ -76,12 +77,13 @@ impl Ring {
         &self.memory
     }
 
-    /// Starts copying slab number `slab` to `offset` bytes from the start of the ring, after the work before the points
-    /// `after`. The host waits only for a free staging buffer, where the slab is not in pinned memory.
+    /// Starts copying the bytes `part` of slab number `slab` to `offset` bytes from the start of the ring, after the work
+    /// before the points `after`. The host waits only for a free staging buffer, where the slab is not in pinned memory.
     ///
     /// # Errors
-    /// [`Error::Config`] for a number without a slab or a slab that does not fit there, [`Error::Driver`].
-    pub fn copy(&mut self, slab: usize, offset: usize, after: &[Arc<Point>]) -> Result<Copy> {
+    /// [`Error::Config`] for a number without a slab, bytes that it does not have, or a part that does not fit there;
+    /// [`Error::Driver`].
+    pub fn copy(&mut self, slab: usize, part: Range<usize>, offset: usize, after: &[Arc<Point>]) -> Result<Copy> {
         let Self { slabs, staging, base, bytes, copies, .. } = self;
         let memory = slabs.get(slab).map(|slab| &slab.0);
         let outside = || Error::Config { op: "stream", message: format!("slab {slab} does not fit at {offset}") };
@@ -89,7 +91,8 @@ impl Ring {
             Memory::Pinned(block) => block.len(),
             Memory::Pageable(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
         };
-        if offset.checked_add(len).is_none_or(|end| end > *bytes) {
+        let fits = part.start <= part.end && part.end <= len;
+        if !fits || offset.checked_add(part.len()).is_none_or(|end| end > *bytes) {
             return Err(outside());
         }
         for point in after {
@@ -101,9 +104,11 @@ impl Ring {
             (Memory::Pinned(block), _) => {
                 // SAFETY: the range is inside of the ring, whose memory and the block live until this value is dropped,
                 // which waits for the copy; nothing writes the block meanwhile.
-                unsafe { result::memcpy_htod_async(to, &block[..], copies.cu_stream()) }.map_err(driver)?;
+                unsafe { result::memcpy_htod_async(to, &block[part], copies.cu_stream()) }.map_err(driver)?;
             }
-            (Memory::Pageable(tensor), Some(staging)) => bytes_of(tensor, |bytes| staging.copy(bytes, to, copies))??,
+            (Memory::Pageable(tensor), Some(staging)) => {
+                bytes_of(tensor, |bytes| staging.copy(&bytes[part], to, copies))??;
+            }
             (Memory::Pageable(_), None) => return Err(outside()),
         }
         Ok(Copy { start, end: timed(copies)? })

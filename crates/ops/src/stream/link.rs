@@ -45,7 +45,9 @@ impl LinkSpeed {
         let config = PinnedConfig { cap: 4 * LARGE, write_combined: true };
         let pool = PinnedPool::new(gpu_id, config).map_err(refused)?;
         let slab = |bytes: usize, pool: Option<&PinnedPool>| -> Result<Arc<HostSlab>> {
-            Ok(Arc::new(HostSlab::new(Tensor::zeros(bytes / size_of::<f32>(), DType::F32, &Device::Cpu)?, pool)?))
+            // Written: the system has one page for all memory that was never written, which is read from the cache.
+            let slab = Tensor::ones(bytes / size_of::<f32>(), DType::F32, &Device::Cpu)?;
+            Ok(Arc::new(HostSlab::new(slab, pool)?))
         };
         let slabs = vec![slab(LARGE, Some(&pool))?, slab(LARGE, None)?, slab(SMALL, Some(&pool))?];
         if !slabs[0].is_pinned() || !slabs[2].is_pinned() {
@@ -69,7 +71,7 @@ impl Bench {
     fn rate(&mut self, slab: usize) -> Result<f64> {
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {
-            least = least.min(self.ring.copy(slab, 0, &[])?.seconds()?);
+            least = least.min(self.ring.copy(slab, 0..LARGE, 0, &[])?.seconds()?);
         }
         if least > 0.0 { Ok(LARGE as f64 / least) } else { Err(Error::Driver("a copy took no time".into())) }
     }
@@ -77,13 +79,14 @@ impl Bench {
     /// Seconds of each of some small copies behind a large one, each after the computing that waits for the one before,
     /// or all in a row.
     fn chain(&mut self, waits: bool) -> Result<f64> {
-        let large = self.ring.copy(0, 0, &[])?;
+        let large = self.ring.copy(0, 0..LARGE, 0, &[])?;
         self.ring.wait(&large)?;
         let start = self.ring.point()?;
         let mut last: Option<(Copy, Point)> = None;
         for _ in 0..CHAIN {
-            let after: Vec<Arc<Point>> = last.take().filter(|_| waits).map(|(_, point)| Arc::new(point)).into_iter().collect();
-            let copy = self.ring.copy(2, 0, &after)?;
+            let after: Vec<Arc<Point>> =
+                last.take().filter(|_| waits).map(|(_, point)| Arc::new(point)).into_iter().collect();
+            let copy = self.ring.copy(2, 0..SMALL, 0, &after)?;
             if waits {
                 self.ring.wait(&copy)?;
             }

@@ -1,6 +1,7 @@
 //! Replaces `cuda.rs` in builds without CUDA, which have no GPU to copy to.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -45,7 +46,7 @@ impl Ring {
     ///
     /// # Errors
     /// Those of a build with CUDA.
-    pub fn copy(&mut self, _slab: usize, _offset: usize, _after: &[Arc<Point>]) -> Result<Copy> {
+    pub fn copy(&mut self, _slab: usize, _part: Range<usize>, _offset: usize, _after: &[Arc<Point>]) -> Result<Copy> {
         match self.0 {}
     }
 

@@ -22,7 +22,6 @@ const STALL: f64 = 5e-6;
 /// The streamed segments of a network on a GPU.
 pub(super) struct GpuStream {
     segments: Vec<Segment>,
-    bytes: Vec<usize>,
     ring_bytes: usize,
     state: Mutex<State>,
 }
@@ -32,10 +31,8 @@ struct State {
     ring: Ring,
     /// Views of the segments' slots in the ring, while the segment does not have them.
     slabs: Vec<Option<Slab>>,
-    /// The last copy of each segment.
-    copies: Vec<Option<Arc<Copy>>>,
-    /// Whether the compute stream already waits for the copy.
-    awaited: Vec<bool>,
+    /// The copies of each segment's pieces, until computing waits for them.
+    copies: Vec<Vec<Copy>>,
     /// The end of each segment's last use, while no copy has replaced it.
     uses: Vec<Option<Arc<Point>>>,
     /// Whether uses are timed, which has a cost.
@@ -46,8 +43,8 @@ struct State {
     unread: VecDeque<Use>,
     /// Total compute seconds and number of uses of each segment.
     computed: Vec<(f64, usize)>,
-    /// Copies whose times were not read yet, and the point at which computing needed them.
-    unreported: VecDeque<(Arc<Copy>, Point)>,
+    /// Copies of a segment whose times were not read yet, and the point at which computing needed them.
+    unreported: VecDeque<(Vec<Copy>, Point)>,
     report: StreamReport,
     /// An error when a segment was left. The next `enter` returns it.
     failed: Option<Error>,
@@ -84,7 +81,7 @@ impl GpuStream {
         }
         let ring = Ring::new(device, types.dtype, ring_bytes / size, host, config.copy_stream)?;
         let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
-        let places = SlotLayout::new(&bytes, ring_bytes);
+        let places = SlotLayout::new(&bytes, ring_bytes, config.residency.piece_bytes());
         let view = |(slot, segment): (usize, &Segment)| -> Result<Option<Slab>> {
             let place = ring.tensor().narrow(0, places.span(slot).start / size, bytes[slot] / size)?;
             Ok(Some(Slab::new(segment, &place, types, layout)?))
@@ -94,8 +91,7 @@ impl GpuStream {
             slabs: segments.iter().enumerate().map(view).collect::<Result<_>>()?,
             window: Window::new(places),
             ring,
-            copies: vec![None; count],
-            awaited: vec![false; count],
+            copies: (0..count).map(|_| Vec::new()).collect(),
             uses: vec![None; count],
             timed: false,
             begun: (0..count).map(|_| None).collect(),
@@ -105,7 +101,7 @@ impl GpuStream {
             report: StreamReport::default(),
             failed: None,
         };
-        let this = Self { segments, bytes, ring_bytes, state: Mutex::new(state) };
+        let this = Self { segments, ring_bytes, state: Mutex::new(state) };
         this.copy_ahead(&mut this.state())?;
         Ok(Arc::new(this))
     }
@@ -133,15 +129,17 @@ impl GpuStream {
 
     /// Submits all copies that have room. Each waits on the GPU for the last use of its bytes.
     fn copy_ahead(&self, state: &mut State) -> Result<()> {
-        while let Some(Start { slot, evicted }) = state.window.next() {
-            // The copies of earlier contents of these bytes already waited for their uses.
+        while let Some(Start { slot, bytes, evicted }) = state.window.next() {
+            // Copies run one after another, so that what an earlier one has waited for is over for all of them.
             let after: Vec<Arc<Point>> = evicted.iter().filter_map(|&i| state.uses[i].take()).collect();
-            let offset = state.window.places().span(slot).start;
-            let copy = Arc::new(state.ring.copy(slot, offset, &after)?);
-            state.report.bytes += self.bytes[slot] as u64;
+            let offset = state.window.places().span(slot).start + bytes.start;
+            state.report.bytes += bytes.len() as u64;
             state.report.copies += 1;
-            state.copies[slot] = Some(copy);
-            state.awaited[slot] = false;
+            if bytes.start == 0 {
+                state.copies[slot].clear(); // of contents that nothing has used
+            }
+            let copy = state.ring.copy(slot, bytes, offset, &after)?;
+            state.copies[slot].push(copy);
         }
         Ok(())
     }
@@ -153,7 +151,7 @@ impl GpuStream {
         loop {
             match state.window.enter(slot) {
                 Entry::Ready => break,
-                Entry::Restart => self.copy_ahead(state)?,
+                Entry::Missing => self.copy_ahead(state)?,
                 Entry::Busy(busy) => {
                     return Err(Error::RingBusy {
                         segment: self.segments[slot].name().into(),
@@ -163,12 +161,11 @@ impl GpuStream {
                 }
             }
         }
-        if !std::mem::replace(&mut state.awaited[slot], true)
-            && let Some(copy) = &state.copies[slot]
-        {
+        let copies = std::mem::take(&mut state.copies[slot]);
+        if let Some(last) = copies.last() {
             let arrived = state.ring.point()?;
-            state.ring.wait(copy)?;
-            state.unreported.push_back((copy.clone(), arrived));
+            state.ring.wait(last)?;
+            state.unreported.push_back((copies, arrived));
             state.read_copies(false)?;
         }
         if let Some(slab) = state.slabs[slot].take() {
@@ -198,13 +195,14 @@ impl State {
 
     /// Reads the times of copies that have ended, or waits for all of them.
     fn read_copies(&mut self, wait: bool) -> Result<()> {
-        while let Some((copy, arrived)) = self.unreported.front() {
-            let is_over = wait || (copy.is_done()? && arrived.is_done()?);
-            if !is_over {
+        while let Some((copies, arrived)) = self.unreported.front() {
+            let Some(last) = copies.last() else { break };
+            if !(wait || (last.is_done()? && arrived.is_done()?)) {
                 break;
             }
-            self.report.copy_seconds += copy.seconds()?;
-            let waited = copy.seconds_after(arrived)?;
+            let seconds = copies.iter().map(Copy::seconds).sum::<std::result::Result<f64, _>>()?;
+            let waited = last.seconds_after(arrived)?;
+            self.report.copy_seconds += seconds;
             if waited > STALL {
                 self.report.stalls += 1;
                 self.report.stall_seconds += waited;

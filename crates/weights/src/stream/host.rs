@@ -60,7 +60,7 @@ impl HostStream {
     ) -> Result<Arc<Self>> {
         let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let state = State {
-            window: Window::new(SlotLayout::new(&sizes, ring_bytes)),
+            window: Window::new(SlotLayout::new(&sizes, ring_bytes, usize::MAX)),
             queue: VecDeque::new(),
             packing: None,
             ready: segments.iter().map(|_| None).collect(),
@@ -111,7 +111,7 @@ impl Shared {
 
     /// Queues all slabs that have room, and drops those that they replace.
     fn pack_ahead(&self, state: &mut State) {
-        while let Some(Start { slot, evicted }) = state.window.next() {
+        while let Some(Start { slot, evicted, .. }) = state.window.next() {
             for evicted in evicted {
                 state.queue.retain(|&wanted| wanted != evicted);
                 if let Some((packing, is_its_own)) = &mut state.packing
@@ -169,7 +169,7 @@ impl Shared {
         loop {
             match state.window.enter(slot) {
                 Entry::Ready => break,
-                Entry::Restart => self.pack_ahead(&mut state),
+                Entry::Missing => self.pack_ahead(&mut state),
                 Entry::Busy(busy) => {
                     return Err(Error::RingBusy {
                         segment: self.segments[slot].name().into(),

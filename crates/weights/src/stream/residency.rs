@@ -22,26 +22,39 @@ pub struct Residency {
     sizes: Vec<usize>,
     resident: Vec<bool>,
     ring: usize,
+    /// The most bytes of a copy to a GPU.
+    piece: usize,
     types: SlabType,
+}
+
+/// The part of a ring that is copied to a GPU at once, in bytes: a copy starts as soon as that much is free. Smaller pieces
+/// would cost more than they hide, since each copy takes some microseconds besides its bytes.
+fn piece_of(ring: usize) -> usize {
+    aligned(ring / 12).max(1 << 20)
 }
 
 /// Ring sizes to try, in quarters of the largest streamed segment. Beyond that, memory is more useful for resident
 /// segments.
-const RINGS: std::ops::RangeInclusive<usize> = 4..=12;
+const RINGS: std::ops::RangeInclusive<usize> = 4..=16;
+/// The same where no segment is resident, for the least memory.
+const LEAST_RINGS: std::ops::RangeInclusive<usize> = 4..=12;
 /// Sizes of the largest streamed segment to try, in quarters of the largest segment: a few large resident segments
 /// allow a smaller ring.
 const LIMITS: [usize; 3] = [4, 3, 2];
+/// How resident segments are spread, from evenly over the bytes (0) to evenly over the time of computing (1).
+const BY_TIME: [f64; 3] = [0.0, 0.5, 1.0];
 /// The maximum ratio of step times for which a larger ring is preferred over a smaller one.
-const WORTH: f64 = 0.995;
-
-/// The maximum ratio of the step time with a small ring to the best time.
+const WORTH: f64 = 0.998;
+/// The maximum ratio of the step time with a small ring to the best time, on the CPU.
 const NEAR: f64 = 1.1;
+/// The part of the shorter of copying and computing that the smallest ring hides.
+const HIDDEN: f64 = 0.92;
 
 impl Residency {
     /// All segments are resident.
     pub fn all(segments: &[Segment], placement: &Placement) -> Self {
         let sizes = sizes(segments, placement);
-        Self { resident: vec![true; sizes.len()], sizes, ring: 0, types: placement.slab() }
+        Self { resident: vec![true; sizes.len()], sizes, ring: 0, piece: usize::MAX, types: placement.slab() }
     }
 
     /// All segments go through a ring of `ring` bytes, except those that stay on the host.
@@ -69,26 +82,27 @@ impl Residency {
             return Err(Error::Budget { needed: largest, given: ring });
         }
         let ring = if largest == 0 { 0 } else { aligned(ring) };
-        Ok(Self { sizes, resident, ring, types: placement.slab() })
+        Ok(Self { sizes, resident, ring, piece: piece_of(ring), types: placement.slab() })
     }
 
-    /// The least memory on the device that slows steps down by at most a tenth: all segments go through a ring, the
-    /// smallest one whose simulated step time is that close to the best.
+    /// The least memory on the device for streaming all segments. For a GPU the smallest ring with which nearly all of the
+    /// shorter of copying and computing overlaps in a simulated step, or else the fastest. For the CPU, which packs with the cores
+    /// that compute, the smallest ring that slows steps down by at most a tenth.
     pub fn least(segments: &[Segment], placement: &Placement, estimate: &Estimate) -> Self {
         let all = Self::all(segments, placement);
         let largest = all.sizes.iter().copied().max().unwrap_or(0);
         let resident: Vec<bool> = all.sizes.iter().map(|&size| size == 0).collect();
-        if largest == 0 {
-            return all;
+        let mut rings: Vec<(f64, Self)> = Vec::new();
+        for quarters in LEAST_RINGS.filter(|_| largest > 0) {
+            let (step, ring) = all.with_ring(&resident, aligned(largest * quarters / 4), estimate);
+            if estimate.copies.by_engine && step.overlap() >= HIDDEN {
+                return ring;
+            }
+            rings.push((step.seconds, ring));
         }
-        let rings = RINGS.map(|quarters| Self {
-            resident: resident.clone(),
-            ring: aligned(largest * quarters / 4),
-            ..all.clone()
-        });
-        let rings: Vec<(f64, Self)> = rings.map(|ring| (ring.simulate(estimate).seconds, ring)).collect();
+        let near = if estimate.copies.by_engine { 1.0 / WORTH } else { NEAR };
         let best = rings.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
-        rings.into_iter().find(|(seconds, _)| *seconds <= best * NEAR).map_or(all, |(_, ring)| ring)
+        rings.into_iter().find(|(seconds, _)| *seconds <= best * near).map_or(all, |(_, ring)| ring)
     }
 
     /// The best use of `device_bytes` bytes for slabs and ring, by simulated steps. All segments are resident if they
@@ -107,18 +121,19 @@ impl Residency {
             return Err(Error::Budget { needed: largest, given: device_bytes });
         }
         let mut best: Option<(f64, Self)> = None;
-        let limits = LIMITS.map(|quarters| largest * quarters / 4);
-        for (limit, quarters) in limits.into_iter().flat_map(|limit| RINGS.map(move |quarters| (limit, quarters))) {
+        for (limit, quarters) in LIMITS.into_iter().flat_map(|limit| RINGS.map(move |quarters| (limit, quarters))) {
+            let limit = largest * limit / 4;
             let ring = aligned(limit * quarters / 4).min(device_bytes);
-            let Some(resident) = spread(&all.sizes, device_bytes - ring, limit) else { continue };
-            let largest = largest_streamed(&all.sizes, &resident);
-            if largest > ring {
-                continue;
-            }
-            let candidate = Self { resident, ring, ..all.clone() };
-            let seconds = candidate.simulate(estimate).seconds;
-            if best.as_ref().is_none_or(|(least, _)| seconds < *least * WORTH) {
-                best = Some((seconds, candidate));
+            for by_time in BY_TIME {
+                let shares = shares(&all.sizes, &estimate.seconds, by_time);
+                let Some(resident) = spread(&all.sizes, &shares, device_bytes - ring, limit) else { continue };
+                if largest_streamed(&all.sizes, &resident) > ring {
+                    continue;
+                }
+                let (step, candidate) = all.with_ring(&resident, ring, estimate);
+                if best.as_ref().is_none_or(|(least, _)| step.seconds < *least * WORTH) {
+                    best = Some((step.seconds, candidate));
+                }
             }
         }
         match best {
@@ -127,18 +142,30 @@ impl Residency {
         }
     }
 
+    /// These resident segments and a ring of `ring` bytes for the others, with its simulated step.
+    fn with_ring(&self, resident: &[bool], ring: usize, estimate: &Estimate) -> (SimulatedStep, Self) {
+        let piece = if estimate.copies.by_engine { piece_of(ring) } else { usize::MAX };
+        let this = Self { resident: resident.to_vec(), ring, piece, ..self.clone() };
+        (this.simulate(estimate), this)
+    }
+
     /// Simulates a step with these segments resident.
     pub fn simulate(&self, estimate: &Estimate) -> SimulatedStep {
         let times = (0..self.sizes.len()).map(|i| SegmentTimes {
             bytes: if self.resident[i] { 0 } else { self.sizes[i] },
             seconds: estimate.seconds.get(i).copied().unwrap_or(0.0),
         });
-        simulate(&times.collect::<Vec<_>>(), self.ring, &estimate.copies)
+        simulate(&times.collect::<Vec<_>>(), self.ring, self.piece, &estimate.copies)
     }
 
     /// Whether segment `i` is resident.
     pub fn is_resident(&self, i: usize) -> bool {
         self.resident.get(i).copied().unwrap_or(true)
+    }
+
+    /// The most bytes of a copy to a GPU, about; the CPU packs whole segments.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        self.piece
     }
 
     /// The size of the ring in bytes; 0 if all segments are resident.
@@ -192,21 +219,38 @@ fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Chooses resident segments of at most `room` bytes in total: all above `limit` bytes; of the others a share that is
-/// constant along the running order; then the largest that still fit. `None` if those above `limit` do not fit.
-fn spread(sizes: &[usize], room: usize, limit: usize) -> Option<Vec<bool>> {
+/// The share of each segment in what is streamed: of all bytes and of all computing, weighted by `by_time` (0 to 1).
+fn shares(sizes: &[usize], seconds: &[f64], by_time: f64) -> Vec<f64> {
+    let bytes = sizes.iter().sum::<usize>().max(1) as f64;
+    let time = seconds.iter().sum::<f64>();
+    let of = |i: usize, size: usize| {
+        let computing = if time > 0.0 { seconds.get(i).copied().unwrap_or(0.0) / time } else { size as f64 / bytes };
+        (1.0 - by_time) * size as f64 / bytes + by_time * computing
+    };
+    sizes.iter().enumerate().map(|(i, &size)| of(i, size)).collect()
+}
+
+/// Chooses resident segments of at most `room` bytes in total: all above `limit` bytes; of the others as many that the streamed
+/// ones have their `shares` along the running order; then the largest that still fit. `None` if those above `limit` do not fit.
+fn spread(sizes: &[usize], shares: &[f64], room: usize, limit: usize) -> Option<Vec<bool>> {
     let mut resident: Vec<bool> = sizes.iter().map(|&size| size == 0 || size > limit).collect();
     let sum = |wanted: bool, resident: &[bool]| -> usize {
         sizes.iter().zip(resident).filter(|(_, is)| **is == wanted).map(|(size, _)| size).sum()
     };
     let mut room = room.checked_sub(sum(true, &resident))?;
-    let share = room as f64 / sum(false, &resident).max(1) as f64;
+    let others = sum(false, &resident);
+    let streamed = others.saturating_sub(room) as f64;
+    let total: f64 = shares.iter().zip(&resident).filter(|(_, is)| !**is).map(|(share, _)| share).sum();
+    // Bytes that should have been streamed so far, less those that are.
     let mut due = 0.0;
-    for (resident, &size) in resident.iter_mut().zip(sizes).filter(|(resident, _)| !**resident) {
-        due += share * size as f64;
-        if due >= size as f64 / 2.0 && size <= room {
+    for ((resident, &size), share) in
+        resident.iter_mut().zip(sizes).zip(shares).filter(|((resident, _), _)| !**resident)
+    {
+        due += streamed * share / total.max(f64::MIN_POSITIVE);
+        if due < size as f64 / 2.0 && size <= room {
             *resident = true;
             room -= size;
+        } else {
             due -= size as f64;
         }
     }

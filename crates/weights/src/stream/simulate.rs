@@ -25,12 +25,15 @@ pub struct CopyTimes {
     /// Seconds from the end of a copy to the start of computing that waits for it, and from the end of computing to the start
     /// of a copy that waits for it.
     pub seconds_per_wait: f64,
+    /// Whether a GPU's copy engine makes them: in pieces, and without taking anything from computing. The CPU packs whole
+    /// segments with the cores that compute.
+    pub by_engine: bool,
 }
 
 impl CopyTimes {
-    /// Copies at this rate, without any other cost.
+    /// Copies of whole segments at this rate, without any other cost.
     pub fn at(bytes_per_second: f64) -> Self {
-        Self { bytes_per_second, seconds_per_copy: 0.0, seconds_per_wait: 0.0 }
+        Self { bytes_per_second, seconds_per_copy: 0.0, seconds_per_wait: 0.0, by_engine: false }
     }
 
     /// Seconds of copying `bytes` at once.
@@ -55,17 +58,24 @@ impl SimulatedStep {
     pub fn hidden_seconds(&self) -> f64 {
         (self.copy_seconds - self.stall_seconds).max(0.0)
     }
+
+    /// The part of what can overlap, the shorter of copying and computing, that does: from 0 to 1. It is 1 where nothing can.
+    pub fn overlap(&self) -> f64 {
+        let compute = self.seconds - self.stall_seconds;
+        let most = self.copy_seconds.min(compute);
+        if most > 0.0 { (self.hidden_seconds() / most).min(1.0) } else { 1.0 }
+    }
 }
 
 /// The number of steps until the steady state: the ring's content at the start of a step depends on the step before.
 const PASSES: usize = 4;
 
-/// Simulates steps of `segments` through a ring of `ring` bytes, and returns the last. A ring that is smaller than the
-/// largest streamed segment is enlarged to it.
-pub fn simulate(segments: &[SegmentTimes], ring: usize, copies: &CopyTimes) -> SimulatedStep {
+/// Simulates steps of `segments` through a ring of `ring` bytes, which are copied in pieces of at most about `piece` bytes,
+/// and returns the last. A ring that is smaller than the largest streamed segment is enlarged to it.
+pub fn simulate(segments: &[SegmentTimes], ring: usize, piece: usize, copies: &CopyTimes) -> SimulatedStep {
     let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes).filter(|&bytes| bytes > 0).collect();
     let ring = ring.max(sizes.iter().copied().max().unwrap_or(0));
-    let mut window = Window::new(SlotLayout::new(&sizes, ring));
+    let mut window = Window::new(SlotLayout::new(&sizes, ring, piece));
     let mut copied = vec![0.0; sizes.len()]; // when the last copy of a segment ended
     let mut left = vec![f64::NEG_INFINITY; sizes.len()]; // when its last use ended
     let (mut copying, mut computing) = (0.0f64, 0.0f64); // when either engine is free
@@ -85,7 +95,7 @@ pub fn simulate(segments: &[SegmentTimes], ring: usize, copies: &CopyTimes) -> S
                 while let Some(start) = window.next() {
                     let wait = copies.seconds_per_wait;
                     let free = start.evicted.iter().fold(copying, |free: f64, &slot| free.max(left[slot] + wait));
-                    let seconds = copies.seconds(sizes[start.slot]);
+                    let seconds = copies.seconds(start.bytes.len());
                     copying = free + seconds;
                     copied[start.slot] = copying;
                     step.copy_seconds += seconds;
@@ -120,7 +130,7 @@ mod tests {
     fn the_shorter_of_copying_and_computing_is_hidden() {
         let even = [10 * MIB; 15]; // five turns of a ring of three segments: the last and the first do not overlap
         let rate = 1e3 * MIB as f64; // 10 ms a segment
-        let step = |seconds, ring| simulate(&segments(&even, seconds), ring, &CopyTimes::at(rate));
+        let step = |seconds, ring| simulate(&segments(&even, seconds), ring, usize::MAX, &CopyTimes::at(rate));
         let hidden = step(20e-3, 30 * MIB);
         assert!((hidden.seconds - 300e-3).abs() < 1e-9 && hidden.stall_seconds < 1e-9, "{hidden:?}");
         let bound = step(1e-3, 30 * MIB);
@@ -134,8 +144,8 @@ mod tests {
     fn resident_segments_only_compute() {
         let mut all = segments(&[10 * MIB; 5], 1e-3);
         all[1].bytes = 0;
-        let step = simulate(&all, 20 * MIB, &CopyTimes::at(1e3 * MIB as f64));
+        let step = simulate(&all, 20 * MIB, usize::MAX, &CopyTimes::at(1e3 * MIB as f64));
         assert!((step.copy_seconds - 40e-3).abs() < 1e-9, "{step:?}");
-        assert!((simulate(&segments(&[0; 3], 2e-3), 0, &CopyTimes::at(1.0)).seconds - 6e-3).abs() < 1e-12);
+        assert!((simulate(&segments(&[0; 3], 2e-3), 0, usize::MAX, &CopyTimes::at(1.0)).seconds - 6e-3).abs() < 1e-12);
     }
 }

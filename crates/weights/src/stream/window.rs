@@ -1,22 +1,22 @@
-//! The rules for which segments are in the ring, and which is copied next, without any memory.
+//! The rules for which segments are in the ring, and which bytes are copied next, without any memory.
 //!
 //! Copies run ahead in running order, cyclically, as far as the ring has room. They overwrite segments that were used,
 //! never one that is in use or still to be used. A pass that stops in the middle, or that runs segments in another
 //! order, is correct as well: entering a segment that is not in the ring restarts the copies from it, which is counted
 //! and costs time. The rings of the CPU and of GPUs and the simulation use these rules.
 
+use std::ops::Range;
+
 use super::slot_layout::SlotLayout;
 
-/// The content of a segment's slot.
+/// The content of a piece's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Another segment, or nothing.
     Absent,
     /// Its weights, or a copy in flight, not used yet.
     Ahead,
-    /// Its weights, with this number of uses in progress.
-    InUse(usize),
-    /// Its weights after their use: others may overwrite them.
+    /// Its weights, in use or after their use.
     Used,
 }
 
@@ -24,8 +24,13 @@ enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     places: SlotLayout,
+    /// The state of each piece.
     states: Vec<State>,
-    /// The segment whose copy is next.
+    /// The pieces that are in the ring.
+    present: Vec<usize>,
+    /// The uses of each segment that are in progress.
+    uses: Vec<usize>,
+    /// The piece whose copy is next.
     next: usize,
     resets: u64,
 }
@@ -35,6 +40,8 @@ pub(crate) struct Window {
 pub(crate) struct Start {
     /// The segment.
     pub(crate) slot: usize,
+    /// The bytes of the segment that are copied.
+    pub(crate) bytes: Range<usize>,
     /// The segments whose bytes it overwrites.
     pub(crate) evicted: Vec<usize>,
 }
@@ -44,8 +51,8 @@ pub(crate) struct Start {
 pub(crate) enum Entry {
     /// Its weights are there or in flight.
     Ready,
-    /// The copies restart from it: start the copies that [`Window::next`] returns, then enter again.
-    Restart,
+    /// Copies of it are missing: start the copies that [`Window::next`] returns, then enter again.
+    Missing,
     /// Its slot is in use by this other segment.
     Busy(usize),
 }
@@ -53,8 +60,9 @@ pub(crate) enum Entry {
 impl Window {
     /// An empty ring.
     pub(crate) fn new(places: SlotLayout) -> Self {
-        let states = vec![State::Absent; places.len()];
-        Self { places, states, next: 0, resets: 0 }
+        let (pieces, slots) = (places.pieces().len(), places.len());
+        let states = vec![State::Absent; pieces];
+        Self { places, states, present: Vec::new(), uses: vec![0; slots], next: 0, resets: 0 }
     }
 
     /// The layout of the slots.
@@ -70,93 +78,135 @@ impl Window {
     /// The next copy that has room, which counts as started. `None` if there is none at present.
     pub(crate) fn next(&mut self) -> Option<Start> {
         loop {
-            let slot = self.next;
-            match self.states.get(slot)? {
-                State::Ahead | State::InUse(_) => return None, // the ring contains a whole pass
+            let piece = self.next;
+            let slot = self.places.pieces().get(piece)?.slot;
+            match self.states[piece] {
+                _ if self.uses[slot] > 0 => return None, // the ring contains a whole pass
+                State::Ahead => return None,
                 State::Used => {
-                    self.advance(slot); // still in the ring from the last pass
+                    self.advance(piece); // still in the ring from the last pass
                     continue;
                 }
                 State::Absent => {}
             }
-            let conflicts = self.places.conflicts(slot);
-            if conflicts.iter().any(|&rival| matches!(self.states[rival], State::Ahead | State::InUse(_))) {
-                return None;
+            let mut evicted = Vec::new();
+            for &rival in self.rivals(piece) {
+                let of = self.places.pieces()[rival].slot;
+                if self.states[rival] == State::Ahead || self.uses[of] > 0 {
+                    return None;
+                }
+                if evicted.last() != Some(&of) {
+                    evicted.push(of);
+                }
             }
-            let evicted: Vec<usize> =
-                conflicts.iter().copied().filter(|&rival| self.states[rival] == State::Used).collect();
-            for &rival in &evicted {
-                self.states[rival] = State::Absent;
-            }
-            self.advance(slot);
-            return Some(Start { slot, evicted });
+            self.evict(piece);
+            self.present.push(piece);
+            self.advance(piece);
+            let (start, span) = (self.places.span(slot).start, &self.places.pieces()[piece].span);
+            return Some(Start { slot, bytes: span.start - start..span.end - start, evicted });
         }
     }
 
-    fn advance(&mut self, slot: usize) {
-        self.states[slot] = State::Ahead;
-        self.next = (slot + 1) % self.states.len();
+    /// The pieces in the ring that share bytes with a piece that is not.
+    fn rivals(&self, piece: usize) -> impl Iterator<Item = &usize> {
+        self.present.iter().filter(move |&&other| self.places.overlap(piece, other))
+    }
+
+    /// Removes the pieces that share bytes with a piece.
+    fn evict(&mut self, piece: usize) {
+        let Self { places, states, present, .. } = self;
+        present.retain(|&other| {
+            let stays = !places.overlap(piece, other);
+            if !stays {
+                states[other] = State::Absent;
+            }
+            stays
+        });
+    }
+
+    fn advance(&mut self, piece: usize) {
+        self.states[piece] = State::Ahead;
+        self.next = (piece + 1) % self.states.len();
     }
 
     /// Enters a segment.
     pub(crate) fn enter(&mut self, slot: usize) -> Entry {
-        match self.states[slot] {
-            State::InUse(times) => self.states[slot] = State::InUse(times + 1),
-            State::Used => self.states[slot] = State::InUse(1),
-            State::Ahead => {
-                // Unused copies from before it must not keep their slots.
-                let n = self.states.len();
-                let age = |slot: usize| (self.next + n - slot - 1) % n; // copies that were started after its own
-                let this = age(slot);
-                for other in (0..n).filter(|&other| age(other) > this) {
-                    if self.states[other] == State::Ahead {
-                        self.states[other] = State::Used;
-                    }
-                }
-                self.states[slot] = State::InUse(1);
-            }
-            State::Absent => {
-                let conflicts = self.places.conflicts(slot);
-                if let Some(&busy) = conflicts.iter().find(|&&rival| matches!(self.states[rival], State::InUse(_))) {
-                    return Entry::Busy(busy);
-                }
-                for state in &mut self.states {
-                    if *state == State::Ahead {
-                        *state = State::Used;
-                    }
-                }
-                self.next = slot;
-                self.resets += 1;
-                return Entry::Restart;
+        let pieces = self.places.pieces_of(slot);
+        if self.uses[slot] > 0 {
+            self.uses[slot] += 1;
+            return Entry::Ready;
+        }
+        let missing: Vec<usize> = pieces.clone().filter(|&piece| self.states[piece] == State::Absent).collect();
+        for &piece in &missing {
+            let mut of = self.rivals(piece).map(|&rival| self.places.pieces()[rival].slot);
+            if let Some(busy) = of.find(|&of| self.uses[of] > 0) {
+                return Entry::Busy(busy);
             }
         }
-        Entry::Ready
+        let Some(&first) = missing.first() else {
+            if self.states[pieces.clone()].contains(&State::Ahead) {
+                self.skip_before(pieces.clone());
+            }
+            for piece in pieces {
+                self.states[piece] = State::Used;
+            }
+            self.uses[slot] = 1;
+            return Entry::Ready;
+        };
+        if first == self.next && first != pieces.start {
+            // Its first pieces are there, and what is before it was skipped.
+            self.skip_before(pieces);
+            return Entry::Missing;
+        }
+        for state in &mut self.states {
+            if *state == State::Ahead {
+                *state = State::Used;
+            }
+        }
+        self.next = pieces.start;
+        self.resets += 1;
+        Entry::Missing
+    }
+
+    /// Marks the copies as used that were started before those of a segment with these pieces: they must not keep their
+    /// slots.
+    fn skip_before(&mut self, pieces: Range<usize>) {
+        let n = self.states.len();
+        let age = |piece: usize| (self.next + n - piece - 1) % n; // copies that were started after its own
+        let this = age(pieces.start);
+        for &other in &self.present {
+            if age(other) > this && self.states[other] == State::Ahead {
+                self.states[other] = State::Used;
+            }
+        }
     }
 
     /// Leaves a segment that was entered.
     pub(crate) fn leave(&mut self, slot: usize) {
-        if let State::InUse(times) = self.states[slot] {
-            self.states[slot] = if times > 1 { State::InUse(times - 1) } else { State::Used };
-        }
+        self.uses[slot] = self.uses[slot].saturating_sub(1);
     }
 
-    /// Whether a segment was used and is no longer in use.
+    /// Whether a segment was used, is no longer in use, and is still in the ring.
     pub(crate) fn is_used(&self, slot: usize) -> bool {
-        self.states[slot] == State::Used
+        self.uses[slot] == 0 && self.places.pieces_of(slot).all(|piece| self.states[piece] == State::Used)
     }
 
     /// Marks a segment's slot as empty after its copy failed.
     pub(crate) fn forget(&mut self, slot: usize) {
-        self.states[slot] = State::Absent;
+        let pieces = self.places.pieces_of(slot);
+        self.uses[slot] = 0;
+        self.states[pieces.clone()].fill(State::Absent);
+        self.present.retain(|piece| !pieces.contains(piece));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::param_spec::ALIGNMENT;
 
     fn window(sizes: &[usize], ring: usize) -> Window {
-        Window::new(SlotLayout::new(sizes, ring))
+        Window::new(SlotLayout::new(sizes, ring, usize::MAX))
     }
 
     /// Starts all copies that have room, and returns their segments.
@@ -177,7 +227,7 @@ mod tests {
         assert_eq!(window.enter(0), Entry::Ready);
         assert_eq!(pump(&mut window), [0; 0], "its bytes are in use");
         window.leave(0);
-        assert_eq!(window.next(), Some(Start { slot: 2, evicted: vec![0] }));
+        assert_eq!(window.next(), Some(Start { slot: 2, bytes: 0..40, evicted: vec![0] }));
         assert_eq!((run(&mut window, 1), run(&mut window, 2)), (vec![3], vec![0]));
         assert_eq!((run(&mut window, 3), window.resets()), (vec![1], 0));
     }
@@ -197,7 +247,7 @@ mod tests {
         let mut window = window(&[40, 40, 40, 40], 100);
         pump(&mut window);
         assert_eq!(run(&mut window, 1), [2, 3], "0 was skipped");
-        assert_eq!(window.enter(0), Entry::Restart);
+        assert_eq!(window.enter(0), Entry::Missing);
         assert_eq!(window.next().map(|start| start.slot), Some(0));
         assert_eq!((window.enter(0), window.resets()), (Entry::Ready, 1));
     }
@@ -223,35 +273,86 @@ mod tests {
         assert_eq!(window.enter(1), Entry::Ready);
     }
 
-    /// For any order of entries, a segment in use shares no byte with one that is copied.
+    /// The first piece of a segment is copied while another one still has the bytes of its last.
+    #[test]
+    fn pieces_start_as_soon_as_their_own_bytes_are_free() {
+        let a = ALIGNMENT;
+        // 0 and 1 fill the ring; 2 has the bytes of both.
+        let mut window = Window::new(SlotLayout::new(&[2 * a, 4 * a, 6 * a], 6 * a, 2 * a));
+        assert_eq!(pump(&mut window), [0, 1, 1]);
+        assert_eq!(window.enter(0), Entry::Ready);
+        assert_eq!(pump(&mut window), [0; 0]);
+        window.leave(0);
+        assert_eq!(window.next(), Some(Start { slot: 2, bytes: 0..2 * a, evicted: vec![0] }));
+        assert_eq!(window.enter(1), Entry::Ready);
+        assert_eq!(window.next(), None, "1 is in use");
+        assert_eq!(window.enter(2), Entry::Busy(1));
+        window.leave(1);
+        assert_eq!(window.next(), Some(Start { slot: 2, bytes: 2 * a..4 * a, evicted: vec![1] }));
+        assert_eq!(window.next(), Some(Start { slot: 2, bytes: 4 * a..6 * a, evicted: vec![1] }));
+        assert_eq!((window.enter(2), window.resets()), (Entry::Ready, 0));
+        window.leave(2);
+        assert_eq!(pump(&mut window), [0, 1, 1]);
+    }
+
+    #[test]
+    fn a_segment_of_which_a_part_is_missing_goes_on_where_others_were_skipped() {
+        let a = ALIGNMENT;
+        let mut window = Window::new(SlotLayout::new(&[2 * a, 2 * a, 4 * a, 2 * a], 6 * a, 2 * a));
+        assert_eq!(pump(&mut window), [0, 1]);
+        assert_eq!(run(&mut window, 0), [2], "one piece of two");
+        assert_eq!(window.enter(2), Entry::Missing);
+        assert_eq!(pump(&mut window), [2, 3]);
+        assert_eq!((window.enter(2), window.resets()), (Entry::Ready, 0), "1 was skipped");
+    }
+
+    /// For any order of entries, a segment in use shares no byte with one that is copied, and all of its bytes are there.
     #[test]
     fn no_copy_ever_takes_bytes_in_use() {
-        let (sizes, mut random) = ([30, 7, 55, 21, 60, 3, 44], 1u64);
-        for ring in 60..140 {
-            let mut window = window(&sizes, ring);
+        let (sizes, mut random) = ([30, 7, 55, 21, 60, 3, 44].map(|size| size * ALIGNMENT), 1u64);
+        for (ring, piece) in (60..140).flat_map(|ring| [7, 20, usize::MAX / ALIGNMENT].map(|piece| (ring, piece))) {
+            let places = SlotLayout::new(&sizes, ring * ALIGNMENT, piece * ALIGNMENT);
+            let mut window = Window::new(places);
             let mut held: Vec<usize> = Vec::new();
-            for _ in 0..200 {
-                while let Some(start) = window.next() {
-                    assert!(!held.contains(&start.slot));
-                    assert!(held.iter().all(|slot| !window.places().conflicts(start.slot).contains(slot)));
+            // The segment whose bytes are in each unit of the ring.
+            let mut content: Vec<Option<(usize, usize)>> = vec![None; ring];
+            let mut pump = |window: &mut Window, held: &[usize]| {
+                let mut started = 0;
+                while let Some(Start { slot, bytes, .. }) = window.next() {
+                    assert!(!held.contains(&slot));
+                    let start = window.places().span(slot).start;
+                    for at in (bytes.start..bytes.end).step_by(ALIGNMENT) {
+                        let old = content[(start + at) / ALIGNMENT].replace((slot, at));
+                        assert!(old.is_none_or(|(old, _)| !held.contains(&old)));
+                    }
+                    started += 1;
                 }
+                (started, content.clone())
+            };
+            for _ in 0..200 {
+                pump(&mut window, &held);
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let slot = (random >> 33) as usize % sizes.len();
                 if random >> 63 == 1 && !held.is_empty() {
                     window.leave(held.swap_remove(slot % held.len()));
-                } else {
-                    let entry = match window.enter(slot) {
-                        Entry::Restart => {
-                            assert_eq!(window.next().map(|start| start.slot), Some(slot));
-                            window.enter(slot)
+                    continue;
+                }
+                let mut entry = window.enter(slot);
+                if entry == Entry::Missing {
+                    assert!(pump(&mut window, &held).0 > 0);
+                    entry = window.enter(slot);
+                }
+                match entry {
+                    Entry::Ready => {
+                        let (_, content) = pump(&mut window, &[&held[..], &[slot]].concat());
+                        let span = window.places().span(slot);
+                        for at in span.clone().step_by(ALIGNMENT) {
+                            assert_eq!(content[at / ALIGNMENT], Some((slot, at - span.start)));
                         }
-                        entry => entry,
-                    };
-                    match entry {
-                        Entry::Ready => held.push(slot),
-                        Entry::Busy(other) => assert!(held.contains(&other)),
-                        Entry::Restart => panic!("the segment was just copied"),
+                        held.push(slot);
                     }
+                    Entry::Busy(other) => assert!(held.contains(&other)),
+                    Entry::Missing => panic!("the segment was just copied"),
                 }
             }
         }
