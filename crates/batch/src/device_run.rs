@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kiln_engine::pipeline::{DecodedImage, Latents};
 use kiln_engine::{Engine, Error, Event, Job, LoraUse, Result, Setup, Stage, Timings};
@@ -11,12 +12,14 @@ use kiln_models::ModelFolder;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::events::BatchEvent;
+use super::group_size::GroupSize;
 use super::image_task::{ImageTask, Unsaved};
+use super::known_sizes::KnownSizes;
 use super::overlap_worker::{Decoded, Done, OverlapWorker};
 use super::plan::{BatchOptions, Todo};
 use super::run_state::RunState;
 use super::saver::SaveQueue;
-use super::work_queue::{At, WorkQueue};
+use super::work_queue::{At, LOOK_AHEAD, WorkQueue};
 
 /// What the engines of a run share.
 pub(super) struct Common<'s, 'a, 'w> {
@@ -25,8 +28,38 @@ pub(super) struct Common<'s, 'a, 'w> {
     /// The models, in the order of the queue.
     pub(super) models: &'s [Arc<ModelFolder>],
     pub(super) options: &'s BatchOptions,
-    /// Whether a test has this engine's device lost.
+    /// The batch sizes that were found, in this run or before.
+    pub(super) sizes: &'s KnownSizes,
+    pub(super) trial: Trial<'s>,
+}
+
+/// What a test has happen, instead of what happens.
+#[derive(Clone, Copy)]
+pub(super) struct Trial<'s> {
+    /// Whether the device of the engine of this number is lost.
     pub(super) is_lost: &'s (dyn Fn(usize) -> bool + Sync),
+    /// Whether there is memory for so many images at once.
+    pub(super) has_memory: &'s (dyn Fn(usize) -> bool + Sync),
+    /// How long a batch of so many images takes, instead of the time that was measured.
+    pub(super) time: &'s (dyn Fn(usize, Duration) -> Duration + Sync),
+}
+
+impl Trial<'_> {
+    /// Nothing else than what happens.
+    pub(super) const NONE: Trial<'static> =
+        Trial { is_lost: &|_| false, has_memory: &|_| true, time: &|_, measured| measured };
+
+    /// The error with which a batch of `images` fails before it begins.
+    pub(super) fn before(&self, engine: usize, images: usize) -> Result<()> {
+        if (self.is_lost)(engine) {
+            return Err(Error::Device("a test has it lost".into()));
+        }
+        if !(self.has_memory)(images) {
+            let (pool, requested, used) = ("test", images as u64, 0);
+            return Err(kiln_mempool::Error::OutOfMemory { pool, requested, used, ceiling: None }.into());
+        }
+        Ok(())
+    }
 }
 
 /// The run of one engine.
@@ -42,6 +75,8 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
     pub(super) worker: Option<OverlapWorker>,
     /// Images for which the worker had no memory. They are decoded when the engine has its turn.
     pub(super) undecoded: Vec<ImageTask<Latents>>,
+    /// How many images of the current group run at once.
+    pub(super) size: GroupSize,
     /// Images that were taken and are neither saved nor failed.
     pub(super) held: HashMap<usize, Arc<Job>>,
     /// The times of all of its models.
@@ -57,7 +92,8 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         loaded: Option<&'s mut Engine>,
     ) -> Self {
         let (worker, undecoded, held) = (None, Vec::new(), HashMap::new());
-        Self { common, number, setup, saving, loaded, worker, undecoded, held, timings: Timings::default() }
+        let (size, timings) = (GroupSize::default(), Timings::default());
+        Self { common, number, setup, saving, loaded, worker, undecoded, size, held, timings }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'s, RunState<'a, 'w>> {
@@ -118,7 +154,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
     /// Makes images of a model until none of them is left for this engine.
     fn run_model(&mut self, engine: &mut Engine, model: usize) -> Result<()> {
         let queue = self.common.queue;
-        let mut current: Option<(At, usize)> = None;
+        let mut current: Option<At> = None;
         loop {
             let Some((at, left)) = queue.next(self.number) else {
                 // What is being decoded may come back.
@@ -131,20 +167,17 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
             if at.model != model {
                 return Ok(());
             }
-            let size = match current {
-                Some((known, size)) if known == at => size,
-                _ => {
-                    let Some((_, first)) = queue.first(self.number, at) else { continue };
-                    let size = queue.even(at, self.batch_size(&first, model, left));
-                    if let Err(error) = engine.take_networks(&first, &mut |event| self.event(event)) {
-                        self.refuse_networks(engine, at, error)?;
-                        continue;
-                    }
-                    current = Some((at, size));
-                    size
+            if current != Some(at) {
+                let Some((_, first)) = queue.first(self.number, at) else { continue };
+                if let Err(error) = engine.take_networks(&first, &mut |event| self.event(event)) {
+                    self.refuse_networks(engine, at, error)?;
+                    continue;
                 }
-            };
-            let images = queue.take(self.number, at, size);
+                self.size = GroupSize::new(self.common, engine, &first, left);
+                current = Some(at);
+            }
+            let (size, batches) = self.size.next(self.common, engine, (at, left));
+            let images = queue.take(self.number, at, (size, batches));
             self.held.extend(images.iter().cloned());
             self.run_portion(engine, &images, size)?;
         }
@@ -155,7 +188,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         if matches!(error, Error::Interrupted) {
             return Err(error);
         }
-        let images = self.common.queue.take(self.number, at, 1);
+        let images = self.common.queue.take(self.number, at, (1, LOOK_AHEAD));
         self.held.extend(images.iter().cloned());
         images.iter().try_for_each(|(id, _)| self.fail(engine, *id, error.to_string(), error.is_of_device()))
     }
@@ -186,7 +219,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
 
     /// Whether the engine's device still works.
     fn is_alive(&self, engine: &Engine) -> bool {
-        engine.is_alive() && !(self.common.is_lost)(self.number)
+        engine.is_alive() && !(self.common.trial.is_lost)(self.number)
     }
 
     /// Leaves everything to the other engines; an error where there is none.

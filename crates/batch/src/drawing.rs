@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kiln_engine::pipeline::{
     Batch, BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, OverlappedNetworks, Shape, begin_decoding,
     decode, run_batch,
 };
-use kiln_engine::{BatchSize, Engine, Error, Event, Job, Planner, Result, Stage};
+use kiln_engine::{Engine, Error, Event, Job, Result, Stage};
 use kiln_request::InputCache;
 
 use super::device_run::DeviceRun;
+use super::events::BatchEvent;
 use super::groups::batches;
 use super::image_task::ImageTask;
 use super::journal::Seconds;
@@ -22,21 +23,6 @@ use super::work_queue::Image;
 const TEXTS: usize = 2;
 
 impl DeviceRun<'_, '_, '_> {
-    /// The images of a batch in a group of `left` images, of which `first` is one.
-    pub(super) fn batch_size(&self, first: &Job, model: usize, left: usize) -> usize {
-        let options = self.common.options;
-        let share = left.div_ceil(options.setups.len().max(1));
-        match options.batch_size {
-            _ if options.deterministic || left == 1 => 1,
-            BatchSize::Of(n) => n.max(1),
-            // What has no room at all is refused when it is run.
-            BatchSize::Auto => {
-                let model = &self.common.models[model];
-                Planner::auto_batch_size_of(model, first, self.setup, share).unwrap_or(1)
-            }
-        }
-    }
-
     /// Makes images that have all in common but texts and noise, in batches of `n`.
     pub(super) fn run_portion(&mut self, engine: &mut Engine, portion: &[Image], n: usize) -> Result<()> {
         let mut shapes = Vec::with_capacity(portion.len());
@@ -66,8 +52,14 @@ impl DeviceRun<'_, '_, '_> {
         Ok(())
     }
 
-    /// Runs one batch. Where that fails, its images are run one by one, so that one does not take others along.
+    /// Runs one batch, or several where it is known that memory has no room for it. Where that fails, its images are run one by
+    /// one, so that one does not take others along.
     fn run_images(&mut self, engine: &mut Engine, images: &[&(usize, Arc<Job>)], shape: Shape, n: usize) -> Result<()> {
+        let most = self.size.most();
+        if images.len() > most {
+            return images.chunks(most).try_for_each(|part| self.run_images(engine, part, shape, most));
+        }
+        let start = Instant::now();
         self.state().begin_images(self.number, engine.gpu_memory());
         let overlapped = engine.overlapped();
         if overlapped.is_some() && self.worker.is_none() {
@@ -75,14 +67,25 @@ impl DeviceRun<'_, '_, '_> {
         }
         let batch = Batch::of_jobs(images.iter().map(|(_, job)| &**job));
         let mut sink = SetImages { run: self, images, overlapped, times: BatchTimes::default(), given: 0 };
-        let result = match (sink.run.common.is_lost)(sink.run.number) {
-            true => Err(Error::Device("a test has it lost".into())),
-            false => BatchRequest::of_set(engine, &batch, shape, n)
-                .and_then(|request| run_batch(engine, &batch, request, &mut sink)),
-        };
+        let gives_way = sink.run.size.is_automatic() && images.len() > 1;
+        let result = sink.run.common.trial.before(sink.run.number, images.len()).and_then(|()| {
+            let request = BatchRequest::of_set(engine, &batch, shape, n)?;
+            run_batch(engine, &batch, if gives_way { request.or_fail() } else { request }, &mut sink)
+        });
         let given = sink.given;
         match result.and_then(|()| self.decode_the_rest(engine)) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.size.took(images.len(), (self.common.trial.time)(images.len(), start.elapsed()));
+                Ok(())
+            }
+            Err(error) if gives_way && given == 0 && has_no_room(&error) => {
+                self.size.no_room(images.len());
+                let (from, to) = (images.len(), self.size.most());
+                tracing::warn!("{from} images at once: {error}");
+                let text = format!("no memory for {from} images at once; going on with {to}");
+                self.state().tell(BatchEvent::Warning(text))?;
+                self.run_images(engine, images, shape, n)
+            }
             Err(error @ Error::Interrupted) => Err(error),
             Err(error) if images.len() == 1 && given == 0 => {
                 self.fail(engine, images[0].0, error.to_string(), error.is_of_device())
@@ -117,6 +120,11 @@ impl DeviceRun<'_, '_, '_> {
         let told = self.take(worker.finish());
         told.and(self.decode_the_rest(engine))
     }
+}
+
+/// Whether fewer images at once may do.
+fn has_no_room(error: &Error) -> bool {
+    error.is_out_of_memory() || matches!(error, Error::Budget { .. })
 }
 
 /// Takes the images of one batch of a set.

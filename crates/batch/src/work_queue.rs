@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kiln_engine::Job;
 use parking_lot::{Condvar, Mutex};
 
-/// Batches whose texts are looked at before they are run.
+/// The most batches that a device takes at once: their texts are looked at before they are run.
 pub(super) const LOOK_AHEAD: usize = 64;
 
 /// An image by its place in the list of the set's images.
@@ -112,13 +112,13 @@ impl WorkQueue {
         even(state.totals.get(&at).copied().unwrap_or(n), n, devices)
     }
 
-    /// Takes images of a group that run in batches of `n`. Other devices may have taken all.
-    pub(super) fn take(&self, device: usize, at: At, n: usize) -> Vec<Image> {
+    /// Takes images of a group for at most so many batches of `n`. Other devices may have taken all.
+    pub(super) fn take(&self, device: usize, at: At, (n, batches): (usize, usize)) -> Vec<Image> {
         let mut state = self.state.lock();
         let alive = state.devices.iter().filter(|device| device.may_load(at.model)).count();
         let State { groups, tried, homes, .. } = &mut *state;
         let Some((_, images)) = groups.iter_mut().find(|(known, _)| *known == at) else { return Vec::new() };
-        let most = portion(images.len(), n, alive);
+        let most = portion(images.len(), (n, batches), alive);
         let is_its = |id: &usize| tried.get(id).is_none_or(|(tried, _)| !tried.contains(&device));
         let mut taken = Vec::with_capacity(most);
         let mut rest = VecDeque::new();
@@ -239,14 +239,15 @@ impl State {
 }
 
 /// How many of `left` images a device takes at once, where `devices` take from them in batches of `n`. One device takes as
-/// many as are looked ahead. Several take half of their share while that is more than a batch, and whole batches then.
-fn portion(left: usize, n: usize, devices: usize) -> usize {
+/// many `batches` as it may. Several take half of their share while that is more than a batch, and whole batches then.
+fn portion(left: usize, (n, batches): (usize, usize), devices: usize) -> usize {
     let n = n.max(1);
+    let most = batches.max(1).saturating_mul(n);
     if devices <= 1 {
-        return left.min(LOOK_AHEAD.saturating_mul(n));
+        return left.min(most);
     }
     let share = left / (2 * devices);
-    let wanted = if share > n { (share - share % n).min(LOOK_AHEAD.saturating_mul(n)) } else { n };
+    let wanted = if share > n { (share - share % n).min(most) } else { n };
     wanted.min(left)
 }
 
@@ -288,11 +289,11 @@ mod tests {
     fn devices_stay_with_their_models_and_help_others_at_the_end() {
         let queue = queue(&[&[4, 2], &[3]], 2);
         assert_eq!((queue.next(0), queue.next(1)), (Some((at(0, 0), 4)), Some((at(1, 0), 3))));
-        assert_eq!(queue.take(1, at(1, 0), 9).len(), 3);
+        assert_eq!(queue.take(1, at(1, 0), (9, LOOK_AHEAD)).len(), 3);
         assert_eq!(queue.next(1), Some((at(0, 1), 2)), "the group of the other model where no one is");
-        assert_eq!(queue.take(1, at(0, 1), 9).len(), 2);
+        assert_eq!(queue.take(1, at(0, 1), (9, LOOK_AHEAD)).len(), 2);
         assert_eq!(queue.next(1), Some((at(0, 0), 4)));
-        assert_eq!(queue.take(0, at(0, 0), 1).len(), 1);
+        assert_eq!(queue.take(0, at(0, 0), (1, LOOK_AHEAD)).len(), 1);
     }
 
     #[test]
@@ -302,7 +303,7 @@ mod tests {
         let queue = queue(&[&[10]], 2);
         assert_eq!(queue.even(at(0, 0), 8), 5);
         assert_eq!(
-            (queue.take(0, at(0, 0), 5).len(), queue.even(at(0, 0), 8)),
+            (queue.take(0, at(0, 0), (5, LOOK_AHEAD)).len(), queue.even(at(0, 0), 8)),
             (5, 5),
             "also for the one that comes later"
         );
@@ -310,12 +311,14 @@ mod tests {
 
     #[test]
     fn portions_shrink_towards_the_end() {
-        assert_eq!([1000, 100, 32, 10, 8, 5, 1].map(|left| portion(left, 8, 2)), [248, 24, 8, 8, 8, 5, 1]);
-        assert_eq!([1000, 5].map(|left| portion(left, 8, 1)), [512, 5]);
+        let of = |left, devices| portion(left, (8, LOOK_AHEAD), devices);
+        assert_eq!([1000, 100, 32, 10, 8, 5, 1].map(|left| of(left, 2)), [248, 24, 8, 8, 8, 5, 1]);
+        assert_eq!([1000, 5].map(|left| of(left, 1)), [512, 5]);
+        assert_eq!((portion(1000, (8, 4), 1), portion(1000, (8, 4), 2), portion(20, (8, 4), 1)), (32, 32, 20));
         for (n, devices) in [(1, 2), (3, 4), (8, 3)] {
             let mut left = 500;
             while left > 0 {
-                let taken = portion(left, n, devices);
+                let taken = portion(left, (n, LOOK_AHEAD), devices);
                 assert!(taken > 0 && taken <= left, "{taken} of {left}");
                 left -= taken;
             }
@@ -326,13 +329,13 @@ mod tests {
     fn images_go_to_devices_that_have_not_tried_them() {
         let queue = queue(&[&[2]], 2);
         queue.next(0).unwrap();
-        let mut taken = queue.take(0, at(0, 0), 1);
-        taken.extend(queue.take(0, at(0, 0), 1));
+        let mut taken = queue.take(0, at(0, 0), (1, LOOK_AHEAD));
+        taken.extend(queue.take(0, at(0, 0), (1, LOOK_AHEAD)));
         let [first, second] = &taken[..] else { panic!("{}", taken.len()) };
         assert!(queue.pass_on(0, first.clone(), "no room"));
         assert_eq!(queue.next(0), None, "it has tried that one");
         queue.next(1).unwrap();
-        assert_eq!(queue.take(1, at(0, 0), 4).len(), 1);
+        assert_eq!(queue.take(1, at(0, 0), (4, LOOK_AHEAD)).len(), 1);
         assert!(!queue.pass_on(1, first.clone(), "no room"), "no one is left");
         assert!(queue.pass_on(0, second.clone(), "no room"));
         assert_eq!(queue.lose(1, Vec::new(), "lost"), Some(vec![(second.0, "no room".into())]));
@@ -342,10 +345,10 @@ mod tests {
     fn a_lost_device_leaves_its_images_to_the_others() {
         let queue = queue(&[&[3]], 2);
         queue.next(0).unwrap();
-        let held = queue.take(0, at(0, 0), 2);
+        let held = queue.take(0, at(0, 0), (2, LOOK_AHEAD));
         assert_eq!(queue.lose(0, held, "lost"), Some(Vec::new()));
         assert_eq!((queue.next(0), queue.next(1)), (None, Some((at(0, 0), 3))));
-        let held = queue.take(1, at(0, 0), 9);
+        let held = queue.take(1, at(0, 0), (9, LOOK_AHEAD));
         assert_eq!((held.len(), queue.lose(1, held, "lost")), (3, None), "no device is left");
     }
 
@@ -364,13 +367,13 @@ mod tests {
     fn a_device_waits_for_what_others_give_back() {
         let queue = queue(&[&[1]], 2);
         queue.next(0).unwrap();
-        let held = queue.take(0, at(0, 0), 1);
+        let held = queue.take(0, at(0, 0), (1, LOOK_AHEAD));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| queue.wait_for_next(1));
             assert!(queue.pass_on(0, held[0].clone(), "no room"));
             assert_eq!(waits.join().unwrap(), Some((at(0, 0), 1)));
         });
-        assert_eq!(queue.take(1, at(0, 0), 1).len(), 1);
+        assert_eq!(queue.take(1, at(0, 0), (1, LOOK_AHEAD)).len(), 1);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| queue.wait_for_next(0));
             assert_eq!(queue.wait_for_next(1), None);

@@ -38,7 +38,8 @@ pub struct BatchArgs {
     /// Replaces existing files that are not of this set.
     #[arg(long)]
     overwrite: bool,
-    /// Number of images in a batch, of jobs that differ only in prompts and seeds; auto selects the fastest number.
+    /// Number of images in a batch, of jobs that differ only in prompts and seeds; auto finds the fastest number while images are
+    /// generated, and remembers it.
     #[arg(long, value_name = "N", default_value = "auto", allow_negative_numbers = true)]
     batch_size: BatchSize,
     /// Runs an engine on each NUMA node of the CPU, whose threads and memory stay in the node. Each has weights of its own.

@@ -371,7 +371,7 @@ impl Engine {
             same = Some(texts.clone());
             let progress = Progress { before: number * calls, total: calls * job.batch_count };
             images.first = number * job.batch_size;
-            run_batch(self, &batch, BatchRequest { texts, work, progress }, &mut images)?;
+            run_batch(self, &batch, BatchRequest::new(texts, work, progress), &mut images)?;
         }
         Ok(())
     }
@@ -439,7 +439,8 @@ impl Engine {
         self.check_second()
     }
 
-    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode.
+    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode, unless the batch shall not
+    /// ([`crate::pipeline::BatchRequest::or_fail`]).
     ///
     /// # Errors
     /// What the stage reports; [`crate::Error::is_out_of_memory`] where the smallest mode has no room either.
@@ -454,6 +455,10 @@ impl Engine {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
+            if !self.memory_manager.may_shrink() {
+                self.clear()?;
+                return Err(error);
+            }
             let from = self.memory_manager.describe(stage);
             if self.memory_manager.shrink(stage)?.is_none() {
                 return Err(error);

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod applied_loras;
+mod batch_sizes;
 mod calibration;
 mod component;
 mod compute;

@@ -37,6 +37,8 @@ pub(crate) struct MemoryManager {
     hit_oom: bool,
     /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
     unknown_link: Option<(Device, Setup)>,
+    /// Whether a stage without memory runs again with less of the model in memory, and does not fail.
+    may_shrink: bool,
 }
 
 impl MemoryManager {
@@ -67,9 +69,9 @@ impl MemoryManager {
         let work = expected.map_or_else(|| planner.work([None, None], None, 1), Ok)?;
         let work = Workload { vae: options.vae, ..work };
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(0))?;
-        let (is_prepared, hit_oom) = (false, false);
-        let pass = Pass::First;
-        let mut this = Self { planner, on, options, memory, plan, work, pass, is_prepared, hit_oom, unknown_link };
+        let (is_prepared, hit_oom, may_shrink, pass) = (false, false, true, Pass::First);
+        let mut this =
+            Self { planner, on, options, memory, plan, work, pass, is_prepared, hit_oom, unknown_link, may_shrink };
         match this.choose(&work) {
             Ok(plan) => this.plan = plan,
             Err(Error::Budget { .. }) => {}
@@ -103,6 +105,45 @@ impl MemoryManager {
     /// Says which pass of the run its next stages belong to.
     pub(crate) fn begin_pass(&mut self, pass: Pass) {
         self.pass = pass;
+    }
+
+    /// The number of images for which `work` has the most images per second by the plan's estimate, at most `most`.
+    ///
+    /// # Errors
+    /// As [`Planner::batch_size`].
+    pub(crate) fn batch_size(&self, work: Workload, most: usize) -> Result<usize> {
+        let work = Workload { vae: self.options.vae, ..work };
+        let room = self.room().unwrap_or(Room::given(usize::MAX));
+        Ok(self.planner.batch_size(&work, self.on, room, most)?.batch_size)
+    }
+
+    /// Whether `work` fits into the budget or the free memory.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn has_room_for(&self, work: Workload) -> Result<bool> {
+        let Some(room) = self.room() else { return Ok(true) };
+        let work = Workload { vae: self.options.vae, ..work };
+        match self.options.mode {
+            ModeChoice::Auto => Ok(self.planner.fit(&work, self.on, room.bytes)?.is_ok()),
+            choice => Ok(self.plan_for_mode(Mode::asked(choice), &work)?.peak() <= room.bytes),
+        }
+    }
+
+    /// What plans are made for, in words: the networks, the types, and the options.
+    pub(crate) fn describe_all(&self) -> String {
+        let Self { planner, on, options, .. } = self;
+        format!("{}, {}, {options:?}, {}", on.device(), on.types(), planner.describe())
+    }
+
+    /// Whether a stage for which memory is out runs again with less of the model in memory; else it fails.
+    pub(crate) fn may_shrink(&self) -> bool {
+        self.may_shrink
+    }
+
+    /// Sets that. It is so at first.
+    pub(crate) fn set_may_shrink(&mut self, may: bool) {
+        self.may_shrink = may;
     }
 
     /// The memory options.

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 
+use kiln_engine::pipeline::{Batch, BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, run_batch};
 use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, HostPool, Job, MemoryOptions, ModeChoice, ModelFolder, Request, Result,
     Setup,
@@ -50,8 +51,68 @@ fn run(mode: ModeChoice) -> Result<(Vec<u8>, usize)> {
 const STRIDES: [(ModeChoice, usize); 3] = [(ModeChoice::Full, 1), (ModeChoice::Medvram, 8), (ModeChoice::Lowvram, 8)];
 const LASTING: u64 = 5;
 
+/// The latents of a batch, which are not decoded.
+#[derive(Default)]
+struct LatentsOnly {
+    latents: Vec<Vec<f32>>,
+    /// How often the engine went on with less of the model in memory.
+    smaller: usize,
+}
+
+impl BatchSink for LatentsOnly {
+    fn event(&mut self, event: Event) -> Result<()> {
+        self.smaller += usize::from(matches!(event, Event::Smaller { .. }));
+        Ok(())
+    }
+
+    fn latents(&mut self, _: &Engine, _: usize, latents: Latents, _: BatchTimes) -> Result<Option<Latents>> {
+        self.latents.push(latents.latents.flatten_all()?.to_vec1()?);
+        Ok(None)
+    }
+
+    fn image(&mut self, _: &mut Engine, _: usize, _: DecodedImage) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A batch that gives way fails where memory is out, and the next one finds the model in the mode that was planned.
+fn batches_that_fail_leave_the_mode() {
+    let memory = MemoryOptions { mode: ModeChoice::Full, ..MemoryOptions::default() };
+    let setup = Setup { device: DeviceChoice::Cpu, dtype: DTypeChoice::F32, memory, ..Setup::default() };
+    let mut engine = Engine::load(model(), &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+    let job = job(engine.model());
+    let run = |engine: &mut Engine| {
+        let (batch, shape) = (Batch::of_jobs([&job, &job]), engine.shape_of(&job)?);
+        let request = BatchRequest::of_set(engine, &batch, shape, 2)?.or_fail();
+        let mut sink = LatentsOnly::default();
+        run_batch(engine, &batch, request, &mut sink).map(|()| sink)
+    };
+    let expected = run(&mut engine).unwrap().latents;
+    let counter = Faults::count();
+    run(&mut engine).unwrap();
+    let requests = counter.seen();
+    drop(counter);
+    let mut failed = 0;
+    for n in (0..requests).step_by(4) {
+        let faults = Faults::fail_once(n);
+        let result = run(&mut engine);
+        drop(faults);
+        match result {
+            Ok(sink) => assert!(sink.smaller == 0 && sink.latents == expected, "request {n} of {requests}"),
+            Err(error) => {
+                assert!(error.is_out_of_memory(), "request {n} of {requests}: {error}");
+                failed += 1;
+            }
+        }
+        let next = run(&mut engine).unwrap();
+        assert!(next.smaller == 0 && next.latents == expected, "after request {n} of {requests}");
+    }
+    assert!(failed > 0, "no request failed of {requests}");
+}
+
 #[test]
 fn every_failure_ends_with_the_correct_image_or_a_clear_error() {
+    batches_that_fail_leave_the_mode();
     for (mode, stride) in STRIDES {
         let (expected, _) = run(mode).unwrap();
         let counter = Faults::count();

@@ -31,4 +31,6 @@ pub use error::{Error, Result, read_error, write_error};
 pub use planned::{FileRules, PlannedFile, check_folder, check_writable};
 pub use sha256::{Sha256, hex, sha256};
 pub use small_file::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
-pub use temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside, temporary_folder_beside};
+pub use temporary::{
+    folder_of, persist, persist_new, remove_orphans, replace_file, temporary_beside, temporary_folder_beside,
+};

@@ -6,6 +6,7 @@
 //! its last change.
 
 use std::fs::{File, Metadata, Permissions, TryLockError};
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -80,6 +81,18 @@ pub fn folder_of(path: &Path) -> &Path {
 /// [`Error::Write`].
 pub fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
     file.persist(path).map(drop).map_err(|error| write_error(path)(error.error))
+}
+
+/// Writes a file as a whole: a reader finds the old bytes or the new ones. Its folder is created if it does not exist.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = folder_of(path);
+    std::fs::create_dir_all(folder).map_err(write_error(folder))?;
+    let mut file = temporary_beside(path)?;
+    file.write_all(bytes).map_err(write_error(path))?;
+    persist(file, path)
 }
 
 /// Renames a temporary file to `path`, which must not exist.

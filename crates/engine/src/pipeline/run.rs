@@ -101,9 +101,16 @@ pub struct BatchRequest {
     /// The work that memory is planned for.
     pub(crate) work: Workload,
     pub(crate) progress: Progress,
+    /// Whether it may run with less of the model in memory than is planned.
+    pub(crate) may_shrink: bool,
 }
 
 impl BatchRequest {
+    /// What a batch is run with whose memory is planned for `work`.
+    pub(crate) fn new(texts: BatchTexts, work: Workload, progress: Progress) -> Self {
+        Self { texts, work, progress, may_shrink: true }
+    }
+
     /// What a batch of an image set is run with. `shape` is that of its images' texts; memory is planned for `n` images, so
     /// that a last batch that is smaller is not planned again.
     ///
@@ -113,7 +120,13 @@ impl BatchRequest {
         let texts = engine.plan_texts(batch)?;
         let work = shape.work(batch.job(), n, texts.texts());
         let total = batch.job().evaluations_of_passes(&engine.model)?;
-        Ok(Self { texts, work, progress: Progress { before: 0, total } })
+        Ok(Self::new(texts, work, Progress { before: 0, total }))
+    }
+
+    /// The same batch, which fails where memory is out before it is decoded, instead of running again with less of the model in
+    /// memory: a smaller batch is the better way then, and the batches after it find the model as it was planned.
+    pub fn or_fail(self) -> Self {
+        Self { may_shrink: false, ..self }
     }
 }
 
@@ -180,14 +193,18 @@ pub fn run_batch(
     request: BatchRequest,
     sink: &mut dyn BatchSink,
 ) -> Result<()> {
-    let BatchRequest { texts, work, progress } = request;
+    let BatchRequest { texts, work, progress, may_shrink } = request;
     let before = engine.timings;
     engine.prepare(work)?;
+    engine.memory_manager.set_may_shrink(may_shrink);
     let denoised = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
         let group = start(engine, batch, &texts, None, tell)?;
         denoise(engine, batch, group, progress, tell)
-    })?;
-    let denoised = second_pass(engine, batch, denoised, progress, &mut |event| sink.event(event))?;
+    });
+    let denoised =
+        denoised.and_then(|first| second_pass(engine, batch, first, progress, &mut |event| sink.event(event)));
+    engine.memory_manager.set_may_shrink(true);
+    let denoised = denoised?;
     let times =
         BatchTimes { encode: engine.timings.encode - before.encode, denoise: engine.timings.denoise - before.denoise };
     let mut decodes = false;

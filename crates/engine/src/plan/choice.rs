@@ -88,15 +88,10 @@ impl Planner {
     /// # Errors
     /// As [`Planner::batch_size`].
     pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
-        Self::auto_batch_size_of(model, job, setup, usize::MAX)
-    }
-
-    /// The same for at most `most` images.
-    pub fn auto_batch_size_of(model: &ModelFolder, job: &Job, setup: &Setup, most: usize) -> Result<usize> {
         let planner = Self::of_job(model, job, setup)?;
         let (on, room) = ExecutionTarget::of(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
-        Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), most)?.batch_size)
+        Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size)
     }
 
     /// The batch size with the most images per second within `room`, and its plan. Larger batches are faster per image

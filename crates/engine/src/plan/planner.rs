@@ -86,6 +86,12 @@ impl Planner {
         })
     }
 
+    /// The configurations of all networks but the control networks, in words.
+    pub(crate) fn describe(&self) -> String {
+        let (adapters, kind) = (self.prompts.len(), self.int8.as_ref().map(|layers| layers.kind));
+        format!("{:?}, {adapters} image prompts, refiner {:?}, {kind:?}", self.model, self.refiner_path())
+    }
+
     /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
     pub fn set_controls(&mut self, controls: &[ControlModelConfig]) {
         self.controls = controls.iter().map(ControlModel::new).collect();

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use kiln_files::{persist, temporary_beside};
+use kiln_files::replace_file;
 use kiln_weights::read_small;
 use serde::{Deserialize, Serialize};
 
@@ -96,12 +96,7 @@ impl Cache {
         entries.insert(0, entry);
         entries.truncate(ENTRIES);
         let json = serde_json::to_vec_pretty(&entries).unwrap_or_default();
-        if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder).map_err(crate::Error::write(folder))?;
-        }
-        let mut file = temporary_beside(&self.path)?;
-        std::io::Write::write_all(&mut file, &json).map_err(crate::Error::write(&self.path))?;
-        Ok(persist(file, &self.path)?)
+        Ok(replace_file(&self.path, &json)?)
     }
 
     /// The owner of a digest with this prefix, if its files are unchanged.
