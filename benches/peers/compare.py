@@ -49,9 +49,10 @@ def command(engine: str, options: argparse.Namespace) -> list[str]:
     return [str(options.candle), *flags]
 
 
-def run(engine: str, options: argparse.Namespace) -> dict | None:
-    """One report, or None where the engine failed: a peer that cannot run a configuration is no reason to stop."""
-    environment = dict(os.environ)
+def run(engine: str, options: argparse.Namespace, limits: dict[str, str] | None = None) -> dict | None:
+    """One report, or None where the engine failed: a peer that cannot run a configuration is no reason to stop. `limits` are
+    variables of its environment."""
+    environment = {**os.environ, **(limits or {})}
     if options.threads:
         environment["RAYON_NUM_THREADS"] = str(options.threads)
     try:
@@ -64,6 +65,11 @@ def run(engine: str, options: argparse.Namespace) -> dict | None:
         print(f"{engine}: exit status {error.returncode}: {last[0]}", file=sys.stderr)
         return None
     return json.loads(done.stdout)
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
 def busy_seconds() -> float:

@@ -37,13 +37,13 @@ macro_rules! for_every_isa {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
             fn avx512$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Fused)?)?] $($argument),*)
+                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Avx512)?)?] $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2$(<$generic: $bound $(, $operand: $crate::cpu::Operand<$generic>)?>)?($($argument: $type),*) {
-                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Fused)?)?] $($argument),*)
+                for_every_isa!(@call body [$($generic $($operand)? $(, $rounding = Avx2)?)?] $($argument),*)
             }
 
             match $crate::cpu::isa::Isa::current() {

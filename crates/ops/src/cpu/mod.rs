@@ -1,11 +1,5 @@
 //! Shared parts of the CPU kernels: element types, operands as slices, and the matrix product.
 
-/// A debug assertion that this crate's tests turn on in release builds too. It checks what unsafe code relies on, where
-/// a check in production would cost time.
-macro_rules! safety_assert {
-    ($($condition:tt)*) => { assert!(!cfg!(any(test, debug_assertions)) || ($($condition)*)) };
-}
-
 #[macro_use]
 mod element;
 #[macro_use]
@@ -17,6 +11,7 @@ pub(crate) mod product;
 pub(crate) mod rounding;
 pub(crate) mod scratch;
 mod shared;
+pub(crate) mod vector;
 mod view;
 
 pub(crate) use element::Element;

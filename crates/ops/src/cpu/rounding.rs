@@ -2,12 +2,18 @@
 #![allow(unsafe_code)]
 
 use super::Element;
+use super::vector::{Array, Vector};
+#[cfg(target_arch = "x86_64")]
+use super::vector::{Avx2Vector, Avx512Vector};
 
 /// Values that are rounded together.
 pub(crate) const LANES: usize = 16;
 
 /// A way to round, to the nearest, ties to even.
 pub(crate) trait Rounding {
+    /// [`LANES`] values in the registers of the path.
+    type Vector: Vector;
+
     /// `a b + c`, rounded once or twice.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
 
@@ -19,6 +25,8 @@ pub(crate) trait Rounding {
 pub(crate) struct Plain;
 
 impl Rounding for Plain {
+    type Vector = Array;
+
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         a * b + c
@@ -30,31 +38,57 @@ impl Rounding for Plain {
     }
 }
 
-/// Fused multiply-add. Only functions that are compiled for a CPU with FMA use it: elsewhere each operation would be a
-/// call of the C library. Every CPU of 64-bit ARM has it.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) struct Fused;
+/// Fused multiply-add in registers of a path: only functions that are compiled for the path use it. Elsewhere each operation
+/// would be a call of the C library.
+macro_rules! fused {
+    ($(#[$doc:meta])* $name:ident, $vector:ty) => {
+        $(#[$doc])*
+        pub(crate) struct $name;
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-impl Rounding for Fused {
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
+        impl Rounding for $name {
+            type Vector = $vector;
 
-    #[inline(always)]
-    fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
-        Plain::round(values, out);
-    }
+            #[inline(always)]
+            fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+                a.mul_add(b, c)
+            }
+
+            #[inline(always)]
+            fn round<T: Element>(values: &[f32; LANES], out: &mut [T]) {
+                Plain::round(values, out);
+            }
+        }
+    };
 }
 
-/// The same, and AVX512-BF16's conversion to bf16, which flushes subnormal numbers to zero. Only functions that are
+#[cfg(target_arch = "x86_64")]
+fused!(
+    /// AVX2 with FMA.
+    Avx2,
+    Avx2Vector
+);
+#[cfg(target_arch = "x86_64")]
+fused!(
+    /// AVX-512.
+    Avx512,
+    Avx512Vector<false>
+);
+#[cfg(target_arch = "aarch64")]
+fused!(
+    /// Every CPU of 64-bit ARM has fused multiply-add.
+    Fused,
+    Array
+);
+
+/// AVX-512 and AVX512-BF16's conversion to bf16, which flushes subnormal numbers to zero. Only functions that are
 /// compiled for that path use it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Avx512Bf16;
 
 #[cfg(target_arch = "x86_64")]
 impl Rounding for Avx512Bf16 {
+    type Vector = Avx512Vector<true>;
+
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)

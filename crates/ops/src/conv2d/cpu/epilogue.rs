@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::cpu::math::for_every_isa;
 use crate::cpu::rounding::LANES;
+use crate::cpu::vector::Vector;
 use crate::cpu::{Element, Shared};
 
 /// The addends of a convolution and its result.
@@ -25,14 +26,109 @@ pub(super) struct Epilogue<'a, T> {
     pub(super) y: Shared<'a, T>,
 }
 
+/// The addends of some channels of a tile of pixels of one image, and where they go.
+pub(super) struct TileEpilogue<'a, T, const N: usize> {
+    channels: usize,
+    bias: &'a [f32],
+    image_bias: &'a [f32],
+    scale: f32,
+    slopes: &'a [f32],
+    /// Factors, and the first of the channels of each pixel.
+    addends: [(f32, Option<[*const T; N]>); 2],
+    /// Null for pixels outside of the image.
+    results: [*mut T; N],
+}
+
+impl<'a, const N: usize> TileEpilogue<'a, f32, N> {
+    /// Nothing is added: the sums are the results.
+    pub(super) fn sums(values: &'a mut [[f32; LANES]; N]) -> Self {
+        let results = values.each_mut().map(|values| values.as_mut_ptr());
+        let addends = [(0.0, None); 2];
+        Self { channels: LANES, bias: &[], image_bias: &[], scale: 1.0, slopes: &[], addends, results }
+    }
+}
+
+#[allow(unsafe_code)]
+impl<T: Element, const N: usize> TileEpilogue<'_, T, N> {
+    /// The number of channels.
+    pub(super) fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Finishes [`LANES`] channels from `channel` on, of sums in the order of the pixels.
+    ///
+    /// # Safety
+    /// There are so many channels.
+    #[inline(always)]
+    pub(super) unsafe fn finish<V: Vector>(&self, sums: &[V], channel: usize) {
+        // SAFETY: slices are empty or have a value for each channel; pointers are those of as many channels of a pixel.
+        unsafe {
+            let load = |slice: &[f32], empty: f32| {
+                if slice.is_empty() { V::splat(empty) } else { V::load(slice.as_ptr().add(channel)) }
+            };
+            let (bias, image_bias) = (load(self.bias, 0.0), load(self.image_bias, 0.0));
+            let (scale, slope) = (V::splat(self.scale), load(self.slopes, 1.0));
+            for (i, sum) in sums.iter().enumerate().take(N) {
+                if self.results[i].is_null() {
+                    continue;
+                }
+                let mut sum = sum.add(bias).add(image_bias).mul(scale);
+                for (factor, starts) in &self.addends {
+                    if let Some(starts) = starts {
+                        sum = sum.add(V::load(starts[i].add(channel)).mul(V::splat(*factor)));
+                    }
+                }
+                if !self.slopes.is_empty() {
+                    sum = sum.with_slope(slope);
+                }
+                sum.store(self.results[i].add(channel));
+            }
+        }
+    }
+}
+
 impl<T: Element> Epilogue<'_, T> {
+    /// What finishes some channels of a tile, whose pixels are counted over the whole batch, `None` outside of the image. Each is
+    /// finished once, by one task.
+    pub(super) fn tile<const N: usize>(
+        &self,
+        pixels: [Option<usize>; N],
+        columns: Range<usize>,
+    ) -> TileEpilogue<'_, T, N> {
+        let first = pixels.iter().flatten().next().copied().unwrap_or_default();
+        let place = |pixel: usize| pixel * self.c_out + columns.start..pixel * self.c_out + columns.end;
+        TileEpilogue {
+            channels: columns.len(),
+            bias: self.bias.map_or(&[][..], |bias| &bias[columns.clone()]),
+            image_bias: self.image_bias(first, columns.clone()),
+            scale: self.scale,
+            slopes: self.slopes.map_or(&[][..], |slopes| &slopes[columns.clone()]),
+            addends: self.addends.map(|(factor, map)| {
+                let start = |map: &[T], pixel: Option<usize>| {
+                    pixel.map_or(std::ptr::null(), |pixel| map[place(pixel)].as_ptr())
+                };
+                (factor, map.map(|map| pixels.map(|pixel| start(map, pixel))))
+            }),
+            results: pixels.map(|pixel| {
+                // SAFETY: every pixel and channel is finished by one task, once.
+                #[allow(unsafe_code)]
+                pixel.map_or(std::ptr::null_mut(), |pixel| unsafe { self.y.part(place(pixel)) }.as_mut_ptr())
+            }),
+        }
+    }
+
+    /// The biases of a pixel's image.
+    fn image_bias(&self, pixel: usize, columns: Range<usize>) -> &[f32] {
+        self.image_bias.map_or(&[][..], |bias| {
+            let row = if bias.len() == self.c_out { 0 } else { pixel / self.pixels };
+            &bias[row * self.c_out..][columns]
+        })
+    }
+
     /// Finishes some channels of a pixel, counted over the whole batch. Each is finished once, by one task.
     pub(super) fn finish(&self, pixel: usize, columns: Range<usize>, sums: &[f32]) {
         let bias = self.bias.map_or(&[][..], |bias| &bias[columns.clone()]);
-        let image_bias = self.image_bias.map_or(&[][..], |bias| {
-            let row = if bias.len() == self.c_out { 0 } else { pixel / self.pixels };
-            &bias[row * self.c_out..][columns.clone()]
-        });
+        let image_bias = self.image_bias(pixel, columns.clone());
         let place = pixel * self.c_out + columns.start..pixel * self.c_out + columns.end;
         let addends = self.addends.map(|(factor, map)| (factor, map.map_or(&[][..], |map| &map[place.clone()])));
         let slopes = self.slopes.map_or(&[][..], |slopes| &slopes[columns.clone()]);
@@ -74,14 +170,31 @@ for_every_isa! {
             }
             R::round(&lanes, y);
         }
-        let done = chunks.len() * LANES;
-        for (i, (sum, y)) in rest.iter().zip(last).enumerate() {
-            let bias: f32 = [bias, image_bias].iter().filter_map(|addend| addend.get(done + i)).sum();
-            let mut sum = (sum + bias) * scale;
-            for (factor, addend) in addends {
-                sum += addend.get(done + i).map_or(0.0, |addend| factor * addend.to_f32());
-            }
-            *y = T::from_f32(if sum > 0.0 { sum } else { sum * slopes.get(done + i).copied().unwrap_or(1.0) });
+        if rest.is_empty() {
+            return;
         }
+        // As many lanes as are left, in vectors too: one by one they would take longer than the sums of a few channels.
+        let done = chunks.len() * LANES;
+        let padded = |slice: &[f32], fill: f32| {
+            let mut lanes = [fill; LANES];
+            lanes.iter_mut().zip(slice.get(done..).unwrap_or_default()).for_each(|(lane, value)| *lane = *value);
+            lanes
+        };
+        let mut lanes = padded(sums, 0.0);
+        for addend in [bias, image_bias] {
+            lanes.iter_mut().zip(padded(addend, 0.0)).for_each(|(sum, addend)| *sum += addend);
+        }
+        lanes.iter_mut().for_each(|sum| *sum *= scale);
+        for (factor, addend) in addends {
+            let addend = addend.get(done..).unwrap_or_default();
+            lanes.iter_mut().zip(addend).for_each(|(sum, addend)| *sum += factor * addend.to_f32());
+        }
+        if !slopes.is_empty() {
+            let slopes = padded(slopes, 1.0);
+            lanes.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum = if *sum > 0.0 { *sum } else { *sum * slope });
+        }
+        let mut rounded = [T::ZERO; LANES];
+        R::round(&lanes, &mut rounded);
+        last.iter_mut().zip(rounded).for_each(|(y, value)| *y = value);
     }
 }

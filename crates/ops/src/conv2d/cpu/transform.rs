@@ -1,13 +1,15 @@
 //! The linear transforms of Winograd's F(2x2, 3x3): tiles of 4x4 inputs, of 3x3 weights and of 4x4 products, each for
-//! `LANES` channels at a time, first along the columns, then along the rows.
+//! `LANES` channels at a time, first along the columns, then along the rows. The values of a tile stay in registers, and the
+//! outputs are finished there.
 #![allow(unsafe_code)]
 
-use std::ops::{Add, Mul, Sub};
+use std::marker::PhantomData;
 
+use super::epilogue::TileEpilogue;
 use crate::cpu::Element;
 use crate::cpu::math::for_every_isa;
 pub(super) use crate::cpu::rounding::LANES;
-use crate::cpu::rounding::{Plain, Rounding};
+use crate::cpu::vector::Vector;
 
 /// Inputs of a tile in each direction.
 pub(super) const TILE: usize = 4;
@@ -15,174 +17,188 @@ pub(super) const TILE: usize = 4;
 pub(super) const OUT: usize = 2;
 /// Products of a tile.
 pub(super) const POSITIONS: usize = TILE * TILE;
+/// Outputs of a tile.
+pub(super) const OUTPUTS: usize = OUT * OUT;
 /// Weights of a kernel.
 pub(super) const TAPS: usize = 9;
 
-/// The values of some channels at one position.
-#[derive(Clone, Copy)]
-struct Lanes([f32; LANES]);
+/// Slices of one length that are read together. Pointers without lengths: the compiler compares lengths in vectors, which wait
+/// for the stores that made the slices.
+pub(super) struct Sources<'a, T, const N: usize> {
+    starts: [*const T; N],
+    count: usize,
+    lifetime: PhantomData<&'a [T]>,
+}
 
-impl Lanes {
-    const ZERO: Self = Self([0.0; LANES]);
-
-    #[inline(always)]
-    fn load<T: Element>(values: &[T; LANES]) -> Self {
-        let mut lanes = Self::ZERO;
-        lanes.0.iter_mut().zip(values).for_each(|(lane, value)| *lane = value.to_f32());
-        lanes
+impl<'a, T, const N: usize> Sources<'a, T, N> {
+    /// The first `count` values of `slice(0)`, `slice(1)`, ... Panics where one is shorter.
+    pub(super) fn new(count: usize, slice: impl Fn(usize) -> &'a [T]) -> Self {
+        let mut starts = [std::ptr::null(); N];
+        for (i, start) in starts.iter_mut().enumerate() {
+            *start = slice(i)[..count].as_ptr();
+        }
+        Self { starts, count, lifetime: PhantomData }
     }
 }
 
-impl Add for Lanes {
-    type Output = Self;
-
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        let mut sum = self;
-        sum.0.iter_mut().zip(other.0).for_each(|(lane, other)| *lane += other);
-        sum
+impl<'a, T> Sources<'a, T, POSITIONS> {
+    /// The first `count` values from `first` on, and from pixels after it, which are a pixel and a row of pixels apart. Panics where
+    /// the last one is not inside of `values`.
+    pub(super) fn inside(count: usize, values: &'a [T], first: usize, [row, pixel]: [usize; 2]) -> Self {
+        let values = &values[first..][..(TILE - 1) * (row + pixel) + count];
+        let mut starts = [std::ptr::null(); POSITIONS];
+        for (i, start) in starts.iter_mut().enumerate() {
+            // SAFETY: no pixel is after the last one.
+            *start = unsafe { values.as_ptr().add(i / TILE * row + i % TILE * pixel) };
+        }
+        Self { starts, count, lifetime: PhantomData }
     }
 }
 
-impl Sub for Lanes {
-    type Output = Self;
+/// Slices of one length that are written together.
+pub(super) struct Targets<'a, T, const N: usize> {
+    starts: [*mut T; N],
+    count: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
 
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        let mut difference = self;
-        difference.0.iter_mut().zip(other.0).for_each(|(lane, other)| *lane -= other);
-        difference
+impl<'a, T, const N: usize> Targets<'a, T, N> {
+    /// The first `count` values of each slice. Panics where there are fewer than `N` slices, or where one is shorter.
+    pub(super) fn new(count: usize, mut slices: impl Iterator<Item = &'a mut [T]>) -> Self {
+        let mut starts = [std::ptr::null_mut(); N];
+        for start in &mut starts {
+            *start = slices.next().unwrap_or_default()[..count].as_mut_ptr();
+        }
+        Self { starts, count, lifetime: PhantomData }
+    }
+
+    /// Some of these values.
+    pub(super) fn part(&mut self, values: std::ops::Range<usize>) -> Targets<'_, T, N> {
+        assert!(values.start <= values.end && values.end <= self.count);
+        // SAFETY: the range is inside of the values.
+        let starts = self.starts.map(|start| unsafe { start.add(values.start) });
+        Targets { starts, count: values.len(), lifetime: PhantomData }
     }
 }
 
-impl Mul<f32> for Lanes {
-    type Output = Self;
-
-    #[inline(always)]
-    fn mul(self, factor: f32) -> Self {
-        Self(self.0.map(|lane| lane * factor))
-    }
+/// The transform of a line of a tile.
+trait Line<const FROM: usize, const TO: usize> {
+    fn apply<V: Vector>(line: [V; FROM]) -> [V; TO];
 }
 
 /// `B^T d`.
-#[inline(always)]
-fn input_line([d0, d1, d2, d3]: [Lanes; TILE]) -> [Lanes; TILE] {
-    [d0 - d2, d1 + d2, d2 - d1, d1 - d3]
-}
-
+struct Input;
 /// `G g`.
-#[inline(always)]
-fn weight_line([g0, g1, g2]: [Lanes; 3]) -> [Lanes; TILE] {
-    let ends = g0 + g2;
-    [g0, (ends + g1) * 0.5, (ends - g1) * 0.5, g2]
-}
-
+struct Weight;
 /// `A^T m`.
-#[inline(always)]
-fn output_line([m0, m1, m2, m3]: [Lanes; TILE]) -> [Lanes; OUT] {
-    [m0 + m1 + m2, m1 - m2 - m3]
-}
+struct Output;
 
-// The columns of a tile, then the rows of the result, through one transform. Every line is written out: the compiler
-// turns loops over lanes into gathers and scatters.
-
-/// `B^T d B`.
-#[inline(always)]
-fn input_tile([a, b, c, d]: [[Lanes; TILE]; TILE]) -> [[Lanes; TILE]; TILE] {
-    let column = |j: usize| input_line([a[j], b[j], c[j], d[j]]);
-    let [a, b, c, d] = [column(0), column(1), column(2), column(3)];
-    let row = |i: usize| input_line([a[i], b[i], c[i], d[i]]);
-    [row(0), row(1), row(2), row(3)]
-}
-
-/// `G g G^T`.
-#[inline(always)]
-fn weight_tile([a, b, c]: [[Lanes; 3]; 3]) -> [[Lanes; TILE]; TILE] {
-    let column = |j: usize| weight_line([a[j], b[j], c[j]]);
-    let [a, b, c] = [column(0), column(1), column(2)];
-    let row = |i: usize| weight_line([a[i], b[i], c[i]]);
-    [row(0), row(1), row(2), row(3)]
-}
-
-/// `A^T m A`.
-#[inline(always)]
-fn output_tile([a, b, c, d]: [[Lanes; TILE]; TILE]) -> [[Lanes; OUT]; OUT] {
-    let column = |j: usize| output_line([a[j], b[j], c[j], d[j]]);
-    let [a, b, c, d] = [column(0), column(1), column(2), column(3)];
-    let row = |i: usize| output_line([a[i], b[i], c[i], d[i]]);
-    [row(0), row(1)]
-}
-
-/// Loads `N x N` lanes from as many slices, at one offset.
-///
-/// # Safety
-/// Every slice has [`LANES`] elements at the offset.
-#[inline(always)]
-unsafe fn load<T: Element, const N: usize>(slices: &[&[T]], at: usize) -> [[Lanes; N]; N] {
-    let mut tile = [[Lanes::ZERO; N]; N];
-    for (row, slices) in tile.iter_mut().zip(slices.chunks_exact(N)) {
-        for (lanes, slice) in row.iter_mut().zip(slices) {
-            safety_assert!(at + LANES <= slice.len());
-            // SAFETY: by the contract the slice has these elements.
-            *lanes = Lanes::load(unsafe { &*slice.as_ptr().add(at).cast::<[T; LANES]>() });
-        }
-    }
-    tile
-}
-
-/// Stores `N x N` lanes into as many slices, at one offset.
-///
-/// # Safety
-/// Every slice has [`LANES`] elements at the offset.
-#[inline(always)]
-unsafe fn store<T: Element, R: Rounding, const N: usize>(rows: [[Lanes; N]; N], slices: &mut [&mut [T]], at: usize) {
-    for (row, slices) in rows.iter().zip(slices.chunks_exact_mut(N)) {
-        for (lanes, slice) in row.iter().zip(slices) {
-            safety_assert!(at + LANES <= slice.len());
-            // SAFETY: by the contract the slice has these elements.
-            R::round(&lanes.0, unsafe { &mut *slice.as_mut_ptr().add(at).cast::<[T; LANES]>() });
-        }
+impl Line<4, 4> for Input {
+    #[inline(always)]
+    fn apply<V: Vector>([d0, d1, d2, d3]: [V; 4]) -> [V; 4] {
+        [d0.sub(d2), d1.add(d2), d2.sub(d1), d1.sub(d3)]
     }
 }
 
-/// Panics unless all slices have the same length, a multiple of [`LANES`]. Returns the length.
+impl Line<3, 4> for Weight {
+    #[inline(always)]
+    fn apply<V: Vector>([g0, g1, g2]: [V; 3]) -> [V; 4] {
+        let (ends, half) = (g0.add(g2), V::splat(0.5));
+        [g0, ends.add(g1).mul(half), ends.sub(g1).mul(half), g2]
+    }
+}
+
+impl Line<4, 2> for Output {
+    #[inline(always)]
+    fn apply<V: Vector>([m0, m1, m2, m3]: [V; 4]) -> [V; 2] {
+        [m0.add(m1).add(m2), m1.sub(m2).sub(m3)]
+    }
+}
+
+/// Transforms `FROM x FROM` values from `starts`, all `at` elements on: the columns, then the rows of the result.
+///
+/// # Safety
+/// From every start on there are `at` and [`LANES`] elements.
 #[inline(always)]
-fn checked<T, U>(from: &[&[T]], to: &[&mut [U]]) -> usize {
-    let count = from[0].len();
-    assert!(count.is_multiple_of(LANES));
-    assert!(from.iter().all(|slice| slice.len() == count) && to.iter().all(|slice| slice.len() == count));
-    count
+unsafe fn tile<L: Line<FROM, TO>, V: Vector, T: Element, const FROM: usize, const TO: usize>(
+    starts: &[*const T],
+    at: usize,
+) -> [[V; TO]; TO] {
+    let mut rows = [[V::splat(0.0); FROM]; TO];
+    for column in 0..FROM {
+        let mut line = [V::splat(0.0); FROM];
+        for row in 0..FROM {
+            // SAFETY: by the contract.
+            line[row] = unsafe { V::load(starts[row * FROM + column].add(at)) };
+        }
+        let line = L::apply(line);
+        for row in 0..TO {
+            rows[row][column] = line[row];
+        }
+    }
+    let mut result = [[V::splat(0.0); TO]; TO];
+    for row in 0..TO {
+        result[row] = L::apply(rows[row]);
+    }
+    result
+}
+
+/// Stores a tile, all `at` elements after `starts`.
+///
+/// # Safety
+/// From every start on there are `at` and [`LANES`] elements.
+#[inline(always)]
+unsafe fn store<V: Vector, T: Element, const N: usize>(tile: [[V; N]; N], starts: &[*mut T], at: usize) {
+    for row in 0..N {
+        for column in 0..N {
+            // SAFETY: by the contract.
+            unsafe { tile[row][column].store(starts[row * N + column].add(at)) };
+        }
+    }
 }
 
 for_every_isa! {
-    /// `B^T d B`: from a tile's pixels to its positions. All slices have the same length, a multiple of [`LANES`].
+    /// `B^T d B`: from a tile's pixels to its positions. As in all transforms, there are as many values of each, a multiple of
+    /// [`LANES`].
     pub(super) fn input<T: Element => W, R: Rounding>(
-        pixels: &[&[T]; POSITIONS],
-        positions: &mut [&mut [W]; POSITIONS],
+        pixels: &Sources<'_, T, POSITIONS>,
+        positions: &mut Targets<'_, W, POSITIONS>,
     ) {
-        for channel in (0..checked(pixels, positions)).step_by(LANES) {
-            // SAFETY: the lengths of all slices have been checked.
-            unsafe { store::<W, R, TILE>(input_tile(load(pixels, channel)), positions, channel) }
+        assert!(pixels.count == positions.count && pixels.count.is_multiple_of(LANES));
+        for channel in (0..pixels.count).step_by(LANES) {
+            // SAFETY: both have the values up to their count, a multiple of the lanes.
+            unsafe { store(tile::<Input, R::Vector, T, 4, 4>(&pixels.starts, channel), &positions.starts, channel) }
         }
     }
 }
 
 for_every_isa! {
-    /// `G g G^T`: from a kernel's taps to its positions. All slices have the same length, a multiple of [`LANES`].
-    pub(super) fn weights<T: Element, R: Rounding>(taps: &[&[T]; TAPS], positions: &mut [&mut [T]; POSITIONS]) {
-        for element in (0..checked(taps, positions)).step_by(LANES) {
-            // SAFETY: the lengths of all slices have been checked.
-            unsafe { store::<T, R, TILE>(weight_tile(load(taps, element)), positions, element) }
+    /// `G g G^T`: from a kernel's taps to its positions.
+    pub(super) fn weights<T: Element, R: Rounding>(
+        taps: &Sources<'_, T, TAPS>,
+        positions: &mut Targets<'_, T, POSITIONS>,
+    ) {
+        assert!(taps.count == positions.count && taps.count.is_multiple_of(LANES));
+        for element in (0..taps.count).step_by(LANES) {
+            // SAFETY: both have the values up to their count, a multiple of the lanes.
+            unsafe { store(tile::<Weight, R::Vector, T, 3, 4>(&taps.starts, element), &positions.starts, element) }
         }
     }
 }
 
 for_every_isa! {
-    /// `A^T m A`: from a tile's products to its outputs. All slices have the same length, a multiple of [`LANES`].
-    pub(super) fn output(products: &[&[f32]; POSITIONS], outputs: &mut [&mut [f32]; OUT * OUT]) {
-        for channel in (0..checked(products, outputs)).step_by(LANES) {
-            // SAFETY: the lengths of all slices have been checked.
-            unsafe { store::<f32, Plain, OUT>(output_tile(load(products, channel)), outputs, channel) }
+    /// `A^T m A`: from a tile's products to its outputs, finished by the epilogue.
+    pub(super) fn output<T: Element, R: Rounding>(
+        products: &Sources<'_, f32, POSITIONS>,
+        epilogue: &TileEpilogue<'_, T, OUTPUTS>,
+    ) {
+        assert!(products.count == epilogue.channels() && products.count.is_multiple_of(LANES));
+        for channel in (0..products.count).step_by(LANES) {
+            // SAFETY: both have the values up to their count, a multiple of the lanes.
+            unsafe {
+                let outputs = tile::<Output, R::Vector, f32, 4, 2>(&products.starts, channel);
+                epilogue.finish(outputs.as_flattened(), channel);
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use std::ops::Range;
 use candle_core::DType;
 use rayon::prelude::*;
 
-use super::epilogue::Epilogue;
-use super::transform::{LANES, OUT, POSITIONS, TAPS, TILE, input, output, weights};
+use super::epilogue::{Epilogue, TileEpilogue};
+use super::transform::{LANES, OUT, OUTPUTS, POSITIONS, Sources, TAPS, TILE, Targets, input, output, weights};
 use super::{Conv2d, Part, Shapes};
 use crate::cpu::product::{Kernel, Out, PANEL, Panels, STRIDE};
 use crate::cpu::scratch::elements;
@@ -114,14 +114,14 @@ impl<T: Element, W: Operand<T>> Weights<'_, T, W> {
     /// Position by position, some input channels of a panel.
     fn transform(&self, panel: usize, start: usize, converted: &mut Taps<W>, transformed: &mut [W]) {
         let depth = transformed.len() / (POSITIONS * PANEL);
-        let mut positions = transformed.chunks_exact_mut(depth * PANEL);
         let mut tap = 0;
         let taps = converted.each_mut().map(|converted| {
             let stored = self.stored.block(panel, tap * self.c_in + start, depth);
             tap += 1;
             W::panel(stored, converted)
         });
-        weights(&taps, &mut std::array::from_fn(|_| positions.next().unwrap_or_default()));
+        let count = depth * PANEL;
+        weights(&Sources::new(count, |tap| taps[tap]), &mut Targets::new(count, transformed.chunks_exact_mut(count)));
     }
 
     /// All panels, each block of input channels by block.
@@ -236,15 +236,14 @@ impl<T: Element, W: Operand<T>> Task<'_, T, W> {
         let rows = upper.chunks_exact_mut(STRIDE).zip(lower.chunks_exact_mut(STRIDE));
         for (tile, (upper, lower)) in self.tiles.clone().zip(rows) {
             let place = self.grid.place(tile);
-            let mut words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
-            let mut positions: [&mut [W]; POSITIONS] =
-                std::array::from_fn(|_| words.next().map_or(&mut [][..], |words| &mut elements(words)[..depth]));
+            let words = upper.chunks_exact_mut(DEPTH).take(POSITIONS_A_ROW).chain(lower.chunks_exact_mut(DEPTH));
+            let mut positions: Targets<'_, W, POSITIONS> = Targets::new(depth, words.map(elements));
             let mut done = 0;
             while done < depth {
                 let (part, from) = Part::of(self.x, start + done);
                 let channels = done..depth.min(done + part.channels - from);
                 let pixels = self.pixels(part, place, from, &zeros[..channels.len()]);
-                input::<T, W>(&pixels, &mut positions.each_mut().map(|position| &mut position[channels.clone()]));
+                input::<T, W>(&pixels, &mut positions.part(channels.clone()));
                 done = channels.end;
             }
         }
@@ -258,9 +257,14 @@ impl<T: Element, W: Operand<T>> Task<'_, T, W> {
         (image, i, j): (usize, usize, usize),
         from: usize,
         zeros: &'a [T],
-    ) -> [&'a [T]; POSITIONS] {
+    ) -> Sources<'a, T, POSITIONS> {
         let Shapes { h, w, pad_top, .. } = self.shapes;
-        std::array::from_fn(|position| {
+        let (top, left) = ((i * OUT).wrapping_sub(pad_top), (j * OUT).wrapping_sub(self.config.pad_before));
+        if top < h && top + TILE <= h && left < w && left + TILE <= w {
+            let first = ((image * h + top) * w + left) * part.channels + from;
+            return Sources::inside(zeros.len(), part.values, first, [w * part.channels, part.channels]);
+        }
+        Sources::new(zeros.len(), |position| {
             let row = (i * OUT + position / TILE).wrapping_sub(pad_top);
             let column = (j * OUT + position % TILE).wrapping_sub(self.config.pad_before);
             if row < h && column < w {
@@ -274,18 +278,26 @@ impl<T: Element, W: Operand<T>> Task<'_, T, W> {
     fn finish(&self, panels: Range<usize>, products: &[f32], epilogue: &Epilogue<'_, T>) {
         let Shapes { h_out, w_out, c_out, .. } = self.shapes;
         let count = self.tiles.len();
-        let mut values = [[0f32; PANEL]; OUT * OUT];
         for (panel, products) in panels.zip(products.chunks_exact(POSITIONS * count * PANEL)) {
             let columns = panel * PANEL..((panel + 1) * PANEL).min(c_out);
             for (k, tile) in self.tiles.clone().enumerate() {
-                let products = std::array::from_fn(|position| &products[(position * count + k) * PANEL..][..PANEL]);
-                output(&products, &mut values.each_mut().map(|values| &mut values[..]));
                 let (image, i, j) = self.grid.place(tile);
-                for (position, values) in values.iter().enumerate() {
+                let pixels: [_; OUTPUTS] = std::array::from_fn(|position| {
                     let (row, column) = (i * OUT + position / OUT, j * OUT + position % OUT);
-                    if row < h_out && column < w_out {
-                        let pixel = (image * h_out + row) * w_out + column;
-                        epilogue.finish(pixel, columns.clone(), &values[..columns.len()]);
+                    (row < h_out && column < w_out).then_some((image * h_out + row) * w_out + column)
+                });
+                let of_tile = |position: usize| &products[(position * count + k) * PANEL..];
+                let whole = columns.start..columns.end - columns.len() % LANES;
+                output(&Sources::new(whole.len(), of_tile), &epilogue.tile(pixels, whole.clone()));
+                if whole.end < columns.end {
+                    let rest = |position: usize| &of_tile(position)[whole.len()..];
+                    let mut values = [[0f32; LANES]; OUTPUTS];
+                    output(&Sources::new(LANES, rest), &TileEpilogue::sums(&mut values));
+                    for (pixel, values) in
+                        pixels.iter().zip(&values).filter_map(|(pixel, values)| Some(((*pixel)?, values)))
+                    {
+                        let rest = whole.end..columns.end;
+                        epilogue.finish(pixel, rest.clone(), &values[..rest.len()]);
                     }
                 }
             }
