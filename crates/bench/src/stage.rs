@@ -137,7 +137,7 @@ impl Meter<'_, '_> {
     /// Those of [`kiln_engine::Setup::scaled_layers`].
     pub(super) fn unet(&self) -> Result<Unet> {
         let unet = Unet::new(self.model.unet.clone());
-        unet.segments().set_int8(self.plan.setup.scaled_layers(None)?.as_deref());
+        unet.segments().set_8_bits(self.plan.setup.scaled_layers(None)?.as_deref());
         Ok(unet)
     }
 

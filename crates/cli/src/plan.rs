@@ -17,12 +17,12 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (name, planner) = match args.preset {
         Some(preset) => {
             let planner = Planner::of_configurations(&Architecture::preset(preset)?)?;
-            (preset.id().into(), planner.with_int8(setup.scaled_layers(None)?))
+            (preset.id().into(), planner.with_8_bits(setup.scaled_layers(None)?))
         }
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
             let layers = setup.scaled_layers(Some(&model))?;
-            let mut planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(layers);
+            let mut planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers);
             planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
             planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
             (model.name(), planner)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use kiln_models::ModelFolder;
-use kiln_weights::{EightBits, Int8Layers};
+use kiln_weights::{EightBitLayers, EightBits};
 
 use crate::error::{Error, Result};
 use crate::scales_file::{ComputeScales, check_exists};
@@ -89,25 +89,25 @@ impl Setup {
 
     /// The layers that are computed in 8 bits; `None` where all are computed in the type of the activations. Each call measures
     /// the range of its input: without [`Setup::scales`].
-    pub fn int8_layers(&self) -> Option<Arc<Int8Layers>> {
+    pub fn eight_bit_layers(&self) -> Option<Arc<EightBitLayers>> {
         let kind = match self.compute {
             ComputeType::Int8 => EightBits::Int8,
             ComputeType::Fp8 => EightBits::Fp8,
             ComputeType::Auto | ComputeType::Native => return None,
         };
-        Some(Arc::new(Int8Layers { kind, ..Int8Layers::default() }))
+        Some(Arc::new(EightBitLayers { kind, ..EightBitLayers::default() }))
     }
 
     /// The same with [`Setup::scales`], which must be those of `model`; of any model where it is `None`.
     ///
     /// # Errors
     /// Those of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
-    pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<Int8Layers>>> {
+    pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<EightBitLayers>>> {
         let path = self.scales.as_deref().filter(|_| self.compute == ComputeType::Int8);
-        let Some(path) = path else { return Ok(self.int8_layers()) };
+        let Some(path) = path else { return Ok(self.eight_bit_layers()) };
         let scales = ComputeScales::read(path)?;
         model.map_or(Ok(()), |model| scales.check(path, model, self.cache_dir.as_deref()))?;
-        Ok(Some(Arc::new(scales.int8_layers())))
+        Ok(Some(Arc::new(scales.eight_bit_layers())))
     }
 
     /// Refuses scales that are not there, and scales without products in 8 bits.

@@ -161,8 +161,8 @@ impl Engine {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
-        let int8 = setup.scaled_layers(Some(&model))?;
-        let planner = Planner::new(&model, setup.taesd.as_deref())?.with_int8(int8.clone());
+        let layers = setup.scaled_layers(Some(&model))?;
+        let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers.clone());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup, job.map(Workload::of))?;
         let mode = memory_manager.mode();
@@ -178,14 +178,14 @@ impl Engine {
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let unet = Unet::new(model.unet_config().clone());
-        unet.segments().set_int8(int8.as_deref());
+        unet.segments().set_8_bits(layers.as_deref());
         let unet_component =
             LoadedComponent::shared(unet.segments(), model.files().unet()?, &placement, &options, "unet");
         unet_component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
         let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
         let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
-        let second = SecondDenoiser::open(setup, &model, (&placement, int8.as_deref()), pool.as_ref())?;
+        let second = SecondDenoiser::open(setup, &model, (&placement, layers.as_deref()), pool.as_ref())?;
         let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
         let (recorded, timings, trace) = (RecordedStep::with_budget(budget), Timings::default(), None);
         let mut engine = Self {

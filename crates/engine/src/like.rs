@@ -149,7 +149,7 @@ impl Like {
                         ComponentKind::Vae => &mut options.vae,
                         ComponentKind::Config => &mut options.config,
                         ComponentKind::Taesd => &mut setup.taesd,
-                        ComponentKind::Scales if setup.int8_layers().is_none() => continue,
+                        ComponentKind::Scales if setup.eight_bit_layers().is_none() => continue,
                         ComponentKind::Scales => &mut setup.scales,
                         ComponentKind::TextEncoder | ComponentKind::Unknown => &mut None,
                     };

@@ -46,7 +46,7 @@ impl RefinerNetworks {
     ) -> Result<Self> {
         let model = refiner.model();
         let unet = Unet::new(model.unet_config().clone());
-        unet.segments().set_int8(setup.int8_layers().as_deref());
+        unet.segments().set_8_bits(setup.eight_bit_layers().as_deref());
         let component = LoadedComponent::shared(unet.segments(), model.files().unet()?, placement, options, "unet");
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use kiln_files::{FileRules, PlannedFile, Sha256};
 use kiln_models::{Hashed, ModelFolder};
-use kiln_weights::{Int8Input, Int8Layers, NewTensor, ParamSource, SafetensorsFile, write_safetensors};
+use kiln_weights::{EightBitLayers, Int8Input, NewTensor, ParamSource, SafetensorsFile, write_safetensors};
 use safetensors::Dtype;
 
 use crate::error::{Error, Result};
@@ -75,8 +75,8 @@ impl ComputeScales {
 
     /// The layers that are computed in 8 bits, and how their inputs become bytes. A layer that is not in the file measures the
     /// range of its input at each call.
-    pub fn int8_layers(&self) -> Int8Layers {
-        let mut layers = Int8Layers::default();
+    pub fn eight_bit_layers(&self) -> EightBitLayers {
+        let mut layers = EightBitLayers::default();
         for (name, layer) in &self.layers {
             if layer.is_kept {
                 layers.kept.insert(name.clone());
@@ -276,7 +276,7 @@ mod tests {
         let path = folder.path().join("scales.safetensors");
         scales().write(&ComputeScales::plan(&path, false).unwrap()).unwrap();
         assert_eq!(ComputeScales::read(&path).unwrap(), scales());
-        let layers = scales().int8_layers();
+        let layers = scales().eight_bit_layers();
         assert_eq!(layers.kept, ["c.weight".to_string()].into());
         let input =
             |name: &str| (layers.inputs[name].range, layers.inputs[name].balance.as_deref().map(<[f32]>::to_vec));

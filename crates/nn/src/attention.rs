@@ -64,9 +64,9 @@ impl Attention {
     pub fn new(p: &ParamBuilder<'_>, config: AttentionConfig) -> Self {
         let AttentionConfig { channels, context_dim, of_text, num_heads, qkv_bias, causal, keys } = config;
         let [q, k, v, out] = keys.names();
-        let to_q = Linear::new(&p.pp(q).allows_int8(), channels, channels, qkv_bias);
+        let to_q = Linear::new(&p.pp(q).allows_8_bits(), channels, channels, qkv_bias);
         // Those of a text have few rows, and some channels of the text are a hundred times the others.
-        let of_tokens = |name| if of_text { p.pp(name) } else { p.pp(name).allows_int8() };
+        let of_tokens = |name| if of_text { p.pp(name) } else { p.pp(name).allows_8_bits() };
         let to_k = Linear::new(&of_tokens(k), context_dim, channels, qkv_bias);
         let to_v = Linear::new(&of_tokens(v), context_dim, channels, qkv_bias);
         let stacked = match (qkv_bias, context_dim == channels) {
@@ -74,7 +74,7 @@ impl Attention {
             (false, true) => p.stack(3).map(Stacked::QueriesKeysValues),
             (false, false) => p.stack(2).map(Stacked::KeysValues),
         };
-        let to_out = Linear::new(&p.pp(out).allows_int8(), channels, channels, true);
+        let to_out = Linear::new(&p.pp(out).allows_8_bits(), channels, channels, true);
         Self { to_q, to_k, to_v, to_out, stacked, op: kiln_ops::Attention { num_heads, causal } }
     }
 

@@ -21,8 +21,8 @@ impl FeedForward {
     pub fn new(p: &ParamBuilder<'_>, channels: usize) -> Self {
         let hidden = EXPANSION * channels;
         Self {
-            proj: Linear::new(&p.pp("net.0.proj").allows_int8(), channels, 2 * hidden, true),
-            out: Linear::new(&p.pp("net.2").allows_int8(), hidden, channels, true),
+            proj: Linear::new(&p.pp("net.0.proj").allows_8_bits(), channels, 2 * hidden, true),
+            out: Linear::new(&p.pp("net.2").allows_8_bits(), hidden, channels, true),
         }
     }
 

@@ -70,7 +70,7 @@ impl ResnetIn {
         let ResnetConfig { in_channels, out_channels, temb_channels, .. } = config;
         Self {
             norm1: GroupNorm::new(&p.pp("norm1"), in_channels, config.norm()),
-            conv1: Conv2d::new(&p.pp("conv1").allows_int8(), in_channels, out_channels, 3),
+            conv1: Conv2d::new(&p.pp("conv1").allows_8_bits(), in_channels, out_channels, 3),
             time_emb_proj: temb_channels
                 .map(|temb_channels| Linear::new(&p.pp("time_emb_proj"), temb_channels, out_channels, true)),
         }
@@ -93,7 +93,7 @@ impl ResnetOut {
         let ResnetConfig { in_channels, out_channels, .. } = config;
         Self {
             norm2: GroupNorm::new(&p.pp("norm2"), out_channels, config.norm()),
-            conv2: Conv2d::new(&p.pp("conv2").allows_int8(), out_channels, out_channels, 3),
+            conv2: Conv2d::new(&p.pp("conv2").allows_8_bits(), out_channels, out_channels, 3),
             conv_shortcut: (in_channels != out_channels)
                 .then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1)),
         }

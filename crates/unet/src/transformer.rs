@@ -43,7 +43,7 @@ impl Transformer {
         let norm = kiln_nn::ops::GroupNorm { num_groups, eps: GROUP_NORM_EPS, silu: false };
         // The projections are stored as 1x1 convolutions or as linear layers. For tokens these are the same.
         let projection =
-            |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which).allows_int8(), channels, channels, true);
+            |p: &ParamBuilder<'_>, which| Linear::new(&p.pp(name).pp(which).allows_8_bits(), channels, channels, true);
         Self {
             place,
             entry: builder.segment(&format!("{name}.proj_in"), |p| Entry {

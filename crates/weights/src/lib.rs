@@ -23,12 +23,12 @@
 //! ```
 #![deny(unsafe_code)] // allowed in mmap.rs only
 
+mod eight_bits;
 mod element;
 mod error;
 mod folder;
 mod formats;
 mod header;
-mod int8;
 mod keys;
 pub mod ldm;
 mod limits;
@@ -52,12 +52,12 @@ mod stream;
 mod sum;
 mod textual_inversion;
 
+pub use eight_bits::EightBitLayers;
 pub use error::{Error, Result};
 pub use folder::{component_files, open_component};
 pub use formats::{
     Checkpoint, FileFormat, GgufFile, NewTensor, TorchFile, encode, gguf_has, write_gguf, write_safetensors,
 };
-pub use int8::Int8Layers;
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
 pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, Packing, Weight};

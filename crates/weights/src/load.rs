@@ -8,9 +8,9 @@ use half::{bf16, f16};
 use kiln_ops::{EightBits, MatrixType, Packing, Weight, WeightLayout};
 use rayon::prelude::*;
 
+use crate::eight_bits::Int8Param;
 use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
-use crate::int8::Int8Param;
 use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
 use crate::segment::{Segment, Slab, Stack, View};

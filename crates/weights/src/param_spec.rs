@@ -44,7 +44,7 @@ pub struct ParamSpec {
     /// The layout in the slab.
     pub packing: Packing,
     /// Whether it is the weight of a layer that may be computed in 8 bits.
-    pub allows_int8: bool,
+    pub allows_8_bits: bool,
 }
 
 impl ParamSpec {

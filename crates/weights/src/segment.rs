@@ -318,7 +318,7 @@ pub struct ParamBuilder<'a> {
     params: &'a RefCell<Vec<ParamSpec>>,
     stacks: &'a RefCell<Vec<Stack>>,
     prefix: String,
-    allows_int8: bool,
+    allows_8_bits: bool,
 }
 
 impl ParamBuilder<'_> {
@@ -327,16 +327,16 @@ impl ParamBuilder<'_> {
         Self { prefix: self.key(name), ..*self }
     }
 
-    /// The same builder for layers that may be computed in 8 bits ([`crate::Int8Layers`]).
-    pub fn allows_int8(&self) -> Self {
-        Self { prefix: self.prefix.clone(), allows_int8: true, ..*self }
+    /// The same builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
+    pub fn allows_8_bits(&self) -> Self {
+        Self { prefix: self.prefix.clone(), allows_8_bits: true, ..*self }
     }
 
     /// Declares the parameter `name` with this stored shape.
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
-        let allows_int8 = self.allows_int8 && packing != Packing::AsStored;
-        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, allows_int8 });
+        let allows_8_bits = self.allows_8_bits && packing != Packing::AsStored;
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, allows_8_bits });
         Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
@@ -399,8 +399,8 @@ impl Segments {
             observers: RwLock::default(),
         });
         let (params, stacks) = (RefCell::default(), RefCell::default());
-        let (prefix, allows_int8) = (String::new(), false);
-        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, allows_int8 });
+        let (prefix, allows_8_bits) = (String::new(), false);
+        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, allows_8_bits });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
         let segment = Segment { cell, params, stacks, on_host };
         self.0.push(segment.clone());

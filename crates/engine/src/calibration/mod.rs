@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use kiln_models::ModelFolder;
 use kiln_request::Job;
-use kiln_weights::{InputObserver, Int8Layers, ParamSpec};
+use kiln_weights::{EightBitLayers, InputObserver, ParamSpec};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result, proceed};
@@ -112,7 +112,7 @@ impl Calibration {
         if let DeviceChoice::Cuda(_) = setup.device {
             return Err(Error::value("device", setup.device, "cpu: layers are measured on the CPU"));
         }
-        if setup.int8_layers().is_some() {
+        if setup.eight_bit_layers().is_some() {
             return Err(Error::value("compute", setup.compute, "native: layers are compared with their own type"));
         }
         if let Some(lora) = jobs.iter().flat_map(|job| &job.loras).next() {
@@ -165,7 +165,7 @@ impl Engine {
         names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let mut attempt = |engine: &mut Self, kept: usize| -> Result<f64> {
             scales.keep(names.iter().take(kept).map(|(_, name)| name));
-            engine.compute_in(Some(&scales.int8_layers()));
+            engine.compute_in(Some(&scales.eight_bit_layers()));
             Ok(psnr(&draw(engine, CalibrationStage::Images { kept })?, &expected))
         };
         // With so many layers in their own type images differ too much, and with so many they do not.
@@ -220,10 +220,10 @@ impl Engine {
     }
 
     /// Computes these layers of the denoiser in 8 bits from now on, or none. Its weights are read again.
-    fn compute_in(&mut self, layers: Option<&Int8Layers>) {
+    fn compute_in(&mut self, layers: Option<&EightBitLayers>) {
         self.recorded.clear(); // it reads the weights where they were
         self.unet_component.leave();
-        self.unet.segments().set_int8(layers);
+        self.unet.segments().set_8_bits(layers);
     }
 
     /// The weights of the layers that may be computed in 8 bits.

@@ -7,7 +7,7 @@ use candle_core::{Device, DeviceLocation, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_unet::{ControlModel, ControlModelConfig, Unet};
-use kiln_weights::{Int8Layers, Placement, Segment, replicate};
+use kiln_weights::{EightBitLayers, Placement, Segment, replicate};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::component::LoadedComponent;
@@ -56,7 +56,7 @@ impl SecondDenoiser {
     pub(crate) fn open(
         setup: &Setup,
         model: &ModelFolder,
-        (placement, int8): (&Placement, Option<&Int8Layers>),
+        (placement, layers): (&Placement, Option<&EightBitLayers>),
         pool: Option<&DevicePool>,
     ) -> Result<Option<Self>> {
         let Some(own) = &setup.second else { return Ok(None) };
@@ -69,7 +69,7 @@ impl SecondDenoiser {
         share(&placement.device, pool, &device, own_pool.as_ref());
         let memory = if device.is_cuda() { DeviceMemory::of(&device) } else { None };
         let unet = Unet::new(model.unet_config().clone());
-        unet.segments().set_int8(int8);
+        unet.segments().set_8_bits(layers);
         let worker = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "kiln-second".into()).build();
         let worker = worker.map_err(|error| Error::Device(format!("no thread can be started: {error}")))?;
         let (recorded, controls) = (RecordedStep::default(), Vec::new());

@@ -9,7 +9,7 @@ use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler};
 use kiln_unet::{ControlModel, ControlModelConfig, Unet};
 use kiln_upscale::Upscaler;
-use kiln_weights::{Estimate, Int8Layers, SlabType};
+use kiln_weights::{EightBitLayers, Estimate, SlabType};
 
 use super::dry_run::{DryRun, Networks, PassFlop, TOKENS};
 use super::flop::control_flop;
@@ -43,7 +43,7 @@ pub struct Planner {
     encoder: image_encoder::Network,
     refiner: Option<RefinerPlan>,
     /// The U-Net's layers that are computed in 8 bits.
-    int8: Option<Arc<Int8Layers>>,
+    eight_bits: Option<Arc<EightBitLayers>>,
 }
 
 /// The networks of a refiner that a run uses.
@@ -82,13 +82,13 @@ impl Planner {
             decoder,
             model: model.clone(),
             refiner: None,
-            int8: None,
+            eight_bits: None,
         })
     }
 
     /// The configurations of all networks but the control networks, in words.
     pub(crate) fn describe(&self) -> String {
-        let (adapters, kind) = (self.prompts.len(), self.int8.as_ref().map(|layers| layers.kind));
+        let (adapters, kind) = (self.prompts.len(), self.eight_bits.as_ref().map(|layers| layers.kind));
         format!("{:?}, {adapters} image prompts, refiner {:?}, {kind:?}", self.model, self.refiner_path())
     }
 
@@ -105,18 +105,18 @@ impl Planner {
     }
 
     /// The same with these layers of the U-Net in 8 bits, and with all of a refiner's that allow it.
-    pub fn with_int8(mut self, layers: Option<Arc<Int8Layers>>) -> Self {
-        self.unet.segments().set_int8(layers.as_deref());
-        self.int8 = layers;
+    pub fn with_8_bits(mut self, layers: Option<Arc<EightBitLayers>>) -> Self {
+        self.unet.segments().set_8_bits(layers.as_deref());
+        self.eight_bits = layers;
         if let Some(refiner) = &self.refiner {
-            refiner.unet.segments().set_int8(self.int8_of_others().as_ref());
+            refiner.unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
         }
         self
     }
 
     /// The layers of another U-Net than the model's: all that allow it, in the same format.
-    fn int8_of_others(&self) -> Option<Int8Layers> {
-        self.int8.as_ref().map(|layers| Int8Layers { kind: layers.kind, ..Int8Layers::default() })
+    fn eight_bits_of_others(&self) -> Option<EightBitLayers> {
+        self.eight_bits.as_ref().map(|layers| EightBitLayers { kind: layers.kind, ..EightBitLayers::default() })
     }
 
     /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
@@ -134,7 +134,7 @@ impl Planner {
             let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
             let text = text.collect::<kiln_clip::Result<_>>()?;
             let unet = Unet::new(model.unet_config().clone());
-            unet.segments().set_int8(self.int8_of_others().as_ref());
+            unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
             Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet })
         };
         self.refiner = refiner.map(networks).transpose()?;

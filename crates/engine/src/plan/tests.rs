@@ -4,7 +4,7 @@ use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_models::{Architecture, Preset};
 use kiln_ops::{EightBits, Target};
-use kiln_weights::Int8Layers;
+use kiln_weights::EightBitLayers;
 
 use crate::pipeline::event::Stage;
 
@@ -140,14 +140,14 @@ fn text_encoders_leave_before_the_networks_stream_or_take_turns() {
 #[test]
 fn streamed_weights_in_8_bits_are_half_of_the_bytes() {
     let on = ExecutionTarget::new(Target::Gpu, DType::F16);
-    let layers = Int8Layers { kind: EightBits::Fp8, ..Int8Layers::default() };
+    let layers = EightBitLayers { kind: EightBits::Fp8, ..EightBitLayers::default() };
     for preset in [Preset::Sd15, Preset::Sdxl] {
         let copied = |planner: Planner| {
             let work = planner.work([None; 2], None, 1).unwrap();
             planner.plan(Mode::LOWVRAM, &work, on, None).unwrap()
         };
         let (half, eight) =
-            (copied(planner(preset)), copied(planner(preset).with_int8(Some(Arc::new(layers.clone())))));
+            (copied(planner(preset)), copied(planner(preset).with_8_bits(Some(Arc::new(layers.clone())))));
         let share = eight.copied_per_step as f64 / half.copied_per_step as f64;
         assert!((0.5..0.65).contains(&share), "{preset:?}: {share}");
         let shorter = eight.seconds_per_step / half.seconds_per_step;

@@ -9,9 +9,9 @@ use crate::param_spec::ParamSpec;
 use crate::segment::{In8Bits, Segment, Segments};
 
 /// The layers of a network that are computed in 8 bits, and how their inputs become bytes: all layers that allow it
-/// ([`ParamSpec::allows_int8`]), except for those that are kept.
+/// ([`ParamSpec::allows_8_bits`]), except for those that are kept.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Int8Layers {
+pub struct EightBitLayers {
     /// The format.
     pub kind: EightBits,
     /// The inputs of layers, by the name of the layer's weight. Another layer's range is measured at each call.
@@ -20,7 +20,7 @@ pub struct Int8Layers {
     pub kept: HashSet<String>,
 }
 
-impl Int8Layers {
+impl EightBitLayers {
     /// How the input of a parameter's layer becomes bytes; `None` where the parameter keeps its type.
     /// It is one of `together` matrices that are one product.
     fn input(&self, param: &ParamSpec, together: usize) -> Option<Arc<Int8Input>> {
@@ -29,7 +29,7 @@ impl Int8Layers {
             EightBits::Int8 => Int8Matrix::of(param.packing, &param.shape).is_some(),
             EightBits::Fp8 => param.fp8().is_some_and(|matrix| matrix.pays(together)),
         };
-        if !fits || !param.allows_int8 || self.kept.contains(&param.key) {
+        if !fits || !param.allows_8_bits || self.kept.contains(&param.key) {
             return None;
         }
         let fits = |input: &&Arc<Int8Input>| input.balance.as_ref().is_none_or(|balance| balance.len() == channels);
@@ -40,14 +40,14 @@ impl Int8Layers {
 impl ParamSpec {
     /// The memory of the weight in 8 bits; `None` where its layer is not computed so.
     pub fn int8_matrix(&self) -> Option<Int8Matrix> {
-        Int8Matrix::of(self.packing, &self.shape).filter(|_| self.allows_int8)
+        Int8Matrix::of(self.packing, &self.shape).filter(|_| self.allows_8_bits)
     }
 }
 
 impl Segments {
     /// Computes these layers in 8 bits from the next load on, or none of them; slabs are dropped. Weights are quantized when
     /// they are packed, after patches were merged. Such a network runs on the CPU in integers, and on a GPU in floats.
-    pub fn set_int8(&self, layers: Option<&Int8Layers>) {
+    pub fn set_8_bits(&self, layers: Option<&EightBitLayers>) {
         self.unload();
         for segment in self.iter() {
             let params = segment.params().iter().enumerate();
@@ -101,9 +101,9 @@ mod tests {
         let mut segments = Segments::default();
         let part = segments.add("part", |p| {
             [
-                p.pp("a").allows_int8().param("weight", &[40, 64], Packing::Linear),
+                p.pp("a").allows_8_bits().param("weight", &[40, 64], Packing::Linear),
                 p.pp("b").param("weight", &[40, 64], Packing::Linear),
-                p.pp("c").allows_int8().param("weight", &[32, 64, 3, 3], Packing::Conv2d),
+                p.pp("c").allows_8_bits().param("weight", &[32, 64, 3, 3], Packing::Conv2d),
             ]
         });
         (segments, part)
@@ -125,13 +125,14 @@ mod tests {
     fn weights_take_about_half_the_bytes_of_bf16() {
         let (segments, _) = network();
         let before = segments.bytes(DType::BF16);
-        segments.set_int8(Some(&Int8Layers::default()));
+        segments.set_8_bits(Some(&EightBitLayers::default()));
         let (a, c) = (2 * (64 * 32 + 256), 576 * 32 + 256);
         assert_eq!(segments.bytes(DType::BF16), a + 64 * 64 * 2 + c);
         assert!(segments.bytes(DType::BF16) < before && segments.bytes(DType::F32) > segments.bytes(DType::BF16));
-        segments.set_int8(Some(&Int8Layers { kept: ["c.weight".to_string()].into(), ..Int8Layers::default() }));
+        segments
+            .set_8_bits(Some(&EightBitLayers { kept: ["c.weight".to_string()].into(), ..EightBitLayers::default() }));
         assert_eq!(segments.bytes(DType::BF16), a + 64 * 64 * 2 + 576 * 32 * 2);
-        segments.set_int8(None);
+        segments.set_8_bits(None);
         assert_eq!(segments.bytes(DType::BF16), before);
     }
 
@@ -139,7 +140,7 @@ mod tests {
     fn layers_that_allow_it_are_computed_in_8_bits() {
         let (segments, part) = network();
         for dtype in [DType::F32, DType::BF16, DType::F16] {
-            segments.set_int8(Some(&Int8Layers::default()));
+            segments.set_8_bits(Some(&EightBitLayers::default()));
             load(&segments, &source(), &Placement::new(Device::Cpu, dtype)).unwrap();
             let [a, b, c] = &*part.enter().unwrap();
             assert_eq!([a, b, c].map(|param| param.eight_bits().is_some()), [true, false, true]);
@@ -160,7 +161,7 @@ mod tests {
         let (segments, part) = network();
         let input = |count: usize| Arc::new(Int8Input { range: None, balance: Some(vec![1.0; count].into()) });
         let inputs = [("a.weight".to_string(), input(3)), ("c.weight".to_string(), input(64))].into();
-        segments.set_int8(Some(&Int8Layers { inputs, ..Int8Layers::default() }));
+        segments.set_8_bits(Some(&EightBitLayers { inputs, ..EightBitLayers::default() }));
         load(&segments, &source(), &Placement::new(Device::Cpu, DType::F32)).unwrap();
         let [a, _, c] = &*part.enter().unwrap();
         assert!([a, c].iter().all(|param| param.weight().unwrap().eight_bits() == Some(EightBits::Int8)));
@@ -170,7 +171,7 @@ mod tests {
     fn large_layers_are_in_8_bit_floats_where_that_is_faster() {
         let mut segments = Segments::default();
         let part = segments.add("part", |p| {
-            let p = p.allows_int8();
+            let p = p.allows_8_bits();
             let square = |name| p.pp(name).param("weight", &[640, 640], Packing::Linear);
             let [q, k, v] = ["q", "k", "v"].map(square);
             let stacked = p.stack(3).unwrap();
@@ -179,15 +180,15 @@ mod tests {
             let odd = p.pp("odd").param("weight", &[32, 4, 3, 3], Packing::Conv2d);
             ([q, k, v, out, conv, odd], stacked)
         });
-        let layers = |kept: &[&str]| Int8Layers {
+        let layers = |kept: &[&str]| EightBitLayers {
             kind: EightBits::Fp8,
             kept: kept.iter().map(|name| name.to_string()).collect(),
-            ..Int8Layers::default()
+            ..EightBitLayers::default()
         };
         let in_8_bits = || part.module().0.each_ref().map(|param| param.eight_bits().is_some());
-        segments.set_int8(Some(&layers(&["k.weight"])));
+        segments.set_8_bits(Some(&layers(&["k.weight"])));
         assert_eq!(in_8_bits(), [false, false, false, false, true, false], "a product has one type");
-        segments.set_int8(Some(&layers(&[])));
+        segments.set_8_bits(Some(&layers(&[])));
         assert_eq!(in_8_bits(), [true, true, true, false, true, false]);
         let native: usize = 4 * 640 * 640 * 2 + 64 * 9 * 32 * 2 + 4 * 9 * 32 * 2;
         let floats = 3 * 640 * 640 + 64 * 9 * 32;
