@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_mempool::{DevicePool, HostPool};
+use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
-use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
+use kiln_request::{Job, LoraUse, Refiner};
 use kiln_unet::Unet;
 use kiln_weights::Placement;
 
-use crate::applied_loras::{AppliedLoras, Changed};
+use crate::applied_loras::AppliedLoras;
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
-use crate::host_memory;
 use crate::loaded_controls::LoadedControls;
 use crate::loaded_prompts::LoadedPrompts;
 use crate::machine::Machine;
@@ -292,59 +291,6 @@ impl Engine {
         true
     }
 
-    /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
-    /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
-    ///
-    /// # Errors
-    /// [`crate::Error::Files`] where there is no such file, [`crate::Error::Weights`] where one does not fit the model. Where that
-    /// is found out, nothing has changed yet.
-    pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
-        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        // FaceID's files have LoRAs of their own.
-        let all: Vec<LoraUse> = loras.iter().cloned().chain(self.prompts.loras()).collect();
-        let result = self.loras.set(&all, &networks(&self.unet_component, &text));
-        let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
-        if changed.unet {
-            self.recorded.clear(); // it reads the weights where they were
-            self.second.iter_mut().for_each(SecondDenoiser::clear);
-        }
-        text.set_loras(self.loras.files(), changed.text);
-        drop(text);
-        self.origin.start_loras(loras);
-        result?;
-        self.refiner.as_mut().map_or(Ok(()), |refiner| refiner.set_loras(loras))
-    }
-
-    /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and
-    /// those of the model are where they were unless the plan of memory changes its mode.
-    ///
-    /// # Errors
-    /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
-    pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
-        if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
-            self.recorded.clear(); // it has the networks that were open in it
-            let configs = self.controls.configs();
-            self.second.iter_mut().for_each(|second| second.set_controls(&configs));
-            self.memory_manager.set_controls(&configs);
-            self.origin.start_controls(controls);
-        }
-        Ok(())
-    }
-
-    /// Makes the IP-Adapters of `adapters` the open ones; none closes all. Their weights are in memory only while images are
-    /// encoded; a LoRA in a file is added with the next [`Self::set_loras`].
-    ///
-    /// # Errors
-    /// Those of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
-    /// nothing has changed then.
-    pub fn set_ip_adapters(&mut self, adapters: &[IpAdapter]) -> Result<()> {
-        if self.prompts.set(adapters, &self.model, &self.placement, &self.options)? {
-            self.memory_manager.set_prompts(self.prompts.plans());
-            self.origin.start_ip_adapters(adapters);
-        }
-        Ok(())
-    }
-
     /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
     ///
     /// # Errors
@@ -422,123 +368,6 @@ impl Engine {
     /// Bytes of the GPU's memory that are in use, where there is a GPU.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()
-    }
-
-    /// Arranges memory for `work`.
-    pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
-        let stages = work.stages();
-        if !stages.contains(&Stage::EncodeImage) {
-            self.close_image_encoder();
-        }
-        if !stages.contains(&Stage::Upscale) {
-            self.enlarger = None;
-        }
-        if self.memory_manager.prepare(work)? {
-            self.clear()?;
-        }
-        self.check_second()
-    }
-
-    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode, unless the batch shall not
-    /// ([`crate::pipeline::BatchRequest::or_fail`]).
-    ///
-    /// # Errors
-    /// What the stage reports; [`crate::Error::is_out_of_memory`] where the smallest mode has no room either.
-    pub(crate) fn attempt<T>(
-        &mut self,
-        stage: Stage,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-        mut run: impl FnMut(&mut Self, &mut dyn FnMut(Event) -> Result<()>) -> Result<T>,
-    ) -> Result<T> {
-        loop {
-            let error = match run(self, tell) {
-                Err(error) if error.is_out_of_memory() => error,
-                other => return other,
-            };
-            if !self.memory_manager.may_shrink() {
-                self.clear()?;
-                return Err(error);
-            }
-            let from = self.memory_manager.describe(stage);
-            if self.memory_manager.shrink(stage)?.is_none() {
-                return Err(error);
-            }
-            let to = self.memory_manager.describe(stage);
-            tracing::warn!(stage = stage.doing(), from, to, "{error}");
-            self.clear()?;
-            tell(Event::Smaller { stage, from, to })?;
-        }
-    }
-
-    /// Closes the encoder of initial images, if it is open.
-    fn close_image_encoder(&mut self) {
-        if let Some(encoder) = self.image_encoder.take() {
-            encoder.part().leave();
-        }
-    }
-
-    /// Gives back all memory but that of encoded texts.
-    fn clear(&mut self) -> Result<()> {
-        self.recorded.clear();
-        self.second.iter_mut().for_each(SecondDenoiser::clear);
-        self.text().parts().for_each(LoadedComponent::leave);
-        self.unet_component.leave();
-        self.controls.leave();
-        self.prompts.leave();
-        if let Some(refiner) = &mut self.refiner {
-            refiner.clear();
-        }
-        self.decoder().part().leave();
-        self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
-        self.enlarger = None;
-        HostPool::trim(0.0);
-        if let Some(pool) = &self.pool {
-            pool.trim(0.0)?;
-        }
-        Ok(())
-    }
-
-    /// Logs what memory holds after a stage, and gives back what waits in a GPU's pool: where memory is scarce all of it.
-    pub(crate) fn after(&self, stage: &str) {
-        host_memory::log(stage);
-        host_memory::log_card(self.pool.as_ref(), stage);
-        let threshold = if self.memory_manager.mode().is_fully_resident() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
-        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
-    }
-
-    /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
-    pub(crate) fn make_room_for(&mut self, stage: Stage) {
-        let is_full = self.memory_manager.mode().is_fully_resident();
-        if is_full && (self.device.is_cpu() || self.memory_manager.keeps_text_encoders()) {
-            return;
-        }
-        if stage != Stage::Encode {
-            self.text().parts().for_each(LoadedComponent::leave);
-            self.refiner.iter().flat_map(|refiner| refiner.text.parts()).for_each(LoadedComponent::leave);
-        }
-        if is_full {
-            return;
-        }
-        if stage != Stage::Refine
-            && let Some(refiner) = &mut self.refiner
-        {
-            refiner.leave();
-        }
-        if stage != Stage::Denoise {
-            self.recorded.clear(); // it reads the weights where they were
-            self.unet_component.leave();
-            self.controls.leave();
-        }
-        if stage != Stage::Decode {
-            self.decoder().part().leave();
-        }
-        if stage != Stage::Upscale {
-            self.enlarger = None;
-        }
-        if stage != Stage::EncodeImage {
-            self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
-        }
-        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 }
 

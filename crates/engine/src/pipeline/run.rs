@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor};
 use kiln_media::Gray8Image;
 use kiln_ops::trace::Trace;
-use kiln_request::{DenoiserSpan, Init, InitImage, Job, LoraUse};
+use kiln_request::{DenoiserSpan, Init, InitImage, Job};
 use kiln_scheduler::NoiseSource;
 
 use crate::engine::Engine;
@@ -507,25 +507,5 @@ impl Engine {
                 Ok(self.image_encoder.insert(encoder))
             }
         }
-    }
-
-    /// Puts the LoRAs of `job` into the weights and opens its refiner and its control networks, in a smaller mode where memory is out.
-    /// `tell` gets a change of the mode.
-    ///
-    /// # Errors
-    /// Those of [`Engine::set_loras`] and [`Engine::set_controls`], and of `tell`.
-    pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        self.set_refiner(job.refiner.as_ref())?;
-        self.set_controls(&job.controls)?;
-        self.set_ip_adapters(&job.ip_adapters)?;
-        self.take_loras(&job.loras, tell)
-    }
-
-    /// [`Engine::set_loras`], in a smaller mode where memory is out. `tell` gets a change of the mode.
-    ///
-    /// # Errors
-    /// Those of [`Engine::set_loras`] and of `tell`.
-    pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
     }
 }

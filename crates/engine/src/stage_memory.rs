@@ -1,0 +1,130 @@
+//! The memory of stages: what is arranged before a run, what leaves between its stages, and what happens where memory is out.
+
+use kiln_mempool::HostPool;
+
+use crate::component::LoadedComponent;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::host_memory;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::second_denoiser::SecondDenoiser;
+use crate::plan::Workload;
+
+impl Engine {
+    /// Arranges memory for `work`.
+    pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
+        let stages = work.stages();
+        if !stages.contains(&Stage::EncodeImage) {
+            self.close_image_encoder();
+        }
+        if !stages.contains(&Stage::Upscale) {
+            self.enlarger = None;
+        }
+        if self.memory_manager.prepare(work)? {
+            self.clear()?;
+        }
+        self.check_second()
+    }
+
+    /// Runs a stage. Where memory is out, all weights go, and it runs again in the next smaller mode, unless the batch shall not
+    /// ([`crate::pipeline::BatchRequest::or_fail`]).
+    ///
+    /// # Errors
+    /// What the stage reports; [`crate::Error::is_out_of_memory`] where the smallest mode has no room either.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        stage: Stage,
+        tell: &mut dyn FnMut(Event) -> Result<()>,
+        mut run: impl FnMut(&mut Self, &mut dyn FnMut(Event) -> Result<()>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let error = match run(self, tell) {
+                Err(error) if error.is_out_of_memory() => error,
+                other => return other,
+            };
+            if !self.memory_manager.may_shrink() {
+                self.clear()?;
+                return Err(error);
+            }
+            let from = self.memory_manager.describe(stage);
+            if self.memory_manager.shrink(stage)?.is_none() {
+                return Err(error);
+            }
+            let to = self.memory_manager.describe(stage);
+            tracing::warn!(stage = stage.doing(), from, to, "{error}");
+            self.clear()?;
+            tell(Event::Smaller { stage, from, to })?;
+        }
+    }
+
+    /// Closes the encoder of initial images, if it is open.
+    fn close_image_encoder(&mut self) {
+        if let Some(encoder) = self.image_encoder.take() {
+            encoder.part().leave();
+        }
+    }
+
+    /// Gives back all memory but that of encoded texts.
+    fn clear(&mut self) -> Result<()> {
+        self.recorded.clear();
+        self.second.iter_mut().for_each(SecondDenoiser::clear);
+        self.text().parts().for_each(LoadedComponent::leave);
+        self.unet_component.leave();
+        self.controls.leave();
+        self.prompts.leave();
+        if let Some(refiner) = &mut self.refiner {
+            refiner.clear();
+        }
+        self.decoder().part().leave();
+        self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
+        self.enlarger = None;
+        HostPool::trim(0.0);
+        if let Some(pool) = &self.pool {
+            pool.trim(0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Logs what memory holds after a stage, and gives back what waits in a GPU's pool: where memory is scarce all of it.
+    pub(crate) fn after(&self, stage: &str) {
+        host_memory::log(stage);
+        host_memory::log_card(self.pool.as_ref(), stage);
+        let threshold = if self.memory_manager.mode().is_fully_resident() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        host_memory::trim_card(self.pool.as_ref(), threshold, stage);
+    }
+
+    /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
+    pub(crate) fn make_room_for(&mut self, stage: Stage) {
+        let is_full = self.memory_manager.mode().is_fully_resident();
+        if is_full && (self.device.is_cpu() || self.memory_manager.keeps_text_encoders()) {
+            return;
+        }
+        if stage != Stage::Encode {
+            self.text().parts().for_each(LoadedComponent::leave);
+            self.refiner.iter().flat_map(|refiner| refiner.text.parts()).for_each(LoadedComponent::leave);
+        }
+        if is_full {
+            return;
+        }
+        if stage != Stage::Refine
+            && let Some(refiner) = &mut self.refiner
+        {
+            refiner.leave();
+        }
+        if stage != Stage::Denoise {
+            self.recorded.clear(); // it reads the weights where they were
+            self.unet_component.leave();
+            self.controls.leave();
+        }
+        if stage != Stage::Decode {
+            self.decoder().part().leave();
+        }
+        if stage != Stage::Upscale {
+            self.enlarger = None;
+        }
+        if stage != Stage::EncodeImage {
+            self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
+        }
+        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
+    }
+}
