@@ -69,8 +69,8 @@ pub use activation::{Activation, activation};
 pub use attention::{Attention, attention, attention_masked, attention_workspace, supports_strided_qkv};
 pub use concat::concat_channels;
 pub use conv2d::{
-    Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, Slope, Strip, conv2d, conv2d_strip, conv2d_workspace,
-    fused_conv2d, fused_conv2d_workspace,
+    Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, STRIP_ROWS, Slope, Strip, conv2d, conv2d_strip,
+    conv2d_workspace, fused_conv2d, fused_conv2d_workspace,
 };
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;

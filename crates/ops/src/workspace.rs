@@ -6,6 +6,8 @@
 
 use candle_core::{DType, Device};
 
+use crate::cpu::isa::Isa;
+
 /// The kind of device, as far as the memory of operators depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
@@ -18,9 +20,12 @@ pub enum Target {
     Gpu,
 }
 
-/// Bytes of the buffers of one CPU thread: the blocks that matrix products, Winograd's tiles and attention gather and
-/// sum, up to four at a time, the largest of 448 KiB (`conv2d/cpu/winograd.rs`: 4 panels, 16 positions, 56 tiles).
-const BUFFERS_OF_A_THREAD: usize = 4 * (448 << 10);
+/// Bytes of the buffers of one CPU thread: the blocks that matrix products, Winograd's tiles and attention gather and sum.
+/// `conv2d/cpu/winograd.rs` takes the most. With operands in f32: 1008 KiB for products (4 panels, 36 positions, 56 tiles), 578 for
+/// inputs (five rows of 528 words for each tile) and 297 for weights, and a fourth buffer has 64.
+const BUFFERS_F32: usize = (1008 + 578 + 297 + 64) << 10;
+/// The same with operands in bf16: 16 positions, and two rows for each tile.
+const BUFFERS_BF16: usize = (448 + 231 + 131 + 64) << 10;
 
 /// Bytes of the workspace that CUDA's libraries share: NVIDIA's recommendation for Hopper. The size is always the same,
 /// since the choice of algorithms depends on it.
@@ -41,10 +46,11 @@ impl Target {
     }
 
     /// Bytes that operators allocate on their first use and keep while the process lives: buffers of threads, or the
-    /// workspace of CUDA's libraries.
-    pub fn kept(self) -> usize {
+    /// workspace of CUDA's libraries. `dtype` is the type of the activations.
+    pub fn kept(self, dtype: DType) -> usize {
         match self {
-            Self::Cpu { threads } => threads * BUFFERS_OF_A_THREAD,
+            Self::Cpu { threads } if dtype == DType::BF16 && Isa::current().has_bf16() => threads * BUFFERS_BF16,
+            Self::Cpu { threads } => threads * BUFFERS_F32,
             Self::Gpu => LIBRARIES,
         }
     }

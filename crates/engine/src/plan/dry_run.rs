@@ -106,7 +106,7 @@ impl Networks<'_> {
     pub(super) fn dry_run(&self, on: ExecutionTarget, work: &Workload) -> Result<DryRun> {
         let target = on.target;
         let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
-        let _kept = device.ledger().hold(target.kept());
+        let _kept = device.ledger().hold(target.kept(self.dtype));
         let mut run = DryRun { stages: Vec::new(), flop: PassFlop::default(), second_flop: PassFlop::default() };
         let tilings = work.vae.tilings(work.max_height(), target);
         // What denoising leaves for decoding, and for the next pass.
@@ -148,7 +148,7 @@ impl Networks<'_> {
                 conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
             };
             let conditions = conditions.iter().map(of).sum();
-            let (peak, workspace) = (device.ledger().peak(), target.kept() + device.kept());
+            let (peak, workspace) = (device.ledger().peak(), target.kept(self.dtype) + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kiln_ops::{Conv2dEpilogue, Slope, Strip};
+use kiln_ops::{Conv2dEpilogue, STRIP_ROWS, Slope, Strip};
 
 use super::{Residual, Strips, size};
 use crate::conv2d::Conv2d;
@@ -65,7 +65,7 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         while self.done < rows {
             let Some((window, first)) = self.window()? else { break };
             let ready = self.conv.rows_ready(self.seen, height);
-            let end = if ready == rows { rows } else { ready / 2 * 2 }; // the next strip begins at an even row
+            let end = if ready == rows { rows } else { ready / STRIP_ROWS * STRIP_ROWS };
             let y = if end > self.done { Some(self.convolve(&window, first, self.done..end, map)?) } else { None };
             self.done = self.done.max(end);
             let next = Strip { height, rows: self.done..rows };

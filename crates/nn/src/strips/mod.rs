@@ -13,6 +13,8 @@ mod window;
 
 use std::ops::Range;
 
+use kiln_ops::STRIP_ROWS;
+
 pub use cascade::{Cascade, CascadeLayer};
 pub use convolved::{Convolved, Prepare};
 
@@ -26,7 +28,7 @@ pub trait Strips<T: TensorLike> {
     /// Height, width and channels of the whole map.
     fn shape(&self) -> [usize; 3];
 
-    /// The next rows, `(1, n, w, c)`, an even number unless they are the last; `None` at the end.
+    /// The next rows, `(1, n, w, c)`; `None` at the end.
     fn next(&mut self) -> Result<Option<T>>;
 
     /// A new map `(1, h, w, c)` of the same type on the same device, with uninitialized pixels.
@@ -55,10 +57,10 @@ pub fn size<T: TensorLike>(map: &T) -> [usize; 3] {
     }
 }
 
-/// The number of rows in strips of `pixels` pixels of a map with width `w`: even, because convolutions on the CPU work
-/// on pairs of rows.
+/// The number of rows in strips of `pixels` pixels of a map with width `w`: a multiple of [`STRIP_ROWS`], where strips of
+/// convolutions begin.
 pub fn rows_of_strip(pixels: usize, w: usize) -> usize {
-    (pixels / w.max(1) / 2 * 2).max(2)
+    (pixels / w.max(1) / STRIP_ROWS * STRIP_ROWS).max(STRIP_ROWS)
 }
 
 /// The strips of a map in memory, as views. Rows that were returned may be overwritten.

@@ -18,7 +18,7 @@ use crate::flop;
 use crate::packing::Weight;
 use crate::trace::Work;
 pub use fused::{Conv2dEpilogue, FusedConv2d, Slope, fused_conv2d, fused_conv2d_workspace};
-pub use strip::{Strip, conv2d_strip};
+pub use strip::{STRIP_ROWS, Strip, conv2d_strip};
 pub use workspace::conv2d_workspace;
 
 const OP: &str = "conv2d";

@@ -8,12 +8,15 @@ use super::{Call, Conv2d, Conv2dInputs, OP, Shapes, check};
 use crate::backend;
 use crate::error::{Error, Result};
 
+/// Strips begin at a multiple of this, since the CPU computes up to four rows at a time.
+pub const STRIP_ROWS: usize = 4;
+
 /// Rows of a convolution's result, and the height of its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strip {
     /// Rows of the whole input.
     pub height: usize,
-    /// Rows of the result. They begin at an even row, since the CPU computes two rows at a time.
+    /// Rows of the result. They begin at a multiple of [`STRIP_ROWS`].
     pub rows: Range<usize>,
 }
 
@@ -34,7 +37,7 @@ impl Strip {
 /// shape.
 ///
 /// # Errors
-/// [`Error::Config`] for a strip that begins at an odd row or ends outside of the result; otherwise as
+/// [`Error::Config`] for a strip that begins at another row than a multiple of [`STRIP_ROWS`] or ends outside of the result; otherwise as
 /// [`crate::conv2d`].
 pub fn conv2d_strip(inputs: Conv2dInputs<'_>, config: Conv2d, strip: &Strip, out: Option<&Tensor>) -> Result<Tensor> {
     let shapes = check(&inputs, config, Some(strip))?;
@@ -50,9 +53,10 @@ pub(super) fn check_strip(
     found: impl FnOnce() -> Vec<usize>,
 ) -> Result<()> {
     let Strip { height, rows } = strip;
-    if rows.is_empty() || rows.start % 2 == 1 || rows.end > shapes.map_rows {
+    if rows.is_empty() || !rows.start.is_multiple_of(STRIP_ROWS) || rows.end > shapes.map_rows {
         let message = format!(
-            "rows {rows:?} of {} are not a valid strip; expected rows that begin at an even row and end in the result",
+            "rows {rows:?} of {} are not a valid strip; expected rows that begin at a multiple of {STRIP_ROWS} and end in \
+             the result",
             shapes.map_rows
         );
         return Err(Error::Config { op: OP, message });

@@ -110,7 +110,7 @@ fn strips_are_rows_of_the_whole_map() {
         let inputs = Conv2dInputs { x: &x, weight: &weight, bias: Some(&bias), image_bias: None, residual: None };
         let whole = conv2d(Conv2dInputs { residual: Some(&residual), ..inputs }, config, None).unwrap();
         let tolerance = if TARGET.0.is_cpu() { 0.0 } else { 1e-5 };
-        for rows in [2, 4, 6, h_out.next_multiple_of(2)] {
+        for rows in [4, 8, 12, h_out.next_multiple_of(STRIP_ROWS)] {
             for start in (0..h_out).step_by(rows) {
                 let strip = Strip { height: h, rows: start..(start + rows).min(h_out) };
                 let read = strip.input_rows(config, kernel);
@@ -132,10 +132,11 @@ fn refuses_an_invalid_strip() {
     let inputs = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
     let message =
         |height, rows| conv2d_strip(inputs, Conv2d::same(3), &Strip { height, rows }, None).unwrap_err().to_string();
-    let expected = "expected rows that begin at an even row and end in the result";
+    let expected = "expected rows that begin at a multiple of 4 and end in the result";
     assert_eq!(message(8, 3..5), format!("conv2d: rows 3..5 of 8 are not a valid strip; {expected}"));
-    assert!(message(8, 6..9).contains(expected) && message(8, 2..2).contains(expected));
-    assert_eq!(message(8, 2..8), "conv2d: x has shape [1, 4, 4, 3], expected (b, 7, w, c_in): rows 1..8 of 8");
+    assert!(message(8, 4..9).contains(expected) && message(8, 4..4).contains(expected));
+    assert!(message(8, 2..4).contains(expected));
+    assert_eq!(message(8, 4..8), "conv2d: x has shape [1, 4, 4, 3], expected (b, 5, w, c_in): rows 3..8 of 8");
 }
 
 #[test]

@@ -9,6 +9,8 @@ use kiln_mempool::HostPool;
 use crate::error::Result;
 
 thread_local! {
+    /// From the smallest to the largest. The largest is taken first: operators that ask for their largest buffer first
+    /// share one large buffer, in whichever order they run.
     static KEPT: RefCell<Vec<Vec<u32>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -20,18 +22,20 @@ impl Scratch {
     pub(crate) fn get<T: Plain>(&mut self, len: usize) -> &mut [T] {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
         if self.0.len() < words {
-            self.0.resize(words, 0);
+            self.0 = Vec::new(); // the old contents are not needed: free them before the new allocation
+            self.0 = vec![0; words];
         }
         &mut elements(&mut self.0)[..len]
     }
 
     /// As [`Scratch::get`], with an error where the pool has no memory. For large buffers outside of tasks: a task
-    /// cannot stop half way, and its buffers have a few hundred KiB.
+    /// cannot stop half way, and its buffers have at most a few MiB.
     pub(crate) fn try_get<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());
         if self.0.len() < words {
             self.0 = Vec::new(); // the old contents are not needed: free them before the new allocation
             self.0 = HostPool::vector(words)?;
+            self.0.resize(words, 0);
         }
         Ok(self.get(len))
     }
@@ -47,7 +51,12 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let words = std::mem::take(&mut self.0);
         // A thread that ends may drop its tasks after its thread-local buffers. Then only the buffer is lost.
-        let _ = KEPT.try_with(|kept| kept.try_borrow_mut().map(|mut kept| kept.push(words)));
+        let _ = KEPT.try_with(|kept| {
+            kept.try_borrow_mut().map(|mut kept| {
+                let place = kept.partition_point(|other| other.len() < words.len());
+                kept.insert(place, words);
+            })
+        });
     }
 }
 

@@ -3,13 +3,15 @@
 //! There are two algorithms: an implicit matrix product ([`direct`]), and Winograd's, with fewer multiplications, for
 //! 3x3 kernels at stride 1 ([`winograd`]). The choice depends on the type and on the shapes of one image alone, so that
 //! the result does not depend on the batch size. A linear layer whose matrix has a storage type of its own uses the
-//! first, band by band ([`banded`]), and one whose weight is stored in 8 bits a product of bytes ([`int8`]). The channels of the input may lie in several maps ([`Part`]), which both read where
-//! they are.
+//! first, band by band ([`banded`]), and one whose weight is stored in 8 bits a product of bytes ([`int8`]). The channels
+//! of the input may lie in several maps ([`Part`]), which both read where they are.
 
 mod banded;
 mod direct;
 mod epilogue;
 mod int8;
+#[cfg(test)]
+mod tests;
 mod transform;
 mod winograd;
 
