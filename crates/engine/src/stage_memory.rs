@@ -89,14 +89,21 @@ impl Engine {
     pub(crate) fn after(&self, stage: &str) {
         host_memory::log(stage);
         host_memory::log_card(self.pool.as_ref(), stage);
-        let threshold = if self.memory_manager.mode().is_fully_resident() { host_memory::CARD_TRIM_ABOVE } else { 0.0 };
+        let is_scarce = !self.memory_manager.mode().is_fully_resident() || self.text_encoders_leave();
+        let threshold = if is_scarce { 0.0 } else { host_memory::CARD_TRIM_ABOVE };
         host_memory::trim_card(self.pool.as_ref(), threshold, stage);
+    }
+
+    /// Whether the text encoders alone leave a GPU's memory, which has no room for them in the stages that follow.
+    fn text_encoders_leave(&self) -> bool {
+        let is_full = self.memory_manager.mode().is_fully_resident();
+        is_full && self.device.is_cuda() && !self.memory_manager.keeps_text_encoders()
     }
 
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     pub(crate) fn make_room_for(&mut self, stage: Stage) {
         let is_full = self.memory_manager.mode().is_fully_resident();
-        if is_full && (self.device.is_cpu() || self.memory_manager.keeps_text_encoders()) {
+        if is_full && !self.text_encoders_leave() {
             return;
         }
         if stage != Stage::Encode {

@@ -93,6 +93,7 @@ fn every_configuration_has_the_same_bits(name: &str) {
     for ring in [largest, largest + 256, largest * 3 / 2, 2 * largest, total, 2 * total] {
         let all = Residency::none(segments, &case.placement, ring).unwrap();
         case.check(&all, case.pinned(1 << 30), true, &expected);
+        case.check(&all.with_pieces(4096), case.pinned(1 << 30), true, &expected);
     }
     for resident in 1..=segments.len() {
         // Either the first segments are resident, or as many spread over the network.
@@ -109,6 +110,7 @@ fn every_configuration_has_the_same_bits(name: &str) {
         case.check(&all, case.pinned(cap), copy_stream, &expected);
     }
     case.check(&all, None, true, &expected);
+    case.check(&all.with_pieces(1), None, true, &expected);
 }
 
 #[test]

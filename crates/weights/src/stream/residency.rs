@@ -85,6 +85,11 @@ impl Residency {
         Ok(Self { sizes, resident, ring, piece: piece_of(ring), types: placement.slab() })
     }
 
+    /// The same with copies to a GPU in pieces of at most about `bytes`, instead of those that suit the ring.
+    pub fn with_pieces(self, bytes: usize) -> Self {
+        Self { piece: bytes, ..self }
+    }
+
     /// The least memory on the device for streaming all segments. For a GPU the smallest ring with which nearly all of the
     /// shorter of copying and computing overlaps in a simulated step, or else the fastest. For the CPU, which packs with the cores
     /// that compute, the smallest ring that slows steps down by at most a tenth.

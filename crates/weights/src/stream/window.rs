@@ -306,6 +306,19 @@ mod tests {
         assert_eq!((window.enter(2), window.resets()), (Entry::Ready, 0), "1 was skipped");
     }
 
+    #[test]
+    fn segments_in_order_never_restart_copies() {
+        let sizes = [30, 7, 55, 21, 60, 3, 44].map(|size| size * ALIGNMENT);
+        for (ring, piece) in (60..240).flat_map(|ring| [1, 7, 20, 100].map(|piece| (ring, piece))) {
+            let mut window = Window::new(SlotLayout::new(&sizes, ring * ALIGNMENT, piece * ALIGNMENT));
+            pump(&mut window);
+            for slot in (0..4).flat_map(|_| 0..sizes.len()) {
+                run(&mut window, slot);
+            }
+            assert_eq!(window.resets(), 0, "a ring of {ring} in pieces of {piece}");
+        }
+    }
+
     /// For any order of entries, a segment in use shares no byte with one that is copied, and all of its bytes are there.
     #[test]
     fn no_copy_ever_takes_bytes_in_use() {
