@@ -34,7 +34,8 @@ fn with_scales(scales: &ComputeScales, folder: &Path) -> Setup {
     Setup { compute: ComputeType::Int8, scales: Some(path), ..cpu() }
 }
 
-/// Images of other prompts than those that were measured.
+/// Images of other prompts than those that were measured. On the average over many prompts scales change nothing
+/// (`docs/compute.md`); with three, either may be some decibels closer.
 #[test]
 fn calibrated_images_are_as_close_as_with_ranges_of_each_call() {
     let measured = ["a yellow sun", "a green frog", "a blue car"].map(|prompt| request(prompt, (256, 256), 6, 3));
@@ -53,7 +54,7 @@ fn calibrated_images_are_as_close_as_with_ranges_of_each_call() {
     };
     let dynamic = mean(Setup { compute: ComputeType::Int8, ..cpu() });
     let calibrated = mean(with_scales(&found.scales, folder.path()));
-    assert!(calibrated > 38.0 && calibrated > dynamic, "{calibrated} dB, {dynamic} dB without scales");
+    assert!(calibrated > 41.0 && calibrated > dynamic - 4.0, "{calibrated} dB, {dynamic} dB without scales");
 }
 
 /// With all layers in 8 bits the images of this model, whose weights are random, have no 60 dB.
