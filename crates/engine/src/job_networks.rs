@@ -65,11 +65,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the LoRAs of `job` into the weights and opens its refiner and its control networks, in a smaller mode where memory is out.
-    /// `tell` gets a change of the mode.
+    /// Opens the refiner, the control networks and the IP-Adapters of `job`, and adds its LoRAs to the weights. Where there is not
+    /// enough memory, the memory mode becomes a smaller one, and `tell` is called with an [`Event::Smaller`].
     ///
     /// # Errors
-    /// Those of [`Engine::set_loras`] and [`Engine::set_controls`], and of `tell`.
+    /// The errors of [`Engine::set_loras`], [`Engine::set_controls`] and [`Engine::set_ip_adapters`], and the errors that `tell`
+    /// returns.
     pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.set_refiner(job.refiner.as_ref())?;
         self.set_controls(&job.controls)?;
@@ -77,10 +78,11 @@ impl Engine {
         self.take_loras(&job.loras, tell)
     }
 
-    /// [`Engine::set_loras`], in a smaller mode where memory is out. `tell` gets a change of the mode.
+    /// Calls [`Engine::set_loras`]. Where there is not enough memory, the memory mode becomes a smaller one, and `tell` is called
+    /// with an [`Event::Smaller`].
     ///
     /// # Errors
-    /// Those of [`Engine::set_loras`] and of `tell`.
+    /// The errors of [`Engine::set_loras`], and the errors that `tell` returns.
     pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
         self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
     }

@@ -165,7 +165,7 @@ fn a_run_whose_devices_are_all_lost_ends_and_blames_no_image() {
         let run = run(vec![setup(); engines], |engine| asked.before(engine) > 0);
         let message = run.report.unwrap_err().to_string();
         assert!(message.contains("does not work any more"), "{message}");
-        assert_eq!((run.files.len(), run.failures), (2 * engines, 0), "what was made is saved");
+        assert_eq!((run.files.len(), run.failures), (2 * engines, 0), "each engine saves its two images");
         assert!(run.files.iter().all(|(name, file)| expected[name] == *file), "other files");
     }
 }

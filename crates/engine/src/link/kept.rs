@@ -1,8 +1,9 @@
 //! The file with a measured link: JSON, one for each GPU, in the cache folder.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use kiln_files::{MAX_CONFIG_BYTES, persist, read_small, temporary_beside, write_error};
+use kiln_files::{MAX_CONFIG_BYTES, read_small, replace_file};
 use kiln_ops::device::Gpu;
 use kiln_ops::stream::LinkSpeed;
 use serde::{Deserialize, Serialize};
@@ -14,10 +15,10 @@ use crate::error::Result;
 const FORMAT: &str = "kiln-link";
 /// The version of the file and of the measurement.
 const VERSION: u32 = 1;
-/// Possible rates in bytes per second.
-const RATES: std::ops::RangeInclusive<f64> = 1e7..=1e13;
+/// Possible rates in bytes per second: the first is slower than any link of a GPU, the last faster.
+pub(super) const RATES: RangeInclusive<f64> = 1e7..=1e13;
 /// Possible seconds of a copy and of a wait.
-const DELAYS: std::ops::RangeInclusive<f64> = 0.0..=0.1;
+const DELAYS: RangeInclusive<f64> = 0.0..=0.1;
 
 /// What a measurement belongs to. If any of it changes, the link is measured again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,12 +109,7 @@ pub(super) fn write(path: &Path, identity: &GpuIdentity, speed: &LinkSpeed) -> R
         seconds_per_wait: speed.seconds_per_wait,
     };
     let json = serde_json::to_vec_pretty(&file).unwrap_or_default();
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(write_error(folder))?;
-    }
-    let mut file = temporary_beside(path)?;
-    std::io::Write::write_all(&mut file, &json).map_err(write_error(path))?;
-    Ok(persist(file, path)?)
+    Ok(replace_file(path, &json)?)
 }
 
 #[cfg(test)]

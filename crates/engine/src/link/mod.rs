@@ -64,20 +64,13 @@ pub enum LinkChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkRate(u64);
 
-impl LinkRate {
-    /// The lowest rate in bytes per second: slower than any link of a GPU.
-    const LEAST: f64 = 1e7;
-    /// The highest rate in bytes per second: faster than any link of a GPU.
-    const MOST: f64 = 1e13;
-}
-
 impl FromStr for LinkRate {
     type Err = String;
 
     /// Reads GB/s, as `12` or `3.5`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let rate = text.parse::<f64>().ok().map(|rate| rate * 1e9);
-        let rate = rate.filter(|rate| (Self::LEAST..=Self::MOST).contains(rate));
+        let rate = rate.filter(|rate| kept::RATES.contains(rate));
         rate.map(|rate| Self(rate as u64)).ok_or_else(|| "expected GB/s, from 0.01 to 10000, such as 12".into())
     }
 }

@@ -46,8 +46,8 @@ impl ExecutionTarget {
         gpu.map_or(self, |gpu| Self { rates: self.rates.with_gpu(gpu), ..self })
     }
 
-    /// The same with what is known of an open device: the rate of a GPU's computing, and its link, which is measured if it was
-    /// not.
+    /// The same with the rates of an open GPU: how fast it computes, and how fast its link copies. The link is measured unless a
+    /// measurement is in the cache folder. The CPU has no link.
     pub fn with_device(self, device: &Device, setup: &Setup) -> Self {
         let DeviceLocation::Cuda { gpu_id } = device.location() else { return self };
         let found = gpu(gpu_id).ok();
