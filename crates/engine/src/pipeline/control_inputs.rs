@@ -215,7 +215,7 @@ impl Engine {
             let (made, role) = role(&loaded.model, &control.using, made?)?;
             Ok(GroupControl { network, using: control.using.clone(), role, made })
         };
-        let acts = |(_, control): &(usize, &Control)| control.using.passes.has(!job.is_second_pass());
+        let acts = |(_, control): &(usize, &Control)| control.using.passes.acts(job.is_second_pass());
         let controls = job.controls.iter().enumerate().filter(acts).map(one).collect::<Result<Vec<_>>>()?;
         Ok(ControlInputs { controls, convention: job.sampling.convention, steps: job.steps })
     }

@@ -43,9 +43,9 @@ impl ControlPasses {
         ALL[self as usize].2
     }
 
-    /// Whether the first pass is among them, or else the second one.
-    pub fn has(self, is_first: bool) -> bool {
-        self != if is_first { Self::Second } else { Self::First }
+    /// Whether it acts in a pass: the second one, or else the first.
+    pub fn acts(self, in_second: bool) -> bool {
+        self != if in_second { Self::First } else { Self::Second }
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(ControlPasses::find("Low res only"), Some(ControlPasses::First));
         assert_eq!(ALL.map(|(passes, ..)| (passes, passes.id(), passes.label())), ALL);
         assert_eq!(ControlPasses::find("third"), None);
-        let in_passes = |passes: ControlPasses| [passes.has(true), passes.has(false)];
+        let in_passes = |passes: ControlPasses| [passes.acts(false), passes.acts(true)];
         assert_eq!(ALL.map(|(passes, ..)| in_passes(passes)), [[true, true], [true, false], [false, true]]);
     }
 }

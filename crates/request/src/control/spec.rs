@@ -141,6 +141,16 @@ impl ControlUse {
         self.kind.or_else(|| ControlType::find(self.preprocess.as_deref()?.split('_').next()?))
     }
 
+    /// As it guides in the second pass of hires fix where its image has edges of one pixel, which are thinner in a larger image:
+    /// weakly at early layers, unless another mode was asked for. AUTOMATIC1111's rule (`high_res_fix_forced_soft_injection` in
+    /// `scripts/hook.py` of sd-webui-controlnet).
+    pub fn with_thin_edges_enlarged(self) -> Self {
+        match self.mode {
+            ControlMode::Balanced if !self.guess => Self { mode: ControlMode::Prompt, ..self },
+            _ => self,
+        }
+    }
+
     /// Whether the control image is made by [`INPAINT`].
     pub(crate) fn has_hole(&self) -> bool {
         self.preprocess.as_deref().is_some_and(is_inpaint)

@@ -16,7 +16,7 @@ use kiln_upscale::{NetworkConfig, Upscaler};
 use serde::Serialize;
 
 use self::size::{Asked, Sizes};
-use crate::control::{Control, ControlMode};
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::init::{Init, InitLatents};
 use crate::input::Rule;
@@ -191,18 +191,16 @@ impl Request {
         Ok(Some(Box::new(SecondPass { job, upscaler, network, enlarged, request })))
     }
 
-    /// The control networks with their images in the size of the second pass. By AUTOMATIC1111's rule edges of one pixel, which
-    /// are thinner in a larger image, guide weakly (`high_res_fix_forced_soft_injection` in `scripts/hook.py` of
-    /// sd-webui-controlnet).
+    /// The control networks with their images in the size of the second pass.
     fn controls_of_second_pass(&self, size: (usize, usize), rule: Rule) -> Result<Vec<Control>> {
-        let mut controls = self.prepare_controls(size, None)?;
-        for Control { using, .. } in controls.iter_mut().filter(|_| rule == Rule::Automatic1111) {
-            let is_thin = using.preprocess.as_deref().is_some_and(|name| name.eq_ignore_ascii_case("canny"));
-            if is_thin && using.mode == ControlMode::Balanced && !using.guess {
-                using.mode = ControlMode::Prompt;
+        let of_rule = |control: Control| {
+            let is_canny = |name: &str| name.eq_ignore_ascii_case("canny");
+            match control.using.preprocess.as_deref().is_some_and(is_canny) && rule == Rule::Automatic1111 {
+                true => Control { using: control.using.with_thin_edges_enlarged(), ..control },
+                false => control,
             }
-        }
-        Ok(controls)
+        };
+        Ok(self.prepare_controls(size, None)?.into_iter().map(of_rule).collect())
     }
 
     /// The option that says the size, and its value as a message shows it.

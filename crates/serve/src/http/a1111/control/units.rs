@@ -119,13 +119,12 @@ impl Units {
     }
 }
 
-/// The control in each pass: in the second one, thin edges guide weakly (`high_res_fix_forced_soft_injection` in
-/// `scripts/hook.py` of the extension).
+/// The control in each pass: in the second one, thin edges guide weakly.
 fn of_passes(control: ControlUse, is_thin: bool) -> Vec<ControlUse> {
-    if !is_thin || control.mode != ControlMode::Balanced {
+    let weak = ControlUse { passes: ControlPasses::Second, ..control.clone() }.with_thin_edges_enlarged();
+    if !is_thin || weak.mode == control.mode {
         return vec![control];
     }
-    let weak = ControlUse { mode: ControlMode::Prompt, passes: ControlPasses::Second, ..control.clone() };
     match control.passes {
         ControlPasses::First => vec![control],
         ControlPasses::Second => vec![weak],
