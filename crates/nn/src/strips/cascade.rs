@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use kiln_ops::{Conv2dEpilogue, STRIP_ROWS, Slope, Strip};
+use kiln_ops::{Conv2dEpilogue, Slope, Strip};
 
 use super::window::Window;
-use super::{Strips, size};
+use super::{Strips, size, strip_end};
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::tensor::TensorLike;
@@ -35,7 +35,7 @@ impl<'a, T> CascadeLayer<'a, T> {
 
 /// The strips of the last layer.
 ///
-/// Every layer computes the rows for which it has all that it reads, so each lags up to [`STRIP_ROWS`] rows behind the one before it,
+/// Every layer computes the rows for which it has all that it reads, so each lags up to [`kiln_ops::STRIP_ROWS`] rows behind the one before it,
 /// and no row is computed twice. Windows hold the rows that some layer still reads.
 pub struct Cascade<'a, S, T> {
     source: S,
@@ -63,12 +63,12 @@ impl<'a, T: TensorLike, S: Strips<T>> Cascade<'a, S, T> {
         self.windows.get(i + 1).map_or(self.done, Window::end)
     }
 
-    /// The rows that layer `i` can compute next: none, or some from a multiple of [`STRIP_ROWS`] on.
+    /// The rows that layer `i` can compute next: none, or some from a multiple of [`kiln_ops::STRIP_ROWS`] on.
     fn ready(&self, i: usize) -> Option<Strip> {
         let ([height, ..], layer) = (self.source.shape(), &self.layers[i]);
         let seen = self.windows[layer.reads.clone()].iter().map(Window::end).min().unwrap_or(0);
         let ready = layer.conv.rows_ready(seen, height);
-        let end = if ready == height { ready } else { ready / STRIP_ROWS * STRIP_ROWS };
+        let end = strip_end(ready, height);
         (end > self.computed(i)).then(|| Strip { height, rows: self.computed(i)..end })
     }
 

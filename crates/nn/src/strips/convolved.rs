@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use kiln_ops::{Conv2dEpilogue, STRIP_ROWS, Slope, Strip};
+use kiln_ops::{Conv2dEpilogue, Slope, Strip};
 
-use super::{Residual, Strips, size};
+use super::{Residual, Strips, size, strip_end};
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::tensor::TensorLike;
@@ -65,7 +65,7 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         while self.done < rows {
             let Some((window, first)) = self.window()? else { break };
             let ready = self.conv.rows_ready(self.seen, height);
-            let end = if ready == rows { rows } else { ready / STRIP_ROWS * STRIP_ROWS };
+            let end = strip_end(ready, rows);
             let y = if end > self.done { Some(self.convolve(&window, first, self.done..end, map)?) } else { None };
             self.done = self.done.max(end);
             let next = Strip { height, rows: self.done..rows };

@@ -57,6 +57,12 @@ pub fn size<T: TensorLike>(map: &T) -> [usize; 3] {
     }
 }
 
+/// The end of a strip of a map with `height` rows, of which the first `ready` can be computed: all rows, or a multiple of
+/// [`STRIP_ROWS`], where the next strip begins.
+fn strip_end(ready: usize, height: usize) -> usize {
+    if ready == height { height } else { ready / STRIP_ROWS * STRIP_ROWS }
+}
+
 /// The number of rows in strips of `pixels` pixels of a map with width `w`: a multiple of [`STRIP_ROWS`], where strips of
 /// convolutions begin.
 pub fn rows_of_strip(pixels: usize, w: usize) -> usize {
