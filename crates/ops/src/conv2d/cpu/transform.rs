@@ -52,26 +52,17 @@ impl TileSize {
     /// `B^T d B`: from a tile's pixels to its positions. As in all transforms, there are as many values of each, a multiple of
     /// [`LANES`].
     pub(super) fn input<T: Element, W: Operand<T>>(self, pixels: &Sources<'_, T>, positions: &mut Targets<'_, W>) {
-        match self {
-            Self::Two => input_two(pixels, positions),
-            Self::Four => input_four(pixels, positions),
-        }
+        input(self, pixels, positions);
     }
 
     /// `G g G^T`: from a kernel's taps to its positions.
     pub(super) fn weights<W: Element>(self, taps: &Sources<'_, W>, positions: &mut Targets<'_, W>) {
-        match self {
-            Self::Two => weights_two(taps, positions),
-            Self::Four => weights_four(taps, positions),
-        }
+        weights(self, taps, positions);
     }
 
     /// `A^T m A`: from a tile's products to its outputs, finished by the epilogue.
     pub(super) fn output<T: Element>(self, products: &Sources<'_, f32>, epilogue: &TileEpilogue<'_, T, MOST_OUTPUTS>) {
-        match self {
-            Self::Two => output_two(products, epilogue),
-            Self::Four => output_four(products, epilogue),
-        }
+        output(self, products, epilogue);
     }
 }
 
@@ -312,37 +303,32 @@ fn finish<V: Vector, T: Element, const FROM: usize, const TO: usize>(
 }
 
 for_every_isa! {
-    fn input_two<T: Element => W, R: Rounding>(pixels: &Sources<'_, T>, positions: &mut Targets<'_, W>) {
-        transform::<Input, R::Vector, T, W, 4, 4>(pixels, positions);
+    fn input<T: Element => W, R: Rounding>(size: TileSize, pixels: &Sources<'_, T>, positions: &mut Targets<'_, W>) {
+        match size {
+            TileSize::Two => transform::<Input, R::Vector, T, W, 4, 4>(pixels, positions),
+            TileSize::Four => transform::<Input, R::Vector, T, W, 6, 6>(pixels, positions),
+        }
     }
 }
 
 for_every_isa! {
-    fn weights_two<T: Element, R: Rounding>(taps: &Sources<'_, T>, positions: &mut Targets<'_, T>) {
-        transform::<Weight, R::Vector, T, T, 3, 4>(taps, positions);
+    fn weights<T: Element, R: Rounding>(size: TileSize, taps: &Sources<'_, T>, positions: &mut Targets<'_, T>) {
+        match size {
+            TileSize::Two => transform::<Weight, R::Vector, T, T, 3, 4>(taps, positions),
+            TileSize::Four => transform::<Weight, R::Vector, T, T, 3, 6>(taps, positions),
+        }
     }
 }
 
 for_every_isa! {
-    fn output_two<T: Element, R: Rounding>(products: &Sources<'_, f32>, epilogue: &TileEpilogue<'_, T, MOST_OUTPUTS>) {
-        finish::<R::Vector, T, 4, 2>(products, epilogue);
-    }
-}
-
-for_every_isa! {
-    fn input_four<T: Element => W, R: Rounding>(pixels: &Sources<'_, T>, positions: &mut Targets<'_, W>) {
-        transform::<Input, R::Vector, T, W, 6, 6>(pixels, positions);
-    }
-}
-
-for_every_isa! {
-    fn weights_four<T: Element, R: Rounding>(taps: &Sources<'_, T>, positions: &mut Targets<'_, T>) {
-        transform::<Weight, R::Vector, T, T, 3, 6>(taps, positions);
-    }
-}
-
-for_every_isa! {
-    fn output_four<T: Element, R: Rounding>(products: &Sources<'_, f32>, epilogue: &TileEpilogue<'_, T, MOST_OUTPUTS>) {
-        finish::<R::Vector, T, 6, 4>(products, epilogue);
+    fn output<T: Element, R: Rounding>(
+        size: TileSize,
+        products: &Sources<'_, f32>,
+        epilogue: &TileEpilogue<'_, T, MOST_OUTPUTS>,
+    ) {
+        match size {
+            TileSize::Two => finish::<R::Vector, T, 4, 2>(products, epilogue),
+            TileSize::Four => finish::<R::Vector, T, 6, 4>(products, epilogue),
+        }
     }
 }
