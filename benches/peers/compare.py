@@ -43,22 +43,28 @@ def command(engine: str, options: argparse.Namespace) -> list[str]:
     if engine == "diffusers":
         return [sys.executable, str(HERE / "diffusers_bench.py"), "--config", options.config, *flags, *device, *threads]
     if engine == "openvino":
-        models = ["--models", str(options.models)] if options.models else []
+        models = ["--models", str(options.openvino_models)] if options.openvino_models else []
         script = [str(options.openvino), str(HERE / "openvino_bench.py"), "--config", options.config]
         return [*script, *flags, *threads, *compute, *models]
     return [str(options.candle), *flags]
 
 
-def run(engine: str, options: argparse.Namespace, limits: dict[str, str] | None = None) -> dict | None:
-    """One report, or None where the engine failed: a peer that cannot run a configuration is no reason to stop. `limits` are
-    variables of its environment."""
+def run(
+    engine: str, options: argparse.Namespace, limits: dict[str, str] | None = None, timeout: float | None = None
+) -> dict | None:
+    """One report, or None where the engine failed or took longer than `timeout` seconds: a peer that cannot run a configuration
+    is no reason to stop. `limits` are variables of its environment."""
     environment = {**os.environ, **(limits or {})}
     if options.threads:
         environment["RAYON_NUM_THREADS"] = str(options.threads)
     try:
-        done = subprocess.run(command(engine, options), env=environment, capture_output=True, text=True, check=True)
+        call = command(engine, options)
+        done = subprocess.run(call, env=environment, capture_output=True, text=True, check=True, timeout=timeout)
     except FileNotFoundError as error:
         print(f"{engine}: {error.filename} does not exist; build it first", file=sys.stderr)
+        return None
+    except subprocess.TimeoutExpired:
+        print(f"{engine}: not done after {timeout:.0f} s", file=sys.stderr)
         return None
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -125,7 +131,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20, help="of a call")
     parser.add_argument("--openvino", type=Path, default=sys.executable, help="the Python that has OpenVINO")
-    parser.add_argument("--models", type=Path, help="a folder that keeps OpenVINO's converted models for later calls")
+    parser.add_argument(
+        "--models", dest="openvino_models", type=Path, help="a folder that keeps OpenVINO's converted models for later calls"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=1, help="measured runs of every stage in a round")
     parser.add_argument("--warmup", type=int, default=1)

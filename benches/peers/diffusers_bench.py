@@ -1,22 +1,17 @@
 """diffusers, measured as `kiln bench` measures Kiln; prints JSON of the form of `kiln bench --json -`.
 
-The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: a compiled
-U-Net), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided batch, and the guidance),
-`control-step` (the same with a ControlNet), `vae` (latents
-to one image), `vae-encode` (one image to its moments), `upscale` (spandrel's RRDBNet in RealESRGAN_x4plus's shape), `text` (77
-tokens through all text encoders), `call` (tokens to a PNG file in memory with `--steps` Euler steps).
+The networks are those of Kiln's presets with random weights: nothing is downloaded. Eager PyTorch (`--compile`: U-Net, decoder and
+text encoders by `torch.compile`), channels-last, `torch.inference_mode`. Stages: `step` (the U-Net over both halves of a guided
+batch, and the guidance), `control-step` (the same with a ControlNet), `vae` (latents to one image), `vae-encode` (one image to its
+moments), `upscale` (spandrel's RRDBNet in RealESRGAN_x4plus's shape), `text` (77 tokens through all text encoders), `call` (tokens
+to a PNG file in memory with `--steps` Euler steps).
 """
 
 import argparse
 import io
-import json
 import math
-import platform
-import resource
-import statistics
 import sys
-import time
-from pathlib import Path
+from collections.abc import Callable
 
 import diffusers
 import torch
@@ -24,8 +19,8 @@ from diffusers import AutoencoderKL, AutoencoderTiny, ControlNetModel, EulerDisc
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-PRESETS = Path(__file__).resolve().parents[2] / "crates/models/src/presets"
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+import harness
+
 TOKENS = 77
 CFG_SCALE = 7.0
 
@@ -50,9 +45,36 @@ def normal(options: argparse.Namespace, *shape: int) -> torch.Tensor:
 def random_unet(preset: dict, options: argparse.Namespace) -> UNet2DConditionModel:
     with torch.device("meta"):  # PyTorch's own initialisation takes longer than the measurement
         unet = UNet2DConditionModel(**preset["unet"])
-    unet = unet.to_empty(device="cpu")
+    unet = unet.to_empty(device=options.device)
     randomise(unet)
     return unet
+
+
+def kept(options: argparse.Namespace, name: str, build: Callable) -> object:
+    """What `build` returns. With `--turns` it is built once for all stages, otherwise once for each, so that only the networks of
+    one stage are in memory."""
+    if not options.turns:
+        return build()
+    if name not in options.networks:
+        options.networks[name] = build()
+    return options.networks[name]
+
+
+def compiled(network: torch.nn.Module, options: argparse.Namespace) -> torch.nn.Module:
+    """The network, compiled in place with `--compile`: its outputs are valid until it or another one runs again."""
+    if options.compile:
+        network.compile(mode="reduce-overhead")
+    return network
+
+
+def denoiser(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
+    def build():
+        unet = random_unet(preset, options)
+        if options.compile:
+            unet.fuse_qkv_projections()
+        return compiled(ready(unet, options), options)
+
+    return kept(options, "unet", build)
 
 
 def halves(preset: dict) -> int:
@@ -81,17 +103,13 @@ def guided(prediction: torch.Tensor, rows: int = 2) -> torch.Tensor:
 
 
 def step(preset: dict, options: argparse.Namespace):
-    unet = random_unet(preset, options)
-    if options.compile:
-        unet.fuse_qkv_projections()
-    unet = ready(unet, options)
-    if options.compile:
-        unet.compile(mode="reduce-overhead")
+    unet = denoiser(preset, options)
     latents, context, added = step_inputs(unet, preset, options)
+    time_step = torch.tensor(500.0, device=options.device)
 
     def run():
         rows = torch.cat([latents] * halves(preset))
-        both = unet(rows, 500, encoder_hidden_states=context, added_cond_kwargs=added)
+        both = unet(rows, time_step, encoder_hidden_states=context, added_cond_kwargs=added)
         return guided(both.sample, halves(preset))
 
     return run
@@ -102,9 +120,7 @@ def control_step(preset: dict, options: argparse.Namespace):
     net = ControlNetModel.from_unet(unet)
     randomise(net)
     unet, net = ready(unet, options), ready(net, options)
-    if options.compile:
-        unet.compile(mode="reduce-overhead")
-        net.compile(mode="reduce-overhead")
+    unet, net = compiled(unet, options), compiled(net, options)
     latents, context, added = step_inputs(unet, preset, options)
     image = normal(options, 2 * options.batch, 3, preset["height"], preset["width"])
     image = image.contiguous(memory_format=torch.channels_last)
@@ -136,8 +152,19 @@ def decoder(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
     return ready(vae, options)
 
 
+def image_decoder(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
+    """The autoencoder, its decoder compiled with `--compile`."""
+
+    def build():
+        vae = decoder(preset, options)
+        compiled(vae.decoder, options)
+        return vae
+
+    return kept(options, "vae", build)
+
+
 def vae(preset: dict, options: argparse.Namespace):
-    vae = decoder(preset, options)
+    vae = image_decoder(preset, options)
     scale = 2 ** (len(preset["vae"]["block_out_channels"]) - 1)
     latents = normal(options, 1, 4, preset["height"] // scale, preset["width"] // scale)
     latents = latents.contiguous(memory_format=torch.channels_last)
@@ -175,8 +202,30 @@ def text_encoders(preset: dict, options: argparse.Namespace) -> list[torch.nn.Mo
     for config in preset["text_encoders"]:
         with_projection = config["architectures"] == ["CLIPTextModelWithProjection"]
         kind = CLIPTextModelWithProjection if with_projection else CLIPTextModel
-        encoders.append(ready(kind(CLIPTextConfig(**config)), options))
+        with torch.device(options.device):
+            encoder = kind(CLIPTextConfig(**config))
+        encoders.append(ready(encoder, options))
     return encoders
+
+
+def prompt_encoders(preset: dict, options: argparse.Namespace) -> list[torch.nn.Module]:
+    """The text encoders, compiled with `--compile`. Where one of them cannot be compiled, all run as they are."""
+
+    def build():
+        encoders = text_encoders(preset, options)
+        try:
+            for encoder in encoders:
+                # transformers adds hooks in the first run, which would be compiled too.
+                encoder(token_ids(preset, options), output_hidden_states=True)
+                compiled(encoder, options)(token_ids(preset, options), output_hidden_states=True)
+        except Exception as error:  # PyTorch's compiler has no error of its own
+            if not options.compile:
+                raise
+            print(f"text encoders: not compiled: {error}", file=sys.stderr)
+            return text_encoders(preset, options)
+        return encoders
+
+    return kept(options, "text", build)
 
 
 def token_ids(preset: dict, options: argparse.Namespace) -> torch.Tensor:
@@ -185,7 +234,7 @@ def token_ids(preset: dict, options: argparse.Namespace) -> torch.Tensor:
 
 
 def text(preset: dict, options: argparse.Namespace):
-    encoders, ids = text_encoders(preset, options), token_ids(preset, options)
+    encoders, ids = prompt_encoders(preset, options), token_ids(preset, options)
     return lambda: [encoder(ids, output_hidden_states=True) for encoder in encoders]
 
 
@@ -198,22 +247,23 @@ def png(pixels: torch.Tensor) -> bytes:
 
 
 def whole(preset: dict, options: argparse.Namespace, encode, denoise, decode):
-    """A call of models with one text encoder from its three networks: tokens to context, latents with their time and context
-    to a prediction, latents to pixels. Weights are random: the latents that are decoded are those of the start, so that the
-    pixels keep their range."""
-    if len(preset["text_encoders"]) > 1:
-        sys.exit("the stage call: this program makes calls of models with one text encoder")
+    """A call from its three networks: tokens to conditions (context and, for SDXL, the pooled text), latents with their time and the
+    conditions to a prediction, latents to pixels. Weights are random: the latents that are decoded are those of the start, so that
+    the pixels keep their range."""
     schedule = EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
     ids, rows = token_ids(preset, options), halves(preset)
     latents = normal(options, options.batch, 4, preset["height"] // 8, preset["width"] // 8)
+    latents = latents.contiguous(memory_format=torch.channels_last)
 
     def run():
-        schedule.set_timesteps(options.steps)
-        context = torch.cat([encode(ids) for _ in range(rows)]).repeat_interleave(options.batch, 0)
+        schedule.set_timesteps(options.steps, device=options.device)
+        texts = zip(*(encode(ids) for _ in range(rows)))
+        conditions = [torch.cat(text).repeat_interleave(options.batch, 0) for text in texts]
         x = latents.float() * schedule.init_noise_sigma
         for time_step in schedule.timesteps:
             scaled = schedule.scale_model_input(x, time_step).to(latents.dtype)
-            guided(denoise(torch.cat([scaled] * rows), time_step, context), rows)
+            # A copy, since a compiled network is compiled again for a part of a tensor.
+            guided(denoise(torch.cat([scaled] * rows), time_step.clone(), *conditions), rows)
             x = schedule.step(x, time_step, x).prev_sample
         return [png(decode(latents[i : i + 1])) for i in range(options.batch)]
 
@@ -221,15 +271,24 @@ def whole(preset: dict, options: argparse.Namespace, encode, denoise, decode):
 
 
 def call(preset: dict, options: argparse.Namespace):
-    (encoder,) = text_encoders(preset, options)
-    unet, vae = ready(random_unet(preset, options), options), decoder(preset, options)
-    return whole(
-        preset,
-        options,
-        lambda ids: encoder(ids).last_hidden_state,
-        lambda x, time_step, context: unet(x, time_step, encoder_hidden_states=context).sample,
-        lambda latents: vae.decode(latents / vae.config.scaling_factor).sample,
-    )
+    encoders, unet = prompt_encoders(preset, options), denoiser(preset, options)
+    vae = image_decoder(preset, options)
+    _, _, added = step_inputs(unet, preset, options)
+
+    def encode(ids: torch.Tensor) -> list[torch.Tensor]:
+        hidden, pooled = [], []
+        for encoder in encoders:
+            output = encoder(ids, output_hidden_states=True)
+            # Copies: see `compiled`.
+            hidden.append((output.last_hidden_state if len(encoders) == 1 else output.hidden_states[-2]).clone())
+            pooled += [output.text_embeds.clone()] if "text_embeds" in output else []
+        return [torch.cat(hidden, -1), *pooled]
+
+    def denoise(x: torch.Tensor, time_step: torch.Tensor, context: torch.Tensor, *pooled: torch.Tensor) -> torch.Tensor:
+        conditions = added and {**added, "text_embeds": pooled[0]}
+        return unet(x, time_step, encoder_hidden_states=context, added_cond_kwargs=conditions).sample
+
+    return whole(preset, options, encode, denoise, lambda latents: vae.decode(latents / vae.config.scaling_factor).sample)
 
 
 STAGES = {
@@ -243,85 +302,5 @@ STAGES = {
 }
 
 
-def measure(stage: str, stages: dict, preset: dict, options: argparse.Namespace) -> dict:
-    start = time.perf_counter()
-    run = stages[stage](preset, options)
-    load_seconds = time.perf_counter() - start
-    runs = []
-    for i in range(options.warmup + options.runs):
-        start = time.perf_counter()
-        run()
-        if options.device.startswith("cuda"):
-            torch.cuda.synchronize()
-        if i >= options.warmup:
-            runs.append(time.perf_counter() - start)
-    seconds = {"median": statistics.median(runs), "min": min(runs), "max": max(runs)}
-    return {"stage": stage, "load_seconds": load_seconds, "seconds": seconds, "runs": runs}
-
-
-def cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def main(engine: str, version: str, description: str, all_stages: dict, arguments=None) -> None:
-    """Measures the stages that the command line names out of `all_stages`, each a function from a preset and the options to a
-    function that runs it, and prints the report. `arguments` adds an engine's own arguments to the parser."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="emoji", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
-    parser.add_argument("--stages", default="step,vae,text")
-    parser.add_argument("--dtype", default="f32", choices=DTYPES)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile", action="store_true", help="compiles the U-Net: a warm-up of 3 or more is needed")
-    parser.add_argument("--size", help="WxH; default: the model's")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=20, help="of a call")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=1)
-    if arguments:
-        arguments(parser)
-    options = parser.parse_args()
-    stages = options.stages.split(",")
-    if not set(stages) <= set(all_stages) or min(options.runs, options.batch) < 1:
-        parser.error(f"expected --stages out of {','.join(all_stages)}, --runs and --batch of at least 1")
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    options.torch_dtype = DTYPES[options.dtype]
-    preset = json.loads((PRESETS / f"{options.config}.json").read_text())
-    if options.size:
-        preset["width"], preset["height"] = (int(side) for side in options.size.split("x"))
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        measured = [measure(stage, all_stages, preset, options) for stage in stages]
-    on_gpu = options.device.startswith("cuda")
-    report = {
-        "engine": engine,
-        "version": version,
-        "commit": None,
-        "machine": {
-            "processor": cpu_name(),
-            "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-        },
-        "dtype": options.dtype,
-        "warmup": options.warmup,
-        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "models": [
-            {
-                "name": options.config,
-                "width": preset["width"],
-                "height": preset["height"],
-                "batch": options.batch,
-                "stages": measured,
-            }
-        ],
-    }
-    json.dump(report, sys.stdout, indent=2)
-    print()
-
-
 if __name__ == "__main__":
-    main("diffusers", f"{diffusers.__version__} (torch {torch.__version__})", __doc__, STAGES)
+    harness.main("diffusers", f"{diffusers.__version__} (torch {torch.__version__})", __doc__, STAGES)

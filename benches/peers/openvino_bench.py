@@ -17,6 +17,7 @@ import torch
 from diffusers import UNet2DConditionModel
 
 import diffusers_bench as peer
+import harness
 
 PRECISIONS = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
 # Random inputs for the ranges of activations. Their values change no time.
@@ -170,7 +171,7 @@ def text(preset: dict, options: argparse.Namespace):
 
 def call(preset: dict, options: argparse.Namespace):
     options = in_f32(options)
-    encode, _ = encoder(preset, options)
+    encode, _ = encoder(preset, options)  # a model with one text encoder has no pooled text
     denoise, latents, _ = unet(preset, options)
     decode, _ = decoder(preset, options)
     rows = peer.halves(preset) * options.batch
@@ -178,7 +179,7 @@ def call(preset: dict, options: argparse.Namespace):
     def predicted(x: torch.Tensor, time_step: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         return denoise(x, time_step.float().expand(rows), context)
 
-    return peer.whole(preset, options, encode, predicted, decode)
+    return peer.whole(preset, options, lambda ids: [encode(ids)], predicted, decode)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,4 +189,4 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 if __name__ == "__main__":
     stages = {"step": step, "vae": vae, "vae-encode": vae_encode, "text": text, "call": call}
-    peer.main("openvino", openvino.__version__, __doc__, stages, arguments)
+    harness.main("openvino", openvino.__version__, __doc__, stages, arguments)
