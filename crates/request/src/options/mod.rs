@@ -13,6 +13,8 @@
 //! [`respell`].
 
 mod check;
+mod declare;
+mod kinds;
 mod resolved;
 mod row;
 #[cfg(test)]
@@ -26,12 +28,12 @@ mod value;
 use kiln_scheduler::closest;
 
 pub(crate) use check::check;
+pub use kinds::MAX_IMAGES;
 pub(crate) use resolved::OptionSet;
 pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub use spelling::shown;
-pub use table::MAX_IMAGES;
 pub use table::{GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request};
 pub(crate) use table::{sampling, set_sampling};
 pub use value::OptionValue;

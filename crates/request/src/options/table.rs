@@ -4,21 +4,23 @@ use std::path::PathBuf;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
-use kiln_models::limits::{MAX_SIDE, MAX_STEPS};
-use kiln_scheduler::limits::{CHURN, ETA, RHO, S_NOISE, SIGMA};
-use kiln_scheduler::{
-    Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale,
-};
+use kiln_models::limits::MAX_SIDE;
+use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 
+use super::declare::{EMPTY, options};
+use super::kinds::{
+    BACKTRACK, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, NOISE_LEVEL, PART, RHO, S_NOISE, SAMPLER,
+    SCHEDULE, SCORE, SIDE, SIGMA_RANGE, SOFTNESS, STEPS, STRENGTH, UNIPC,
+};
 use super::resolved::{OptionSet, Resolved};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
-use super::row::OptionGroup::{Hires, Image, Input, Internal, Prompt, Sampling};
+use super::row::OptionGroup::{Image, Input, Internal, Prompt};
 use super::row::OptionKind::{
-    Borders, Choice, Controls, File, Flag, Folder, Form, IpAdapters, Loras, Model, Name, Number, Numbers, Offset, Seed,
-    Side, Size, Switch, Text, Upscaler, Whole,
+    Borders, Choice, Controls, File, Flag, Folder, Form, IpAdapters, Loras, Model, Number, Numbers, Offset, Seed, Size,
+    Switch, Text, Upscaler, Whole,
 };
-use super::row::{InfotextKey, OptionRow};
+use super::row::{OptionGroup, OptionRow};
 use crate::control::ControlUse;
 use crate::hires::HiresUpscaler;
 use crate::image_prompt::IpAdapterUse;
@@ -29,236 +31,90 @@ use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::request::Rng;
 use crate::settings::labels;
 
-/// The most images of one call.
-pub const MAX_IMAGES: usize = 100_000;
-/// Tokens of a chunk's text.
-const MAX_BACKTRACK: usize = 75;
-
-/// A score of an image as SDXL was trained with.
-const SCORE: super::row::OptionKind = Number { min: 0.0, max: 10.0 };
-
-/// A number from 0 to 1.
-const PART: super::row::OptionKind = Number { min: 0.0, max: 1.0 };
-
-/// Declares the options. In each block an option is its help as a doc comment, its field, and what of its row is not
-/// empty.
-///
-/// - `by_hand`: [`Request::resolve`] makes the job's value of it.
-/// - `sampling`: it is a field of `SamplerOptions` with this name and type, which checks and uses it.
-/// - `group`: the block declares a struct of job's values too. A row has the name, type and default of its field there.
-macro_rules! options {
-    (
-        by_hand { $($(#[doc = $own_doc:literal])+ $own:ident: $own_type:ty { $($own_key:ident: $own_value:expr),* $(,)? })* }
-        sampling { $($(#[doc = $s_doc:literal])+ $s:ident: $s_type:ty { $($s_key:ident: $s_value:expr),* $(,)? })* }
-        $(
-            $(#[doc = $group_doc:literal])+
-            group $group:ident { $(
-                $(#[doc = $g_doc:literal])+
-                $g:ident as $inner:ident: $inner_type:ty = $inner_default:expr;
-                $g_type:ty { $($g_key:ident: $g_value:expr),* $(,)? }
-            )* }
-            by_hand { $(
-                $(#[doc = $more_doc:literal])+ $more:ident: $more_type:ty { $($more_key:ident: $more_value:expr),* $(,)? }
-            )* }
-        )*
-    ) => {
-        /// Images to make. A field that is `None` is left to the model folder's defaults, then to Kiln's.
-        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct Request {
-            $($(#[doc = $own_doc])+ pub $own: $own_type,)*
-            $($(#[doc = $s_doc])+ pub $s: $s_type,)*
-            $($($(#[doc = $g_doc])+ pub $g: $g_type,)* $($(#[doc = $more_doc])+ pub $more: $more_type,)*)*
-        }
-
-        /// All options, in the order in which an infotext has them.
-        pub static OPTIONS: &[OptionRow] = &[
-            $(options!(@row $own [$($own_doc),+] [$($own_key: $own_value),*]),)*
-            $(options!(@row $s [$($s_doc),+] [$($s_key: $s_value),*]),)*
-            $(
-                $(options!(@row $g [$($g_doc),+] [$($g_key: $g_value),*]),)*
-                $(options!(@row $more [$($more_doc),+] [$($more_key: $more_value),*]),)*
-            )*
-        ];
-
-        /// The sampler's options of a request.
-        pub(crate) fn sampling(request: &Request) -> SamplerOptions {
-            SamplerOptions { $($s: request.$s.clone(),)* }
-        }
-
-        /// Writes a sampler's options into a request.
-        pub(crate) fn set_sampling(request: &mut Request, options: &SamplerOptions) {
-            $(request.$s = options.$s.clone();)*
-        }
-
-        $(
-            $(#[doc = $group_doc])+
-            #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-            pub struct $group {
-                $($(#[doc = $g_doc])+ pub $inner: $inner_type,)*
-            }
-
-            impl Default for $group {
-                fn default() -> Self {
-                    Self { $($inner: $inner_default,)* }
-                }
-            }
-
-            impl OptionSet for $group {
-                fn of(request: &Request) -> Self {
-                    let default = Self::default();
-                    Self { $($inner: Resolved::of(request.$g, default.$inner),)* }
-                }
-
-                fn write(&self, request: &mut Request) {
-                    let default = Self::default();
-                    $(request.$g = Resolved::said(self.$inner, default.$inner);)*
-                }
-            }
-        )*
-    };
-    (@row $field:ident [$($doc:literal),+] [$($key:ident: $value:expr),*]) => {
-        OptionRow {
-            name: stringify!($field),
-            doc: concat!($($doc),+),
-            get: |request| &request.$field,
-            get_mut: |request| &mut request.$field,
-            copy: |from, to| to.$field = from.$field.clone(),
-            $($key: $value,)*
-            ..EMPTY
-        }
-    };
-}
-
-/// What a row has where it says nothing else.
-const EMPTY: OptionRow = OptionRow {
-    name: "",
-    doc: "",
-    kind: Text,
-    default: "",
-    usual: "",
-    infotext: InfotextKey::None,
-    infotext_aliases: &[],
-    aliases: &[],
-    short_names: &[],
-    group: Sampling,
-    get: |request| &request.prompt,
-    get_mut: |request| &mut request.prompt,
-    copy: |_, _| {},
-};
-
-fn sampler_names() -> Vec<&'static str> {
-    SamplerKind::ALL.into_iter().map(SamplerKind::id).collect()
-}
-
-fn schedule_names() -> Vec<&'static str> {
-    SigmaSchedule::ALL.into_iter().map(SigmaSchedule::id).collect()
-}
-
-fn ids<T>(choices: &[(T, &'static str)]) -> Vec<&'static str> {
-    choices.iter().map(|(_, id)| *id).collect()
-}
-
 options! {
-    by_hand {
+    by_hand in Image {
         /// The prompt.
         prompt: String { kind: Text, infotext: Body, group: Prompt }
         /// The negative prompt. With SDXL, no negative prompt differs from an empty one.
         negative_prompt: Option<String> { kind: Text, infotext: Body, short_names: &["negative"], group: Prompt }
         /// Number of sampling steps.
-        steps: Option<usize> {
-            kind: Whole { min: 1, max: MAX_STEPS }, default: "the model's, usually 20", infotext: Always("Steps"), group: Image,
-        }
+        steps: Option<usize> { kind: STEPS, default: "the model's, usually 20", infotext: Always("Steps") }
         /// The sampler. The names of AUTOMATIC1111, ComfyUI and diffusers are accepted too.
-        sampler: Option<SamplerChoice> { kind: Name(sampler_names), default: "the model's", infotext: Always(labels::SAMPLER) }
+        sampler: Option<SamplerChoice> { kind: SAMPLER, default: "the model's", infotext: Always(labels::SAMPLER) }
         /// The spacing of the noise levels.
-        scheduler: SigmaSchedule {
-            kind: Name(schedule_names), default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE),
-        }
+        scheduler: SigmaSchedule { kind: SCHEDULE, default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE) }
         /// Strength of classifier-free guidance. 1 turns it off and halves the time of a step.
         cfg_scale: Option<f64> {
-            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "the model's; 7, for SDXL 5",
-            infotext: Always("CFG scale"), short_names: &["cfg"], group: Image,
+            kind: STRENGTH, usual: "3 to 12", default: "the model's; 7, for SDXL 5",
+            infotext: Always("CFG scale"), short_names: &["cfg"],
         }
         /// Strengths of classifier-free guidance over the steps instead of `cfg_scale`, as 9,7,5,1: from the first to the last
         /// step, with those between on straight lines. A step of strength 1 has no guidance and takes half the time.
-        cfg_schedule: Option<Vec<f64>> { kind: Numbers, infotext: Changed("CFG schedule"), group: Image }
+        cfg_schedule: Option<Vec<f64>> { kind: Numbers, infotext: Changed("CFG schedule") }
         /// Seed of the first image; it increases by 1 for each further one. A negative number stands for a random seed,
         /// which is printed.
-        seed: Option<u64> { kind: Seed, default: "random", infotext: Always("Seed"), group: Image }
+        seed: Option<u64> { kind: Seed, default: "random", infotext: Always("Seed") }
         /// Width in pixels, a multiple of 8.
-        width: Option<usize> { kind: Side { max: MAX_SIDE }, default: "the model's", infotext: Always(labels::SIZE), group: Image }
+        width: Option<usize> { kind: SIDE, default: "the model's", infotext: Always(labels::SIZE) }
         /// Height in pixels, a multiple of 8.
-        height: Option<usize> { kind: Side { max: MAX_SIDE }, default: "the model's", infotext: Within(labels::SIZE), group: Image }
+        height: Option<usize> { kind: SIDE, default: "the model's", infotext: Within(labels::SIZE) }
         /// LoRA files to add to the weights, besides those that the prompt names: FILE, FILE:0.8, or FILE:0.8:0.5 for text
         /// encoders and denoiser.
-        loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"], group: Image }
+        loras: Vec<LoraUse> { kind: Loras, short_names: &["lora"] }
         /// Control networks that guide the images by an image each: net=FILE,image=FILE, then weight=0.8, start=0, end=0.5,
         /// mode=balanced, prompt or control, guess=true, resize=stretch, crop or fill, preprocess=canny and others, type=depth
         /// and others for Union networks, passes=both, first or second of hires fix. Without image the input image is used.
-        controls: Vec<ControlUse> { kind: Controls, short_names: &["control"], group: Image }
+        controls: Vec<ControlUse> { kind: Controls, short_names: &["control"] }
         /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
         /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.
-        ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"], group: Image }
+        ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"] }
         /// Number of batches.
-        batch_count: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
+        batch_count: Option<usize> { kind: IMAGES, default: "1" }
         /// Number of images in a batch, which are generated at once.
-        batch_size: Option<usize> { kind: Whole { min: 1, max: MAX_IMAGES }, default: "1", group: Image }
+        batch_size: Option<usize> { kind: IMAGES, default: "1" }
     }
-    sampling {
+    sampling in Sampling {
         /// The noise levels themselves, from the highest to the lowest: 14.6,6.5,2.7,1,0.4,0. They also set the number of
         /// steps.
         sigmas: Option<Vec<f64>> { kind: Numbers, infotext: Changed("Sigmas") }
         /// The program whose rules apply where programs differ: ranges of schedules, first latents, timesteps.
-        convention: Convention {
-            kind: Choice(|| ids(Convention::CHOICES)), default: "diffusers", infotext: Changed(labels::CONVENTION),
-        }
+        convention: Convention { kind: CONVENTION, default: "diffusers", infotext: Changed(labels::CONVENTION) }
         /// Range of the schedules karras, exponential, polyexponential and beta_sigmas: table, all trained noise levels, or
         /// spacing, those that diffusers' class visits.
         sigma_range: Option<SigmaRange> {
-            kind: Choice(|| ids(SigmaRange::CHOICES)), default: "by the schedule's name, else by the convention",
-            infotext: Changed("Sigma range"),
+            kind: SIGMA_RANGE, default: "by the schedule's name, else by the convention", infotext: Changed("Sigma range"),
         }
         /// Lowest noise level of the schedule.
-        sigma_min: Option<f64> {
-            kind: Number { min: SIGMA.0, max: SIGMA.1 }, default: "that of its range", infotext: Changed("Schedule min sigma"),
-        }
+        sigma_min: Option<f64> { kind: NOISE_LEVEL, default: "that of its range", infotext: Changed("Schedule min sigma") }
         /// Highest noise level of the schedule.
-        sigma_max: Option<f64> {
-            kind: Number { min: SIGMA.0, max: SIGMA.1 }, default: "that of its range", infotext: Changed("Schedule max sigma"),
-        }
+        sigma_max: Option<f64> { kind: NOISE_LEVEL, default: "that of its range", infotext: Changed("Schedule max sigma") }
         /// Computes one more noise level and leaves out the next-to-last one.
         discard_penultimate_sigma: Option<bool> {
             kind: Switch, default: "by the convention", infotext: Changed("Discard penultimate sigma"),
         }
         /// Scale of the first latents: sigma, noise times the noise level, or variance, noise times sqrt(sigma^2 + 1).
         initial_noise: Option<InitialNoise> {
-            kind: Choice(|| ids(InitialNoise::CHOICES)), default: "by the convention",
-            infotext: Changed("SGM noise multiplier"),
+            kind: FIRST_LATENTS, default: "by the convention", infotext: Changed("SGM noise multiplier"),
         }
         /// The function B(h) of UniPC.
         unipc_variant: Option<UniPcScale> {
-            kind: Choice(|| ids(UniPcScale::CHOICES)), default: "the model's, else bh2; with a1111 and comfyui bh1",
-            infotext: Changed("UniPC variant"),
+            kind: UNIPC, default: "the model's, else bh2; with a1111 and comfyui bh1", infotext: Changed("UniPC variant"),
         }
         /// Fraction of the noise that ancestral and DDIM samplers replace in each step. At most 1 for samplers on timesteps.
-        eta: Option<f64> {
-            kind: Number { min: ETA.0, max: ETA.1 }, default: "the sampler's", infotext: Changed("Eta"),
-            infotext_aliases: &["Eta DDIM"],
-        }
+        eta: Option<f64> { kind: ETA, default: "the sampler's", infotext: Changed("Eta"), infotext_aliases: &["Eta DDIM"] }
         /// Noise that is added before steps, as a total over all steps, for euler, heun and dpm2 (s_churn of k-diffusion).
-        s_churn: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "0", infotext: Changed("Sigma churn") }
+        s_churn: Option<f64> { kind: CHURN, default: "0", infotext: Changed("Sigma churn") }
         /// Lowest noise level at which `s_churn` applies.
-        s_tmin: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "0", infotext: Changed("Sigma tmin") }
+        s_tmin: Option<f64> { kind: CHURN, default: "0", infotext: Changed("Sigma tmin") }
         /// Highest noise level at which `s_churn` applies.
-        s_tmax: Option<f64> { kind: Number { min: CHURN.0, max: CHURN.1 }, default: "no limit", infotext: Changed("Sigma tmax") }
+        s_tmax: Option<f64> { kind: CHURN, default: "no limit", infotext: Changed("Sigma tmax") }
         /// Scale of the noise that samplers add in their steps (s_noise of k-diffusion).
-        s_noise: Option<f64> { kind: Number { min: S_NOISE.0, max: S_NOISE.1 }, default: "1", infotext: Changed("Sigma noise") }
+        s_noise: Option<f64> { kind: S_NOISE, default: "1", infotext: Changed("Sigma noise") }
         /// Power of the schedules karras and polyexponential.
-        rho: Option<f64> { kind: Number { min: RHO.0, max: RHO.1 }, default: "7 for karras, 1 for polyexponential", infotext: Changed("Schedule rho") }
+        rho: Option<f64> { kind: RHO, default: "7 for karras, 1 for polyexponential", infotext: Changed("Schedule rho") }
     }
     /// Guidance beside its strength. The default changes nothing.
-    group GuidanceOptions {
+    group GuidanceOptions in Sampling {
         /// How far the standard deviation of the guided prediction is restored to that of the conditional one; 0.7 is usual
         /// (arXiv 2305.08891, section 3.4).
         guidance_rescale as rescale: f64 = 0.0; Option<f64> { kind: PART, default: "0", infotext: Changed("CFG Rescale") }
@@ -283,25 +139,24 @@ options! {
         }
         /// Guidance strength whose value range dynamic thresholding restores.
         mimic_scale as mimic_scale: Option<f64> = None; Option<f64> {
-            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "7", infotext: Changed(labels::MIMIC_SCALE),
+            kind: STRENGTH, usual: "3 to 12", default: "7", infotext: Changed(labels::MIMIC_SCALE),
         }
         /// Percentile of dynamic thresholding, as 1 or 0.995: strong guidance gets the value range of a weaker one.
         dynamic_thresholding as percentile: Option<f64> = None; Option<f64> {
             kind: PART, default: "off", infotext: Changed(labels::PERCENTILE),
         }
     }
-    by_hand {}
+    by_hand in Sampling {}
     /// What is changed within the network. The default changes nothing.
-    group NetworkOptions {
+    group NetworkOptions in Sampling {
         /// Strength of perturbed attention guidance (PAG, arXiv 2403.17377): away from what the network predicts where tokens of
         /// the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual.
         pag_scale as pag_scale: f64 = 0.0; Option<f64> {
-            kind: Number { min: 0.0, max: 1000.0 }, usual: "1 to 5", default: "0", infotext: Changed("PAG scale"),
-            infotext_aliases: &["PAG Scale"],
+            kind: STRENGTH, usual: "1 to 5", default: "0", infotext: Changed("PAG scale"), infotext_aliases: &["PAG Scale"],
         }
         /// Perturbed attention guidance: how much its strength falls with each timestep from 1000 on, to 0 at least.
         pag_adaptive_scale as pag_adaptive_scale: f64 = 0.0; Option<f64> {
-            kind: Number { min: 0.0, max: 1000.0 }, usual: "0.001 to 0.01", default: "0", infotext: Changed("PAG adaptive scale"),
+            kind: STRENGTH, usual: "0.001 to 0.01", default: "0", infotext: Changed("PAG adaptive scale"),
         }
         /// Perturbed attention guidance: the layers, as begins of their names: mid, up_blocks.1, up_blocks.1.attentions.0, with
         /// commas between several.
@@ -357,11 +212,9 @@ options! {
             kind: PART, default: "0.35", infotext: Changed("kohya_hrfix_end_percent"),
         }
     }
-    by_hand {
+    by_hand in Sampling {
         /// Seed of a second noise that is mixed into the first. A negative number stands for a random seed.
-        subseed: Option<u64> {
-            kind: Seed, default: "random", infotext: Changed("Variation seed"), aliases: &["variation_seed"],
-        }
+        subseed: Option<u64> { kind: Seed, default: "random", infotext: Changed("Variation seed"), aliases: &["variation_seed"] }
         /// Weight of the second noise, for variations of an image.
         subseed_strength: Option<f64> {
             kind: PART, default: "0", infotext: Changed("Variation seed strength"), aliases: &["variation_strength"],
@@ -373,21 +226,16 @@ options! {
             kind: Whole { min: 1, max: usize::MAX }, default: "1, for SDXL 2", infotext: Changed("Clip skip"), group: Prompt,
         }
         /// Offset of the seed for the noise after the first (eta noise seed delta of AUTOMATIC1111).
-        ensd: Option<i64> {
-            kind: Offset, default: "0", infotext: Changed("ENSD"), aliases: &["eta_noise_seed_delta"],
-        }
+        ensd: Option<i64> { kind: Offset, default: "0", infotext: Changed("ENSD"), aliases: &["eta_noise_seed_delta"] }
         /// The random number generator: PyTorch's on the CPU or on CUDA. Both run on every device.
         rng: Rng { kind: Choice(|| vec!["cpu", "cuda"]), default: "cpu", infotext: Always(labels::RNG) }
         /// What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy,
         /// compel, or none, which reads brackets as text.
-        emphasis: Emphasis {
-            kind: Choice(|| Emphasis::ALL.into_iter().map(Emphasis::id).collect()), default: "original",
-            infotext: Changed("Emphasis"), group: Prompt,
-        }
+        emphasis: Emphasis { kind: EMPHASIS, default: "original", infotext: Changed("Emphasis"), group: Prompt }
         /// Pads the shorter of prompt and negative prompt with empty chunks. AUTOMATIC1111 and ComfyUI do not.
         pad_conds: Option<bool> { kind: Switch, default: "on", infotext: Changed("Pad conds"), group: Prompt }
         /// A full chunk of 75 tokens ends at its last comma if that is at most this number of tokens back; 0 turns this off.
-        comma_backtrack: Option<usize> { kind: Whole { min: 0, max: MAX_BACKTRACK }, default: "20", group: Prompt }
+        comma_backtrack: Option<usize> { kind: BACKTRACK, default: "20", group: Prompt }
         /// Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), or word, as ComfyUI does.
         chunk_cut: ChunkCut { kind: Choice(|| vec!["comma", "word"]), default: "comma", group: Prompt }
         /// Keeps what follows a # in a prompt. Without it, # begins a comment that ends with the line.
@@ -401,10 +249,10 @@ options! {
         literal_negative_prompt: bool { kind: Flag, group: Internal }
     }
     /// What is done with an input image. The defaults are those of an image without a mask.
-    group ImageOptions {
+    group ImageOptions in Input {
         /// Fraction of the steps that is run on the input, more than 0. Less keeps more of it.
         strength as strength: f64 = 0.75; Option<f64> {
-            kind: PART, default: "0.75", infotext: Changed(labels::DENOISING_STRENGTH), aliases: &["denoising_strength"], group: Input,
+            kind: PART, default: "0.75", infotext: Changed(labels::DENOISING_STRENGTH), aliases: &["denoising_strength"],
         }
         /// The program whose rules apply to an input image (step counts, first noise, what a mask does) and to a refiner.
         rule as rule: Rule = Rule::Diffusers; Option<Rule> {
@@ -413,76 +261,70 @@ options! {
         /// How the input gets the size of the results: stretch changes its shape, crop keeps the middle, fill adds bars with the
         /// colors of its edge.
         resize_mode as resize_mode: ResizeChoice = ResizeChoice::Stretch; Option<ResizeChoice> {
-            kind: Choice(|| ResizeChoice::IDS.to_vec()), default: "stretch", infotext: Changed("Resize mode"), group: Input,
+            kind: Choice(|| ResizeChoice::IDS.to_vec()), default: "stretch", infotext: Changed("Resize mode"),
         }
         /// The latents of the input: a random sample of what the encoder returns, or the mean.
         init_noise as init_noise: Option<InitLatents> = None; Option<InitLatents> {
             kind: Choice(|| InitLatents::IDS.to_vec()), default: "sample; with `rule` a1111 or comfy mean",
-            infotext: Changed("Init noise"), group: Input,
+            infotext: Changed("Init noise"),
         }
         /// Factor of the noise that is added to the input.
         noise_multiplier as noise_multiplier: f64 = 1.0; Option<f64> {
-            kind: Number { min: 0.0, max: 1.5 }, default: "1", infotext: Changed("Noise multiplier"), group: Input,
+            kind: Number { min: 0.0, max: 1.5 }, default: "1", infotext: Changed("Noise multiplier"),
         }
         /// Blur of the mask: standard deviation in pixels of the input.
         mask_blur as mask_blur: Option<f64> = None; Option<f64> {
-            kind: Number { min: 0.0, max: 256.0 }, default: "0; with `rule` a1111 4", infotext: Changed("Mask blur"), group: Input,
+            kind: Number { min: 0.0, max: 256.0 }, default: "0; with `rule` a1111 4", infotext: Changed("Mask blur"),
         }
         /// What the masked part begins with: original, fill (colors from around it), noise, or nothing (latents of 0).
         mask_content as mask_content: MaskContent = MaskContent::Original; Option<MaskContent> {
-            kind: Choice(|| MaskContent::IDS.to_vec()), default: "original", infotext: Changed("Masked content"), group: Input,
+            kind: Choice(|| MaskContent::IDS.to_vec()), default: "original", infotext: Changed("Masked content"),
         }
         /// The part of the input that the network sees: whole, or masked, the mask's bounding box enlarged to the results' size.
         inpaint_area as inpaint_area: InpaintArea = InpaintArea::Whole; Option<InpaintArea> {
-            kind: Choice(|| InpaintArea::IDS.to_vec()), default: "whole", infotext: Changed("Inpaint area"), group: Input,
+            kind: Choice(|| InpaintArea::IDS.to_vec()), default: "whole", infotext: Changed("Inpaint area"),
         }
         /// Pixels around the mask's bounding box, with `inpaint_area` masked.
         inpaint_padding as inpaint_padding: usize = 32; Option<usize> {
-            kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"), group: Input,
+            kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"),
         }
         /// What an inpainting model sees of the masked part of the input: 1 is nothing of it, 0 all of it.
         mask_weight as mask_weight: f64 = 1.0; Option<f64> {
-            kind: PART, default: "1", infotext: Changed("Conditional mask weight"), aliases: &["inpainting_mask_weight"], group: Input,
+            kind: PART, default: "1", infotext: Changed("Conditional mask weight"), aliases: &["inpainting_mask_weight"],
         }
         /// Blends input and result where the mask is gray, step by step and then pixel by pixel, as AUTOMATIC1111's extension of
         /// this name does.
-        soft_inpainting as soft_inpainting: bool = false; bool {
-            kind: Flag, infotext: Changed("Soft inpainting enabled"), group: Input,
-        }
+        soft_inpainting as soft_inpainting: bool = false; bool { kind: Flag, infotext: Changed("Soft inpainting enabled") }
         /// Soft inpainting: when the input is kept; below 1 in the last steps, above 1 in the first.
         soft_schedule_bias as soft_schedule_bias: f64 = 1.0; Option<f64> {
-            kind: Number { min: 0.0, max: 8.0 }, default: "1", infotext: Changed("Soft inpainting schedule bias"), group: Input,
+            kind: SOFTNESS, default: "1", infotext: Changed("Soft inpainting schedule bias"),
         }
         /// Soft inpainting: how strongly the input is kept where the mask is gray.
         soft_preservation as soft_preservation: f64 = 0.5; Option<f64> {
-            kind: Number { min: 0.0, max: 8.0 }, default: "0.5", infotext: Changed("Soft inpainting preservation strength"),
-            aliases: &["soft_preservation_strength"], group: Input,
+            kind: SOFTNESS, default: "0.5", infotext: Changed("Soft inpainting preservation strength"),
+            aliases: &["soft_preservation_strength"],
         }
         /// Soft inpainting: how much contrast a blend of input and result gets back.
         soft_contrast_boost as soft_contrast_boost: f64 = 4.0; Option<f64> {
             kind: Number { min: 1.0, max: 32.0 }, default: "4", infotext: Changed("Soft inpainting transition contrast boost"),
-            aliases: &["soft_transition_contrast_boost"], group: Input,
+            aliases: &["soft_transition_contrast_boost"],
         }
         /// Soft inpainting: how much the mask decides what is pasted back, instead of the change alone.
         soft_mask_influence as soft_mask_influence: f64 = 0.0; Option<f64> {
-            kind: PART, default: "0", infotext: Changed("Soft inpainting mask influence"), group: Input,
+            kind: PART, default: "0", infotext: Changed("Soft inpainting mask influence"),
         }
         /// Soft inpainting: the change of the latents above which the result is seen.
         soft_difference_threshold as soft_difference_threshold: f64 = 0.5; Option<f64> {
-            kind: Number { min: 0.0, max: 8.0 }, default: "0.5", infotext: Changed("Soft inpainting difference threshold"),
-            group: Input,
+            kind: SOFTNESS, default: "0.5", infotext: Changed("Soft inpainting difference threshold"),
         }
         /// Soft inpainting: how sharp the border between input and result is.
         soft_difference_contrast as soft_difference_contrast: f64 = 2.0; Option<f64> {
-            kind: Number { min: 0.0, max: 8.0 }, default: "2", infotext: Changed("Soft inpainting difference contrast"),
-            group: Input,
+            kind: SOFTNESS, default: "2", infotext: Changed("Soft inpainting difference contrast"),
         }
         /// Pastes the input back around the mask: pixels outside of it are the input's own.
-        paste_back as paste_back: bool = true; Option<bool> {
-            kind: Switch, default: "on", infotext: Changed("Paste back"), group: Input,
-        }
+        paste_back as paste_back: bool = true; Option<bool> { kind: Switch, default: "on", infotext: Changed("Paste back") }
     }
-    by_hand {
+    by_hand in Hires {
         /// The image to begin with; - is the standard input. The size of the results is its size, rounded down, where none is
         /// given.
         init: Option<PathBuf> { kind: File, aliases: &["init_img"], group: Input }
@@ -494,70 +336,61 @@ options! {
         extend: Option<Extend> { kind: Borders, infotext: Changed("Extend"), group: Input }
         /// Makes images again in a second pass that is larger by this factor (hires fix). Sides are rounded down to multiples
         /// of 8.
-        hires_scale: Option<f64> { kind: Number { min: 1.0, max: 16.0 }, usual: "1.5 to 2", infotext: Changed("Hires upscale"), group: Hires }
+        hires_scale: Option<f64> { kind: Number { min: 1.0, max: 16.0 }, usual: "1.5 to 2", infotext: Changed("Hires upscale") }
         /// Size of the second pass, as 1024x1536, instead of `hires_scale`. Of another shape, the middle is cut out.
-        hires_size: Option<(usize, usize)> { kind: Size, infotext: Changed("Hires resize"), group: Hires }
+        hires_size: Option<(usize, usize)> { kind: Size, infotext: Changed("Hires resize") }
         /// What enlarges the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or
         /// by a file of `kiln upscale` and encoded.
         hires_upscaler: Option<HiresUpscaler> {
-            kind: Upscaler(HiresUpscaler::names), default: "latent", infotext: Changed("Hires upscaler"), group: Hires,
+            kind: Upscaler(HiresUpscaler::names), default: "latent", infotext: Changed("Hires upscaler"),
         }
         /// Steps of the second pass.
-        hires_steps: Option<usize> {
-            kind: Whole { min: 1, max: MAX_STEPS }, default: "those of the first pass", infotext: Changed("Hires steps"),
-            group: Hires,
-        }
+        hires_steps: Option<usize> { kind: STEPS, default: "those of the first pass", infotext: Changed("Hires steps") }
         /// How much of the image the second pass changes, more than 0. Below 0.5 interpolated latents stay blurred.
-        hires_strength: Option<f64> {
-            kind: PART, default: "0.7", infotext: Within(labels::DENOISING_STRENGTH), group: Hires,
-        }
+        hires_strength: Option<f64> { kind: PART, default: "0.7", infotext: Within(labels::DENOISING_STRENGTH) }
         /// Strength of guidance in the second pass.
         hires_cfg_scale: Option<f64> {
-            kind: Number { min: 0.0, max: 1000.0 }, usual: "3 to 12", default: "that of the first pass",
-            infotext: Changed("Hires CFG Scale"), group: Hires,
+            kind: STRENGTH, usual: "3 to 12", default: "that of the first pass", infotext: Changed("Hires CFG Scale"),
         }
         /// The sampler of the second pass.
         hires_sampler: Option<SamplerChoice> {
-            kind: Name(sampler_names), default: "that of the first pass", infotext: Changed(labels::HIRES_SAMPLER), group: Hires,
+            kind: SAMPLER, default: "that of the first pass", infotext: Changed(labels::HIRES_SAMPLER),
         }
         /// The spacing of the noise levels of the second pass.
         hires_scheduler: Option<SigmaSchedule> {
-            kind: Name(schedule_names), default: "that of the first pass", infotext: Changed(labels::HIRES_SCHEDULE_TYPE),
-            group: Hires,
+            kind: SCHEDULE, default: "that of the first pass", infotext: Changed(labels::HIRES_SCHEDULE_TYPE),
         }
         /// The prompt of the second pass.
-        hires_prompt: Option<String> {
-            kind: Text, default: "that of the first pass", infotext: Changed("Hires prompt"), group: Hires,
-        }
+        hires_prompt: Option<String> { kind: Text, default: "that of the first pass", infotext: Changed("Hires prompt") }
         /// The negative prompt of the second pass.
         hires_negative_prompt: Option<String> {
-            kind: Text, default: "that of the first pass", infotext: Changed("Hires negative prompt"), group: Hires,
+            kind: Text, default: "that of the first pass", infotext: Changed("Hires negative prompt"),
         }
         /// The folder of upscalers that are named without a path.
-        upscaler_dir: Option<PathBuf> { kind: Folder, group: Hires }
+        upscaler_dir: Option<PathBuf> { kind: Folder }
     }
     /// The second model of a run. The defaults are diffusers'.
-    group RefinerOptions {
+    group RefinerOptions in Image {
         /// Fraction of the run after which the refiner takes over, more than 0 and less than 1.
         refiner_switch as switch: f64 = 0.8; Option<f64> {
-            kind: PART, default: "0.8", infotext: Changed(labels::REFINER_SWITCH), aliases: &["refiner_switch_at"], group: Image,
+            kind: PART, default: "0.8", infotext: Changed(labels::REFINER_SWITCH), aliases: &["refiner_switch_at"],
         }
         /// What is counted for `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on.
         refiner_switch_by as switch_by: SwitchBy = SwitchBy::Steps; Option<SwitchBy> {
-            kind: Choice(|| SwitchBy::IDS.to_vec()), default: "steps", infotext: Changed("Refiner switch by"), group: Image,
+            kind: Choice(|| SwitchBy::IDS.to_vec()), default: "steps", infotext: Changed("Refiner switch by"),
         }
         /// Aesthetic score that a refiner of SDXL takes with the prompt.
         aesthetic_score as aesthetic_score: f64 = 6.0; Option<f64> {
-            kind: SCORE, default: "6", infotext: Changed("Aesthetic score"), group: Image,
+            kind: SCORE, default: "6", infotext: Changed("Aesthetic score"),
         }
         /// Aesthetic score that a refiner of SDXL takes with the negative prompt.
         negative_aesthetic_score as negative_aesthetic_score: f64 = 2.5; Option<f64> {
-            kind: SCORE, default: "2.5", infotext: Changed("Negative aesthetic score"), group: Image,
+            kind: SCORE, default: "2.5", infotext: Changed("Negative aesthetic score"),
         }
     }
-    by_hand {
+    by_hand in Image {
         /// A second model that takes over the last steps: a refiner of SDXL, or another model with the same latents. With `rule`
         /// diffusers it begins a sampler of its own, with a1111 the sampler goes on.
-        refiner: Option<PathBuf> { kind: Model, infotext: Changed(labels::REFINER), group: Image }
+        refiner: Option<PathBuf> { kind: Model, infotext: Changed(labels::REFINER) }
     }
 }
