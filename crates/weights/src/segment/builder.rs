@@ -1,0 +1,76 @@
+//! The declaration of a segment's parameters.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use kiln_ops::Packing;
+
+use super::param::{Param, StackedParam};
+use super::slab::Stack;
+use super::{Cell, Segment};
+use crate::param_spec::{ALIGNMENT, ParamSpec};
+
+impl Segment {
+    /// A segment whose parameters `build` declares, with the module that it returns.
+    pub(super) fn build<M>(name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> (Self, M) {
+        let cell = Arc::new(Cell::new(name));
+        let (params, stacks) = (RefCell::default(), RefCell::default());
+        let (prefix, allows_8_bits) = (String::new(), false);
+        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, allows_8_bits });
+        let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
+        (Self { cell, params, stacks, on_host }, module)
+    }
+}
+
+/// Declares the parameters of a segment. [`ParamBuilder::pp`] extends the checkpoint's names.
+pub struct ParamBuilder<'a> {
+    cell: &'a Arc<Cell>,
+    params: &'a RefCell<Vec<ParamSpec>>,
+    stacks: &'a RefCell<Vec<Stack>>,
+    prefix: String,
+    allows_8_bits: bool,
+}
+
+impl ParamBuilder<'_> {
+    /// The builder for the part `name` inside this one.
+    pub fn pp(&self, name: impl std::fmt::Display) -> Self {
+        Self { prefix: self.key(name), ..*self }
+    }
+
+    /// The same builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
+    pub fn allows_8_bits(&self) -> Self {
+        Self { prefix: self.prefix.clone(), allows_8_bits: true, ..*self }
+    }
+
+    /// Declares the parameter `name` with this stored shape.
+    pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
+        let mut params = self.params.borrow_mut();
+        let allows_8_bits = self.allows_8_bits && packing != Packing::AsStored;
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, allows_8_bits });
+        Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
+    }
+
+    /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input, as one matrix
+    /// `(count * n, k)` as well, in the same memory. `None` if some layout would have gaps between them. Matrices whose
+    /// rows have their own type may have gaps between rows, which the operators support.
+    pub fn stack(&self, count: usize) -> Option<StackedParam> {
+        let params = self.params.borrow();
+        let first = params.len().checked_sub(count)?;
+        let shape = &params.get(first)?.shape;
+        let [n, k] = *shape.as_slice() else { return None };
+        let alike = params[first..].iter().all(|param| param.packing == Packing::Linear && param.shape == *shape);
+        // Checked for the narrowest type: what is aligned there is aligned in wider types.
+        let elements = params[first].packed_elements();
+        let gapless = elements == params[first].elements() && (elements * 2).is_multiple_of(ALIGNMENT);
+        if !alike || !gapless {
+            return None;
+        }
+        let mut stacks = self.stacks.borrow_mut();
+        stacks.push(Stack { first, count });
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, shape: [count * n, k] })
+    }
+
+    fn key(&self, name: impl std::fmt::Display) -> String {
+        if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
+    }
+}

@@ -1,0 +1,106 @@
+//! Parameters of a segment, as the layers that were built with them hold them.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use kiln_ops::{EightBits, Weight};
+
+use super::Cell;
+use super::slab::View;
+use crate::error::Result;
+
+/// One parameter of a segment: an index into the current slab.
+#[derive(Clone)]
+pub struct Param {
+    pub(super) cell: Arc<Cell>,
+    pub(super) index: usize,
+    pub(super) shape: Arc<[usize]>,
+}
+
+impl Param {
+    /// The shape in the checkpoint.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The name of its segment.
+    pub fn segment(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// A parameter with the packing [`Packing::AsStored`], as a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] if the segment has no weights.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.view(|view| match view {
+            View::Tensor(tensor) => Ok(tensor.clone()),
+            View::Weight(weight) => Ok(weight.tensor().clone()),
+        })
+    }
+
+    /// A parameter that is the matrix of a product, as a view into the slab, with its observer ([`crate::Segments::observe`]).
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] if the segment has no weights.
+    pub fn weight(&self) -> Result<Weight> {
+        let weight = self.view(|view| match view {
+            View::Weight(weight) => Ok(weight.clone()),
+            View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
+        })?;
+        let observer = self.cell.observers.read().get(&self.index).cloned();
+        Ok(match observer {
+            Some(observer) => weight.observed(observer),
+            None => weight,
+        })
+    }
+
+    /// How its layer is computed in 8 bits; `None` where it is not.
+    pub fn eight_bits(&self) -> Option<EightBits> {
+        self.cell.in_8_bits.read().get(&self.index).map(|layer| layer.kind)
+    }
+
+    /// The added bias of the linear layer with this matrix, which has no bias of its own.
+    pub fn added_bias(&self) -> Option<Tensor> {
+        self.cell.added_biases.read().get(&self.index).cloned()
+    }
+
+    fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
+        self.cell.with(|slab| slab.views.get(self.index).map(get))?
+    }
+}
+
+/// The matrices of several linear layers with the same input as one matrix in a segment's slab.
+#[derive(Clone)]
+pub struct StackedParam {
+    pub(super) cell: Arc<Cell>,
+    pub(super) index: usize,
+    /// The index of the first matrix.
+    pub(super) first: usize,
+    pub(super) shape: [usize; 2],
+}
+
+impl StackedParam {
+    /// The shape `(layers * n, k)`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The name of its segment.
+    pub fn segment(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// How the layers are computed in 8 bits; `None` where they are not.
+    pub fn eight_bits(&self) -> Option<EightBits> {
+        self.cell.in_8_bits.read().get(&self.first).map(|layer| layer.kind)
+    }
+
+    /// `(layers * n, k)`, a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] if the segment has no weights.
+    pub fn weight(&self) -> Result<Weight> {
+        self.cell.with(|slab| slab.stacks.get(self.index).cloned().flatten())
+    }
+}
