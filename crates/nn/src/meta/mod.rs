@@ -6,10 +6,12 @@
 //!
 //! Weights are not counted, because their segments know their sizes.
 
+mod attention;
 mod checks;
 mod device;
 mod flop;
 mod operators;
+mod products;
 
 use std::rc::Rc;
 
@@ -18,7 +20,7 @@ use kiln_mempool::Held;
 
 pub use device::MetaDevice;
 pub use flop::FlopCount;
-pub use operators::MetaWeight;
+pub use products::MetaWeight;
 
 /// A tensor's shape and type. It takes memory of its device while it or a clone of it lives, but has no elements.
 #[derive(Clone)]

@@ -1,31 +1,16 @@
 //! The operators on tensors without elements. Each returns a tensor of its output's shape, counts the output's memory
 //! and, temporarily, its workspace, and counts its arithmetic. Shapes that the operator rejects are errors here too.
+//!
+//! Products with weights are in [`super::products`], attention in [`super::attention`].
 
 use candle_core::{DType, Tensor};
-use kiln_ops::{
-    Activation, Attention, Conv2d, EightBits, FusedConv2d, GroupNorm, Slope, Strip, Target, TimestepEmbedding,
-    Workspace, attention_flop, attention_workspace, conv2d_flop, conv2d_workspace, fp8_workspace,
-    fused_conv2d_workspace, int8_workspace, linear_flop, linear_workspace,
-};
+use kiln_ops::{Activation, Attention, Conv2d, FusedConv2d, GroupNorm, Strip, TimestepEmbedding, linear_flop};
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
-use super::checks::{does_not_fit, expect, refused};
-use super::{MetaDevice, MetaTensor};
+use super::checks::{expect, refused};
+use super::{MetaDevice, MetaTensor, MetaWeight};
 use crate::error::{At, Result};
 use crate::tensor::{Reduction, TensorLike};
-
-/// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer; and its format where
-/// it is in 8 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetaWeight([usize; 4], Option<EightBits>);
-
-/// What a product in 8 bits takes for its input of `[images, pixels, channels]`.
-fn workspace_of(kind: EightBits, input @ [images, pixels, channels]: [usize; 3], is_by_pixel: bool) -> Workspace {
-    match kind {
-        EightBits::Int8 => int8_workspace(images * pixels, channels, is_by_pixel),
-        EightBits::Fp8 => fp8_workspace(input, is_by_pixel),
-    }
-}
 
 impl TensorLike for MetaTensor {
     type Device = MetaDevice;
@@ -44,17 +29,12 @@ impl TensorLike for MetaTensor {
 
     fn weight(&self, param: &Param) -> Result<MetaWeight> {
         self.device.uses(param.segment());
-        match *param.shape() {
-            [n, k] => Ok(MetaWeight([n, 1, 1, k], param.eight_bits())),
-            [c_out, c_in, kh, kw] => Ok(MetaWeight([c_out, kh, kw, c_in], param.eight_bits())),
-            _ => Err(refused("weight", "param", "(n, k) or (c_out, c_in, kh, kw)", param.shape())),
-        }
+        MetaWeight::of(param)
     }
 
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
-        let [n, k] = param.shape();
-        Ok(MetaWeight([n, 1, 1, k], param.eight_bits()))
+        Ok(MetaWeight::of_stack(param))
     }
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {
@@ -224,34 +204,15 @@ impl TensorLike for MetaTensor {
     }
 
     fn attention(&self, k: &Self, v: &Self, config: Attention) -> Result<Self> {
-        let (shape, t) = self.attention_shapes(k, v, config)?;
-        let y = self.another(&shape);
-        self.device.takes(attention_workspace(self.device.target(), self.dtype, shape, t, config));
-        self.device.computes(attention_flop(shape, t));
-        Ok(y)
+        self.attention_of(k, v, config)
     }
 
     fn attention_masked(&self, k: &Self, v: &Self, seen: &Self, config: Attention) -> Result<Self> {
-        let (shape, t) = self.attention_shapes(k, v, config)?;
-        if seen.shape != [shape[0], t] {
-            return Err(refused("attention", "seen", &format!("{:?}", [shape[0], t]), &seen.shape));
-        }
-        let [_q, _k, _v] = [self.to_dtype(DType::F32)?, k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?];
-        let y = self.device.tensor(&shape, DType::F32);
-        // Every device uses candle's primitives here, because the GPU has no kernel for this in f32 either.
-        self.device.takes(attention_workspace(Target::Gpu, DType::F32, shape, t, config));
-        self.device.computes(attention_flop(shape, t));
-        y.to_dtype(self.dtype)
+        self.attention_of_seen(k, v, seen, config)
     }
 
     fn attention_received(&self, k: &Self, config: Attention) -> Result<Self> {
-        let ([b, s, c], t) = self.attention_shapes(k, k, config)?;
-        // Queries and keys by heads, scores, their powers and quotients.
-        let _split = [[b, s, c], [b, t, c], [b, t, c]].map(|shape| self.device.tensor(&shape, DType::F32));
-        let scores = || self.device.tensor(&[b, config.num_heads, s, t], DType::F32);
-        let _scores = [scores(), scores(), scores()];
-        self.device.computes(linear_flop(b * s, [t, c]));
-        Ok(self.device.tensor(&[b, t], DType::F32))
+        self.attention_to(k, config)
     }
 
     fn supports_strided_qkv(&self) -> bool {
@@ -270,101 +231,33 @@ impl TensorLike for MetaTensor {
 
     fn conv2d(
         &self,
-        &MetaWeight(weight, in_8_bits): &MetaWeight,
+        weight: &MetaWeight,
         bias: Option<&Self>,
         image_bias: Option<&Self>,
         residual: Option<&Self>,
         config: Conv2d,
     ) -> Result<Self> {
-        let x @ [b, h, w, _] = self.convolved(weight, bias)?;
-        let [c_out, kh, kw, _] = weight;
-        let (Some(h_out), Some(w_out)) = (config.output_size(h, kh), config.output_size(w, kw)) else {
-            return Err(does_not_fit(weight, x, config));
-        };
-        let shape = [b, h_out, w_out, c_out];
-        if let Some(image_bias) = image_bias.filter(|bias| bias.shape != [1, c_out] && bias.shape != [b, c_out]) {
-            return Err(refused("conv2d", "image_bias", &format!("{:?}", [b, c_out]), &image_bias.shape));
-        }
-        expect("conv2d", "residual", residual, &shape)?;
-        let y = self.another(&shape);
-        let (target, image_bias) = (self.device.target(), image_bias.is_some());
-        self.device.takes(match in_8_bits {
-            Some(kind) => workspace_of(kind, [b, h * w, x[3]], (kh, kw) == (1, 1) && config == Conv2d::same(1)),
-            None => conv2d_workspace(target, self.dtype, x, weight, config, None, image_bias),
-        });
-        self.device.computes(conv2d_flop(x, weight, config, None));
-        Ok(y)
+        self.convolution(weight, bias, image_bias, residual, config)
     }
 
     fn conv2d_strip(
         &self,
-        &MetaWeight(weight, _): &MetaWeight,
+        weight: &MetaWeight,
         bias: Option<&Self>,
         residual: Option<&Self>,
         (config, strip): (Conv2d, &Strip),
         out: Option<&Self>,
     ) -> Result<Self> {
-        let x @ [b, h, w, _] = self.convolved(weight, bias)?;
-        let [c_out, kh, kw, _] = weight;
-        let Some(w_out) = config.output_size(w, kw) else { return Err(does_not_fit(weight, x, config)) };
-        let shape = [b, strip.rows.len(), w_out, c_out];
-        let read = strip.input_rows(config, kh);
-        if h != read.len() {
-            let expected = format!("(b, {}, w, c_in): rows {read:?} of {}", read.len(), strip.height);
-            return Err(refused("conv2d", "x", &expected, &self.shape));
-        }
-        expect("conv2d", "residual", residual, &shape)?;
-        expect("conv2d", "out", out, &shape)?;
-        let y = out.cloned().unwrap_or_else(|| self.another(&shape));
-        self.device.takes(conv2d_workspace(self.device.target(), self.dtype, x, weight, config, Some(strip), false));
-        self.device.computes(conv2d_flop(x, weight, config, Some(strip)));
-        Ok(y)
+        self.convolution_of_strip(weight, bias, residual, (config, strip), out)
     }
 
     fn fused_conv2d(
-        FusedConv2d { parts, weight: &MetaWeight(weight, _), bias, epilogue }: FusedConv2d<'_, Self, MetaWeight>,
+        conv: FusedConv2d<'_, Self, MetaWeight>,
         config: Conv2d,
         strip: Option<&Strip>,
         out: Option<&Self>,
     ) -> Result<Self> {
-        let Some(first) = parts.first() else { return Err(refused("conv2d", "x", "at least one feature map", &[])) };
-        let [b, h, w, _] = first.size4()?;
-        let mut channels = Vec::new();
-        for part in parts {
-            match part.size4()? {
-                [b_i, h_i, w_i, c] if [b_i, h_i, w_i] == [b, h, w] => channels.push(c),
-                found => return Err(refused("conv2d", "x", "the same b, h and w in all parts", &found)),
-            }
-        }
-        let x = [b, h, w, channels.iter().sum()];
-        let joined = Self { shape: x.to_vec(), ..first.device.uncounted(&x, first.dtype) };
-        joined.convolved(weight, bias)?;
-        let [c_out, kh, kw, _] = weight;
-        let rows = match strip {
-            Some(strip) if h != strip.input_rows(config, kh).len() => {
-                let read = strip.input_rows(config, kh);
-                let expected = format!("(b, {}, w, c_in): rows {read:?} of {}", read.len(), strip.height);
-                return Err(refused("conv2d", "x", &expected, &first.shape));
-            }
-            Some(strip) => Some(strip.rows.len()),
-            None => config.output_size(h, kh),
-        };
-        let (Some(h_out), Some(w_out)) = (rows, config.output_size(w, kw)) else {
-            return Err(does_not_fit(weight, x, config));
-        };
-        let shape = [b, h_out, w_out, c_out];
-        for (_, addend) in epilogue.addends.into_iter().flatten() {
-            expect("conv2d", "addend", Some(addend), &shape)?;
-        }
-        expect("conv2d", "out", out, &shape)?;
-        if let Slope::Channels(slopes) = epilogue.slope {
-            expect("conv2d", "slope", Some(slopes), &[c_out])?;
-        }
-        let y = out.cloned().unwrap_or_else(|| first.another(&shape));
-        let target = first.device.target();
-        first.device.takes(fused_conv2d_workspace(target, first.dtype, [b, h, w], &channels, (weight, config, strip)));
-        first.device.computes(conv2d_flop(x, weight, config, strip));
-        Ok(y)
+        Self::fused_convolution(conv, config, strip, out)
     }
 
     fn geglu(&self) -> Result<Self> {
@@ -432,27 +325,8 @@ impl TensorLike for MetaTensor {
         self.copy()
     }
 
-    fn linear(
-        &self,
-        &MetaWeight(weight, in_8_bits): &MetaWeight,
-        bias: Option<&Self>,
-        residual: Option<&Self>,
-    ) -> Result<Self> {
-        let [n, _, _, k] = weight;
-        if self.shape.last() != Some(&k) {
-            return Err(refused("linear", "x", &format!("(.., {k})"), &self.shape));
-        }
-        expect("linear", "bias", bias, &[n])?;
-        let y = self.with_channels(n);
-        expect("linear", "residual", residual, &y.shape)?;
-        let (target, matrices) = (self.device.target(), self.device.matrices());
-        let rows = self.elem_count() / k.max(1);
-        self.device.takes(match in_8_bits {
-            Some(kind) => workspace_of(kind, [1, rows, k], true),
-            None => linear_workspace(target, self.dtype, matrices, [n, k]),
-        });
-        self.device.computes(linear_flop(rows, [n, k]));
-        Ok(y)
+    fn linear(&self, weight: &MetaWeight, bias: Option<&Self>, residual: Option<&Self>) -> Result<Self> {
+        self.linear_layer(weight, bias, residual)
     }
 
     fn normed_conv2d(
