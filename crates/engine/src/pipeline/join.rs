@@ -7,8 +7,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result, proceed};
 use crate::generated_image::GeneratedImage;
 use crate::pipeline::batch::Batch;
+use crate::pipeline::decode::{Latents, begin_decoding, decode};
+use crate::pipeline::denoise::finished;
 use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::run::{self, Latents, Progress};
+use crate::pipeline::first_stages::first_stages;
+use crate::pipeline::run::Progress;
 use crate::pipeline::running::{GroupId, RunningBatch};
 use crate::pipeline::second_pass::{second_group, second_pass};
 use crate::plan::Pass;
@@ -53,7 +56,7 @@ impl Engine {
         let all = running.work().map_or(work, |others| others.with(work));
         self.prepare(all)?;
         let group =
-            self.attempt(Stage::Denoise, &mut tell, |engine, tell| run::start(engine, &batch, &texts, None, tell))?;
+            self.attempt(Stage::Denoise, &mut tell, |engine, tell| first_stages(engine, &batch, &texts, None, tell))?;
         Ok(running.join(group, Some(work)))
     }
 
@@ -102,7 +105,7 @@ impl Engine {
             return Ok(None);
         };
         let (batch, work) = (Batch::of_job(job, first), running.work_of(id));
-        let all = run::finished(&running.finish(id)?)?;
+        let all = finished(&running.finish(id)?)?;
         let group = second_group(self, &batch, pass, all, &mut |event| proceed(watch(event)))?;
         let id = running.join(group, work);
         running.leave_out_second_pass(id);
@@ -139,7 +142,7 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<Latents>> {
         let has_passed = running.has_passed(id);
-        let all = run::finished(&running.finish(id)?)?;
+        let all = finished(&running.finish(id)?)?;
         let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
         let progress = Progress { before: 0, total: job.evaluations_of_passes(&self.model)? };
         let all = match has_passed {
@@ -162,8 +165,8 @@ impl Engine {
         job: &Job,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<GeneratedImage> {
-        run::begin_decoding(self);
-        let image = run::decode(self, latents, &mut |event| proceed(watch(event)))?;
+        begin_decoding(self);
+        let image = decode(self, latents, &mut |event| proceed(watch(event)))?;
         image.generated(job, &self.origin, latents.index)
     }
 }

@@ -1,8 +1,7 @@
 //! The pipeline: from a batch of a job's images to their pixels.
 //!
-//! A run is a list of stages over a batch ([`crate::Stage`]): the texts are encoded (`text`), an initial image is
-//! encoded where there is one (`image_encoder`), the denoiser runs (`running`), the latents are decoded (`decoder`).
-//! [`run_batch`] runs them, for single calls and for image sets.
+//! A run is a list of stages over a batch ([`crate::Stage`]): the texts are encoded, and an initial image where
+//! there is one (`first_stages`), the denoiser runs (`denoise`), the latents are decoded (`decode`). [`run_batch`] runs them, for single calls and for image sets.
 //!
 //! A program that makes images needs [`crate::Engine`] and nothing of this module. It is public for the crates above the
 //! engine: image sets hand batches to [`run_batch`] and take latents and images from a [`BatchSink`], and measurements run
@@ -15,11 +14,14 @@ mod calls;
 pub(crate) mod conditioning;
 pub(crate) mod control_inputs;
 pub(crate) mod controlled;
+pub(crate) mod decode;
 pub(crate) mod decoder;
+mod denoise;
 pub(crate) mod denoiser;
 mod denoisers;
 mod evaluate;
 pub(crate) mod event;
+mod first_stages;
 pub(crate) mod group;
 pub(crate) mod guidance;
 mod halves;
@@ -58,6 +60,7 @@ pub use crate::plan::{control_flop, decoder_flop, text_flop, text_keys_flop, une
 pub use batch::Batch;
 pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use controlled::Controlled;
+pub use decode::{DecodedImage, Latents, begin_decoding, decode};
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
 pub use group::Group;
@@ -65,7 +68,7 @@ pub use guidance::Guidance;
 pub use image_encoder::Network as EncoderNetwork;
 pub use overlap::OverlappedNetworks;
 pub use recorded::{RUNS_UNTIL_RECORDED, RecordedStep};
-pub use run::{BatchRequest, BatchSink, BatchTimes, DecodedImage, Latents, begin_decoding, decode, run_batch};
+pub use run::{BatchRequest, BatchSink, BatchTimes, run_batch};
 pub use start::Start;
 pub use step::{GuidedStep, count_not_finite};
 pub use text::hidden_layer;

@@ -9,8 +9,8 @@ use kiln_vae::Tiling;
 use crate::component::WeightResidency;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::pipeline::decode::{DecodedImage, Latents};
 use crate::pipeline::decoder::{Decoder, UpcastRetry};
-use crate::pipeline::run::{DecodedImage, Latents};
 use crate::pipeline::text::TextEncoders;
 
 /// The networks that another thread runs while steps run. A lock gives each to one thread at a time.

@@ -15,10 +15,13 @@ use crate::error::{Error, Result, proceed};
 use crate::generated_image::to_rgb;
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
+use crate::pipeline::decode::{Latents, begin_decoding, decode};
+use crate::pipeline::denoise::{Denoised, denoise};
 use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::first_stages::{encode_each, first_stages};
 use crate::pipeline::group::Group;
 use crate::pipeline::latent_upscale::interpolate;
-use crate::pipeline::run::{Denoised, Latents, Progress, begin_decoding, decode, denoise, encode_each, start};
+use crate::pipeline::run::Progress;
 use crate::plan::Pass;
 use crate::setup::ResolvedDevice;
 use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
@@ -60,7 +63,7 @@ pub(crate) fn second_pass(
         }
         let texts = engine.plan_texts(&second)?;
         engine.attempt(Stage::Denoise, tell, |engine, tell| {
-            let group = start(engine, &second, &texts, Some(&enlarged), tell)?;
+            let group = first_stages(engine, &second, &texts, Some(&enlarged), tell)?;
             denoise(engine, &second, group, progress, tell)
         })
     });
@@ -84,7 +87,7 @@ pub(crate) fn second_group(
     drop(denoised);
     engine.memory_manager.begin_pass(Pass::Second);
     let texts = engine.plan_texts(&second)?;
-    engine.attempt(Stage::Denoise, tell, |engine, tell| start(engine, &second, &texts, Some(&enlarged), tell))
+    engine.attempt(Stage::Denoise, tell, |engine, tell| first_stages(engine, &second, &texts, Some(&enlarged), tell))
 }
 
 impl Engine {

@@ -1,0 +1,96 @@
+//! The stage decode: the latents of one image to its pixels.
+
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+use kiln_media::Gray8Image;
+use kiln_request::Job;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::generated_image::GeneratedImage;
+use crate::host_memory;
+use crate::origin::Origin;
+use crate::pipeline::batch::Batch;
+use crate::pipeline::decoder::UpcastRetry;
+use crate::pipeline::denoise::Denoised;
+use crate::pipeline::event::{Event, Stage};
+
+/// The latents of one image, whose steps are done.
+#[derive(Debug, Clone)]
+pub struct Latents {
+    /// `(1, c, h, w)` in f32, in the host's memory.
+    pub latents: Tensor,
+    /// The image's number in its job, from 0.
+    pub index: usize,
+    /// The image's seed.
+    pub seed: u64,
+    /// How much of the image is seen instead of its input, in the size of the latents; `None` where the mask alone says
+    /// that.
+    pub(crate) visible: Option<Gray8Image>,
+}
+
+impl Latents {
+    /// Those of the image at `place` of a batch.
+    pub(crate) fn of(batch: &Batch<'_>, all: &Denoised, place: usize) -> Result<Self> {
+        let (job, index) = batch.image(place);
+        let visible = all.visible.as_ref().and_then(|each| each.get(place)).cloned();
+        Ok(Self { latents: all.latents.narrow(0, place, 1)?, index, seed: job.seed_of(index), visible })
+    }
+
+    /// Says that the image is decoded again.
+    pub fn again(&self, UpcastRetry { from, to }: UpcastRetry) -> Event {
+        Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
+    }
+}
+
+/// The pixels of one image.
+pub struct DecodedImage {
+    /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
+    pub image: Tensor,
+    /// What was decoded, as [`Latents`] has it.
+    pub latents: Tensor,
+    /// How long decoding took.
+    pub decode: Duration,
+    /// As [`Latents`] has it.
+    pub(crate) visible: Option<Gray8Image>,
+}
+
+impl DecodedImage {
+    /// The image with its settings: number `index` of `job`, made with `origin`.
+    ///
+    /// # Errors
+    /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
+    pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
+        GeneratedImage::new(job, origin, index, self)
+    }
+}
+
+/// Frees memory before the latents of a batch are decoded.
+pub fn begin_decoding(engine: &mut Engine) {
+    host_memory::trim(Stage::Decode.id());
+    engine.make_room_for(Stage::Decode);
+}
+
+/// The stage decode: the latents of one image to its pixels. `tell` gets the stage, a change of the mode, and a wider type.
+///
+/// # Errors
+/// Those of the decoder and of `tell`.
+pub fn decode(
+    engine: &mut Engine,
+    latents: &Latents,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<DecodedImage> {
+    tell(Stage::Decode.begin())?;
+    let start = Instant::now();
+    let image = engine.attempt(Stage::Decode, tell, |engine, tell| {
+        let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);
+        let mut decoder = engine.decoder();
+        let upcast = &mut |news| tell(latents.again(news));
+        engine.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
+    })?;
+    let decode = start.elapsed();
+    engine.timings.decode += decode;
+    engine.after("decoded");
+    Ok(DecodedImage { image, latents: latents.latents.clone(), decode, visible: latents.visible.clone() })
+}

@@ -1,0 +1,196 @@
+//! The stages before denoising: a batch's texts, and its initial images where there are any.
+
+use std::time::Instant;
+
+use candle_core::Tensor;
+use kiln_request::{DenoiserSpan, Init, InitImage};
+use kiln_scheduler::NoiseSource;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::host_memory;
+use crate::pipeline::batch::{Batch, BatchNoise};
+use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::decoder::UpcastRetry;
+use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::group::Group;
+use crate::pipeline::guidance::Guidance;
+use crate::pipeline::image_encoder::ImageEncoder;
+use crate::pipeline::network_parts::NetworkParts;
+use crate::pipeline::second_pass::Enlarged;
+use crate::pipeline::start::{Start, is_from_noise, mask_channels};
+use crate::pipeline::text_cache::CacheCounts;
+use crate::pipeline::text_plan::{BatchTexts, TextPlan};
+use crate::pipeline::turns::Turn;
+
+/// The first stages of a batch: its texts, and its initial images where there are any, up to what the denoiser starts with.
+/// `enlarged` are the results of the pass before where this is the second one.
+pub(crate) fn first_stages(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    texts: &BatchTexts,
+    enlarged: Option<&Enlarged>,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Group> {
+    tell(Stage::Encode.begin())?;
+    let job = batch.job();
+    let conditions = encode(engine, batch, texts.base.clone(), false, tell)?;
+    let is_guided = conditions.is_guided();
+    let refined = match texts.refiner.clone() {
+        Some(texts) => Some(encode(engine, batch, texts, true, tell)?),
+        None => None,
+    };
+    let f = engine.model.vae_config().downscale();
+    let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
+    let mut noise = batch.noise(f);
+    if batch.images().any(|(job, _)| job.lacks_pixels()) {
+        let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
+        return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
+    }
+    let (inits, takes_mask) = (batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>(), job.takes_mask);
+    // A network with channels for the masked image sees nothing else of an image that begins with noise.
+    let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
+    let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
+    let image = match enlarged {
+        Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, tell)?),
+        None => encode_images(engine, &images, &mut noise, tell)?,
+    };
+    let drawn = noise.latents(shape)?;
+    let extra = if takes_mask {
+        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, &job.image)?;
+        let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, tell)?;
+        masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
+    } else {
+        None
+    };
+    let begin = Instant::now();
+    let schedule = job.schedule(&engine.model)?;
+    let (spans, evaluations) = (job.spans(&engine.model)?, job.evaluations(&engine.model)?);
+    // Of each model its conditions.
+    let turn = |(span, conditions): (&DenoiserSpan, Conditions)| {
+        let guidance = Guidance::new(job, &conditions, evaluations);
+        let DenoiserSpan { denoiser, evaluations, ref schedule } = *span;
+        Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
+    };
+    let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
+    let prompts = engine.encode_prompts(batch, is_guided, tell)?;
+    if !job.controls.is_empty() {
+        engine.make_room_for(Stage::Denoise);
+    }
+    let controls = engine.embed_controls(batch)?;
+    engine.enter_denoiser(0)?;
+    engine.timings.encode += begin.elapsed();
+
+    let begin = Instant::now();
+    let start = Start::new(
+        &inits,
+        image,
+        (&mut noise, drawn),
+        (&schedule, &job.image),
+        (shape, f),
+        (&engine.device, takes_mask),
+    )?;
+    let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
+    let start = Start { extra, ..start };
+    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?
+        .with_controls(controls)
+        .with_prompts(prompts)
+        .with_network(NetworkParts::new(job));
+    engine.timings.denoise += begin.elapsed();
+    Ok(group)
+}
+
+/// The stage encode: a batch's texts to its conditions, for the engine's own model or for the refiner.
+fn encode(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    texts: TextPlan,
+    for_refiner: bool,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Conditions> {
+    let begin = Instant::now();
+    let knows = |engine: &Engine| match engine.refiner.as_ref().filter(|_| for_refiner) {
+        Some(refiner) => refiner.text.knows(&texts),
+        None => engine.text().knows(&texts),
+    };
+    if !for_refiner {
+        engine.text().fetch(&texts);
+    }
+    if !knows(engine) {
+        engine.make_room_for(Stage::Encode);
+    }
+    let kept = engine.memory_manager.keeps_text_encoders();
+    let keep = engine.memory_manager.keep(Stage::Encode)?;
+    let mut proceed = |done, total| tell(Event::Text { done, total });
+    let conditions = match engine.refiner.as_mut().filter(|_| for_refiner) {
+        Some(refiner) => refiner.text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?,
+        None => {
+            let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
+            let CacheCounts { encoded, known, shared } = engine.text().counts();
+            (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
+            engine.timings.texts_shared = shared;
+            conditions
+        }
+    };
+    engine.after("encoded");
+    engine.timings.encode += begin.elapsed();
+    Ok(conditions)
+}
+
+/// The stage encode-image: the latents of images, `(n, c, h, w)` in f32 in the host's memory. `None` where there are none.
+fn encode_images(
+    engine: &mut Engine,
+    images: &[&InitImage],
+    noise: &mut BatchNoise,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Option<Tensor>> {
+    let one = &mut |i: usize| Ok(images[i].clone());
+    (!images.is_empty()).then(|| encode_each(engine, images.len(), one, noise, tell)).transpose()
+}
+
+/// The same for `n` images, each of which `image` makes when it is encoded.
+pub(super) fn encode_each(
+    engine: &mut Engine,
+    n: usize,
+    image: &mut dyn FnMut(usize) -> Result<InitImage>,
+    noise: &mut BatchNoise,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<Tensor> {
+    tell(Stage::EncodeImage.begin())?;
+    let begin = Instant::now();
+    host_memory::trim(Stage::EncodeImage.id());
+    let before = noise.clone();
+    let latents = engine.attempt(Stage::EncodeImage, tell, |engine, _| {
+        engine.make_room_for(Stage::EncodeImage);
+        let (keep, tiling) =
+            (engine.memory_manager.keep(Stage::EncodeImage)?, engine.memory_manager.plan().encode_tiling);
+        *noise = before.clone();
+        let draw = |like: &Tensor| Ok(noise.sample(like)?);
+        let mut upcast = |UpcastRetry { from, to }| {
+            tracing::warn!(
+                "an initial image overflowed {} in the VAE; it is encoded in {}",
+                from.as_str(),
+                to.as_str()
+            );
+            Ok(())
+        };
+        engine.image_encoder()?.encode(n, image, &keep, tiling, draw, &mut upcast)
+    })?;
+    engine.after("encoded images");
+    engine.timings.encode += begin.elapsed();
+    Ok(latents)
+}
+
+impl Engine {
+    /// The encoder of initial images, opened the first time.
+    fn image_encoder(&mut self) -> Result<&mut ImageEncoder> {
+        match self.image_encoder {
+            Some(ref mut encoder) => Ok(encoder),
+            None => {
+                let encoder =
+                    ImageEncoder::open(&self.model, self.setup.taesd.as_deref(), &self.placement, &self.options)?;
+                Ok(self.image_encoder.insert(encoder))
+            }
+        }
+    }
+}
