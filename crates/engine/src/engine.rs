@@ -14,12 +14,13 @@ use kiln_unet::Unet;
 use kiln_weights::Placement;
 
 use crate::applied_loras::AppliedLoras;
+use crate::ceiling::Ceiling;
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::{Result, proceed};
 use crate::loaded_controls::LoadedControls;
 use crate::loaded_prompts::LoadedPrompts;
 use crate::machine::Machine;
-use crate::memory_manager::{Ceiling, MemoryManager};
+use crate::memory_manager::MemoryManager;
 use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decode::{DecodedImage, Latents};

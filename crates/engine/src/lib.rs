@@ -25,6 +25,7 @@
 mod applied_loras;
 mod batch_sizes;
 mod calibration;
+mod ceiling;
 mod component;
 mod compute;
 mod cpu_set;
@@ -50,6 +51,7 @@ mod origin;
 mod output;
 pub mod pipeline;
 mod plan;
+mod plan_chooser;
 mod read_ahead;
 mod refiner;
 mod residency;
@@ -85,10 +87,10 @@ pub use kiln_models::{
 pub use kiln_request::{
     ComponentKind, Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions,
     HiresUpscaler, ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea,
-    InputFile, IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, OPTIONS,
-    OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock, PromptBlocks, Refiner,
-    RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy, find_lora, find_option,
-    limits, lora_files, nearest_option, request_schema, respell,
+    InputFile, IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile,
+    NetworkOptions, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock,
+    PromptBlocks, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy,
+    find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
     Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,

@@ -14,10 +14,13 @@
 //! leave softmax attention as it is, since numerator and denominator both become `k` times as large. So each row gives what
 //! it gives alone in its own length, and rows of different lengths still share a batch, a recorded step and a plan.
 
+use std::collections::HashMap;
+
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
 use crate::pipeline::conditioning::{ConditioningPlan, Row};
+use crate::pipeline::text_cache::Encoded;
 
 /// The most chunks to which shorter texts are repeated. Two texts of 22 and 23 chunks (1,650 words and more) need 506.
 const MAX_REPEATED: usize = 512;
@@ -91,6 +94,33 @@ impl Lengths {
     /// Whether a text of so many `chunks` needs empty chunks.
     pub(crate) fn needs_empty(&self, Fill(row): Fill, chunks: usize) -> bool {
         chunks < row.own || self.padded && row.parts < self.total
+    }
+
+    /// All texts as long as their rows; the arguments are those of [`Self::filled`]. A text that is filled up in two ways becomes two: the rows get the numbers of theirs.
+    pub(crate) fn fill_texts(
+        &self,
+        plan: &mut ConditioningPlan,
+        encoded: &[Encoded],
+        empty: Option<&Tensor>,
+        tokens: usize,
+    ) -> Result<Vec<Encoded>> {
+        let (mut all, mut numbers): (Vec<Encoded>, HashMap<(usize, Fill), usize>) = Default::default();
+        for (i, row) in plan.rows.iter_mut().enumerate() {
+            let (Row::Texts { texts, .. }, Some(fill)) = (row, self.fill(i)) else { continue };
+            for text in texts {
+                *text = match (numbers.get(&(*text, fill)), encoded.get(*text)) {
+                    (Some(&number), _) => number,
+                    (None, Some(Encoded { context, pooled })) => {
+                        let context = self.filled(context, fill, empty, tokens)?;
+                        all.push(Encoded { context, pooled: pooled.clone() });
+                        numbers.insert((*text, fill), all.len() - 1);
+                        all.len() - 1
+                    }
+                    (None, None) => continue,
+                };
+            }
+        }
+        Ok(all)
     }
 
     /// A text `(1, tokens, d)` as long as its row. `empty` is an empty chunk `(1, t, d)`, where one is needed; `tokens` are

@@ -47,6 +47,7 @@ pub(crate) mod start;
 pub(crate) mod step;
 pub(crate) mod text;
 pub(crate) mod text_cache;
+mod text_encoder;
 pub(crate) mod text_plan;
 mod throttle;
 mod tokens;

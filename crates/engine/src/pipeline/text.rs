@@ -1,10 +1,11 @@
 //! Prompts to the denoiser's conditions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candle_core::{D, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
+use candle_core::Device;
+use kiln_clip::HiddenLayer;
+use kiln_models::{Family, ModelFolder};
 use kiln_request::{Job, RefinerOptions};
 use kiln_unet::SCORE_TIME_IDS;
 use kiln_weights::{Lora, Network, Placement};
@@ -12,15 +13,14 @@ use kiln_weights::{Lora, Network, Placement};
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::conditioning::{ConditioningPlan, Conditions, Row, SharedConditions, TimeIds};
-use crate::pipeline::lengths::{Fill, Lengths};
+use crate::pipeline::conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 use crate::pipeline::shared_texts::SharedTexts;
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
+use crate::pipeline::text_encoder::{Encoder, Proceed, chunk_length, run};
 use crate::pipeline::text_plan::{Shape, TextPlan};
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
 use crate::plan::Workload;
 use crate::words::{Embeddings, TEXT_ENCODERS};
-use kiln_models::{Family, ModelFolder};
 
 /// A model's text encoders with their tokenizers.
 pub(crate) struct TextEncoders {
@@ -46,15 +46,6 @@ pub(crate) struct TextEncoders {
     overlapped: bool,
 }
 
-struct Encoder {
-    tokenizer: Tokenizer,
-    encoder: TextEncoder,
-    part: LoadedComponent,
-}
-
-/// Asked before a text is encoded, with its number among those of the encoder and with how many there are. An error stops.
-pub(crate) type Proceed<'a> = dyn FnMut(usize, usize) -> Result<()> + 'a;
-
 impl TextEncoders {
     /// Opens a model's text encoders, which remember `cached_texts` texts; what they give goes to the device of the second
     /// place. No weights are read.
@@ -65,15 +56,6 @@ impl TextEncoders {
         embeddings: Embeddings,
         cached_texts: usize,
     ) -> Result<Self> {
-        let open_one = |(i, config): (usize, &TextEncoderConfig)| -> Result<_> {
-            let (tokenizer, encoder) = (model.files().tokenizer(i)?, TextEncoder::new(config.clone())?);
-            let part = {
-                let (source, network) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
-                LoadedComponent::shared(encoder.segments(), source, placement, options, &network)
-            };
-            part.check()?;
-            Ok(Encoder { tokenizer, encoder, part })
-        };
         let configs = model.text_encoder_configs().iter().enumerate();
         Ok(Self {
             family: model.family(),
@@ -81,7 +63,7 @@ impl TextEncoders {
             time_ids: model.unet_config().time_ids(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
             device: conditions.device.clone(),
-            encoders: configs.map(open_one).collect::<Result<_>>()?,
+            encoders: configs.map(|config| Encoder::open(model, config, placement, options)).collect::<Result<_>>()?,
             embeddings,
             tokenized: TokenizedTexts::default(),
             cache: PromptCache::new(cached_texts),
@@ -194,7 +176,7 @@ impl TextEncoders {
 
     /// The tokens of a text with those that fill its chunks up.
     fn length_of(&self, tokens: &TextTokens) -> usize {
-        tokens.count() * self.encoders.first().map_or(1, |encoder| encoder.tokenizer.max_length()).max(1)
+        tokens.count() * chunk_length(&self.encoders)
     }
 
     /// The store for a text: those that LoRAs or embeddings change are not shared.
@@ -241,9 +223,9 @@ impl TextEncoders {
     ) -> Result<Conditions> {
         let encoded = self.encode(&plan.texts, keep, kept, proceed)?;
         let TextPlan { mut conditions, lengths, empty, .. } = plan;
-        let tokens = self.encoders.first().map_or(1, |encoder| encoder.tokenizer.max_length()).max(1);
+        let tokens = chunk_length(&self.encoders);
         let empty = empty.and_then(|number| encoded.get(number)).map(|encoded| encoded.context.clone());
-        let encoded = filled(&mut conditions, &encoded, &lengths, empty.as_ref(), tokens)?;
+        let encoded = lengths.fill_texts(&mut conditions, &encoded, empty.as_ref(), tokens)?;
         let there = |encoded: Encoded| encoded.on(&self.device);
         let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
         let guidance = job.guidance_inside.then_some(job.cfg_scale);
@@ -308,7 +290,7 @@ impl TextEncoders {
         Ok(known.into_iter().flatten().collect())
     }
 
-    /// Runs the encoders, one after another. `proceed` is asked before each text.
+    /// Encodes texts that are not known.
     fn run(
         &self,
         texts: &[(Key, Arc<TextTokens>)],
@@ -316,35 +298,7 @@ impl TextEncoders {
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Vec<Encoded>> {
-        if texts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut contexts = vec![Vec::new(); texts.len()];
-        let mut pooled = Vec::new();
-        for (number, Encoder { tokenizer, encoder, part }) in self.encoders.iter().enumerate() {
-            pooled.clear();
-            part.enter(keep)?;
-            for (i, ((key, tokens), contexts)) in texts.iter().zip(&mut contexts).enumerate() {
-                proceed(i, texts.len())?;
-                let Some((chunks, words)) = tokens.of_encoder(number) else { continue };
-                let empty = tokenizer.empty_chunk();
-                let device = &part.placement().device;
-                let encode = || encoder.encode_weighted(chunks, &empty, key.emphasis, key.layer, device, words);
-                let output = part.run(encode)?;
-                contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
-                pooled.push(output.pooled.narrow(0, 0, 1)?);
-            }
-            if !kept {
-                part.leave();
-            }
-        }
-        let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<Encoded> {
-            let encoded = Encoded { context: Tensor::cat(&contexts, D::Minus1)?, pooled };
-            // Between two streams of a GPU values go through the host, which also waits for them.
-            let same = encoded.context.device().same_device(&self.device);
-            if same { Ok(encoded) } else { encoded.on(&Device::Cpu) }
-        };
-        contexts.into_iter().zip(pooled).map(join).collect()
+        run(&self.encoders, texts, (keep, kept), &self.device, proceed)
     }
 }
 
@@ -357,40 +311,14 @@ pub fn hidden_layer(family: Family, clip_skip: Option<usize>) -> HiddenLayer {
     }
 }
 
-/// The texts as long as their rows. A text that is filled up in two ways becomes two: the rows get the numbers of theirs.
-fn filled(
-    plan: &mut ConditioningPlan,
-    encoded: &[Encoded],
-    lengths: &Lengths,
-    empty: Option<&Tensor>,
-    tokens: usize,
-) -> Result<Vec<Encoded>> {
-    let (mut all, mut numbers): (Vec<Encoded>, HashMap<(usize, Fill), usize>) = Default::default();
-    for (i, row) in plan.rows.iter_mut().enumerate() {
-        let (Row::Texts { texts, .. }, Some(fill)) = (row, lengths.fill(i)) else { continue };
-        for text in texts {
-            *text = match (numbers.get(&(*text, fill)), encoded.get(*text)) {
-                (Some(&number), _) => number,
-                (None, Some(Encoded { context, pooled })) => {
-                    let context = lengths.filled(context, fill, empty, tokens)?;
-                    all.push(Encoded { context, pooled: pooled.clone() });
-                    numbers.insert((*text, fill), all.len() - 1);
-                    all.len() - 1
-                }
-                (None, None) => continue,
-            };
-        }
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
 
+    use kiln_request::Request;
+
     use super::*;
     use crate::pipeline::conditioning::StepRows;
-    use kiln_request::Request;
 
     fn open(model: &ModelFolder) -> TextEncoders {
         let place = Placement::new(Device::Cpu, DType::F32);

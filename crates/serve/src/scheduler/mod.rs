@@ -1,9 +1,9 @@
 //! The loop over denoising steps: tasks join it, share steps, and leave it.
 //!
 //! A task is a job of the engine with somebody who listens to it. One thread owns an engine; with several devices each has one
-//! ([`seats`] says who gets a task). Between two steps it lets tasks
-//! join a running batch, lets finished ones leave, and chooses who takes part in the next step ([`policy`]). Whatever runs in
-//! company, each image has the bits that it has alone, on the CPU.
+//! ([`worker`]; [`seats`] says who gets a task). Between two steps it lets tasks join a running batch ([`stepping`]), lets finished
+//! ones leave ([`finishing`]), and chooses who takes part in the next step ([`policy`]). On the CPU each image has the bits that it
+//! has alone, whatever shares its steps.
 //!
 //! Nothing here knows of HTTP.
 
@@ -14,6 +14,7 @@ mod lanes;
 mod policy;
 mod queue;
 mod seats;
+mod stepping;
 mod task;
 mod worker;
 

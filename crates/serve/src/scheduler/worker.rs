@@ -4,15 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Error, Event, GroupId, Result, Setup, Stage};
+use kiln_engine::{Engine, Error, Event, Result, Setup};
 use kiln_models::ModelFolder;
 
-use super::active::{Active, news_of};
+use super::active::Active;
 use super::decoding::Decoding;
 use super::lanes::Lanes;
-use super::policy::{Candidate, Policy};
+use super::policy::Policy;
 use super::queue::{Load, Shared};
-use super::task::{End, News, Task};
+use super::task::{End, News};
 use crate::metrics::EngineNumbers;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
@@ -26,13 +26,13 @@ pub(super) struct Worker {
     /// Its number among the workers, and how its engine runs models.
     number: usize,
     setup: Setup,
-    model: Arc<ModelFolder>,
+    pub(super) model: Arc<ModelFolder>,
     pub(super) engine: Option<Engine>,
     /// Until when the model stays while others wait.
     stays_until: Instant,
     pub(super) lanes: Lanes,
     pub(super) tasks: Vec<Active>,
-    policy: Policy,
+    pub(super) policy: Policy,
     /// Decodes while steps run; from the first image on that it can decode.
     pub(super) decoding: Option<Decoding>,
     /// Why its device does not work any more.
@@ -40,9 +40,6 @@ pub(super) struct Worker {
     /// The images of a step for which there is memory, where more did not fit.
     pub(super) room: Option<usize>,
 }
-
-/// A choice: the place of a task, and of its batch that runs, or none for its next batch.
-type Chosen = (usize, Option<usize>);
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, number: usize, setup: Setup, model: Arc<ModelFolder>) -> Self {
@@ -208,7 +205,7 @@ impl Worker {
     }
 
     /// Whether tasks of another model wait, and the loaded one has had its time: what runs is finished, nothing starts.
-    fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         Instant::now() >= self.stays_until && self.tasks.iter().any(|active| !self.is_own(active))
     }
 
@@ -225,175 +222,6 @@ impl Worker {
         if let Err(error) = self.load() {
             while let Some(place) = self.tasks.iter().position(|active| self.is_own(active)) {
                 self.give_up(place, &error);
-            }
-        }
-    }
-
-    /// Who takes part in the next step, all of one lane, whose number comes with them.
-    fn choose(&mut self) -> (usize, Vec<Chosen>) {
-        let may_start = !self.is_leaving();
-        let staying = self.lanes.staying();
-        let mut all: Vec<(usize, Chosen, Candidate<'_>)> = Vec::new();
-        for (place, active) in self.tasks.iter().enumerate() {
-            if Arc::ptr_eq(&active.task.model, &self.model) {
-                let lane = self.lanes.of(&active.task.job);
-                let own = active.candidates(lane, may_start);
-                all.extend(own.map(|(part, candidate)| (lane, (place, part), candidate)));
-            }
-        }
-        if all.iter().any(|(lane, ..)| Some(*lane) == staying) {
-            all.retain(|(lane, ..)| Some(*lane) == staying);
-        }
-        let (places, candidates): (Vec<(usize, Chosen)>, Vec<Candidate<'_>>) =
-            all.into_iter().map(|(lane, chosen, candidate)| ((lane, chosen), candidate)).unzip();
-        let chosen: Vec<(usize, Chosen)> =
-            self.policy.choose(&candidates, self.room).into_iter().map(|i| places[i]).collect();
-        (chosen.first().map_or(0, |(lane, _)| *lane), chosen.into_iter().map(|(_, chosen)| chosen).collect())
-    }
-
-    /// One step of those who are chosen. False where there is none.
-    fn advance(&mut self) -> bool {
-        let (lane, chosen) = self.choose();
-        if !chosen.is_empty() {
-            self.advance_chosen(lane, &chosen);
-        }
-        !chosen.is_empty()
-    }
-
-    fn advance_chosen(&mut self, lane: usize, chosen: &[Chosen]) {
-        let arrived: Vec<u64> = chosen.iter().map(|(place, _)| self.tasks[*place].arrived).collect();
-        let Some(engine) = &mut self.engine else { return };
-        if let Err(error) = self.lanes.enter(lane, engine) {
-            return self.end_all(&arrived, &error);
-        }
-        let mut active: Vec<GroupId> =
-            chosen.iter().filter_map(|(place, part)| Some(self.tasks[*place].parts[(*part)?].group)).collect();
-        let begin = Instant::now();
-        if let Err(error) = self.prepare(lane, chosen, &mut active) {
-            return self.step_failed(&arrived, chosen.len(), &error);
-        }
-        let images: usize = self.images_of(&active, lane);
-        if images == 0 {
-            return; // none could join
-        }
-        match self.step(lane, &active) {
-            Err(error) => self.step_failed(&arrived, active.len(), &error),
-            Ok(finished) => {
-                self.shared.metrics.step(images, begin.elapsed());
-                self.after_step(lane, &active);
-                finished.into_iter().for_each(|group| self.finish_group(lane, group));
-            }
-        }
-    }
-
-    /// Has those who are chosen and wait join, and the others of the lane pause.
-    fn prepare(&mut self, lane: usize, chosen: &[Chosen], active: &mut Vec<GroupId>) -> Result<()> {
-        self.select(lane, active)?;
-        for (place, _) in chosen.iter().filter(|(_, part)| part.is_none()) {
-            match self.join(lane, *place) {
-                Ok(group) => active.push(group),
-                // It waits until there is room.
-                Err(error) if is_no_room(&error) && !active.is_empty() => {
-                    self.room = Some(self.images_of(active, lane));
-                    self.shared.metrics.out_of_memory.inc();
-                }
-                Err(error) if active.is_empty() && chosen.len() == 1 => return Err(error),
-                Err(error) => self.tasks[*place].failed = Some(error),
-            }
-        }
-        self.select(lane, active)
-    }
-
-    fn select(&mut self, lane: usize, active: &[GroupId]) -> Result<()> {
-        match (&mut self.engine, self.lanes.running(lane)) {
-            (Some(engine), Some(running)) => engine.select(running, active),
-            _ => Ok(()),
-        }
-    }
-
-    /// Has the next batch of a task join.
-    fn join(&mut self, lane: usize, place: usize) -> Result<GroupId> {
-        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return Err(Error::Interrupted) };
-        let Some(running) = lanes.running(lane) else { return Err(Error::Interrupted) };
-        let active = &mut tasks[place];
-        let Active { task: Task { job, control, listener, .. }, next, parts, .. } = active;
-        if *next == 0 {
-            listener.tell(News::Started);
-        }
-        let group = engine.join(running, job, *next * job.batch_size, &mut |event| {
-            news_of(event).into_iter().for_each(|news| listener.tell(news));
-            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        if *next == 0 || parts.is_empty() {
-            listener.tell(News::Stage(Stage::Denoise));
-        }
-        active.start_part(lane, group);
-        Ok(group)
-    }
-
-    /// One call of the denoiser for these groups.
-    fn step(&mut self, lane: usize, active: &[GroupId]) -> Result<Vec<GroupId>> {
-        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(Vec::new()) };
-        let Some(running) = lanes.running(lane) else { return Ok(Vec::new()) };
-        for task in tasks.iter() {
-            for part in task.parts.iter().filter(|part| part.lane == lane && active.contains(&part.group)) {
-                running.keep_prediction(part.group, task.wants_preview(part));
-            }
-        }
-        engine.step(running, &mut |event| {
-            if let Event::Smaller { .. } = event {
-                shared.metrics.out_of_memory.inc();
-            }
-            ControlFlow::Continue(())
-        })
-    }
-
-    /// Reports progress and previews of a step.
-    fn after_step(&mut self, lane: usize, active: &[GroupId]) {
-        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return };
-        let Some(running) = lanes.running(lane) else { return };
-        for task in tasks {
-            let mut moved = false;
-            for part in task.parts.iter_mut().filter(|part| part.lane == lane && active.contains(&part.group)) {
-                moved = true;
-                part.done = running.progress(part.group).map_or(part.done, |(done, _)| part.before + done);
-                let first = part.number * task.task.job.batch_size;
-                match engine.preview(running, part.group) {
-                    Ok(images) if images.is_empty() => {}
-                    Ok(images) => {
-                        part.previewed = Some(Instant::now());
-                        for (place, image) in images.into_iter().enumerate() {
-                            let news = News::Preview { index: first + place, step: part.done, image };
-                            task.task.listener.tell(news);
-                        }
-                    }
-                    Err(error) => tracing::warn!("a preview: {error}"),
-                }
-                running.keep_prediction(part.group, false);
-            }
-            if moved {
-                task.tell_progress();
-            }
-        }
-    }
-
-    /// A step of `n` batches failed: one batch alone fails its task; several are tried alone.
-    fn step_failed(&mut self, arrived: &[u64], n: usize, error: &Error) {
-        if is_no_room(error) {
-            self.shared.metrics.out_of_memory.inc();
-        }
-        if n > 1 {
-            tracing::warn!("a step of {n} batches failed; they run one by one: {error}");
-            self.room = Some(1);
-        } else {
-            self.end_all(&arrived[..arrived.len().min(1)], error);
-        }
-    }
-
-    fn end_all(&mut self, arrived: &[u64], error: &Error) {
-        for number in arrived {
-            if let Some(place) = self.tasks.iter().position(|active| active.arrived == *number) {
-                self.give_up(place, error);
             }
         }
     }
@@ -431,15 +259,6 @@ impl Worker {
         active
     }
 
-    /// How many images groups of a lane have.
-    fn images_of(&self, groups: &[GroupId], lane: usize) -> usize {
-        let of_task = |active: &Active| {
-            let own = active.parts.iter().filter(|part| part.lane == lane && groups.contains(&part.group)).count();
-            own * active.task.job.batch_size
-        };
-        self.tasks.iter().map(of_task).sum()
-    }
-
     /// Ends what failed, and reports positions and numbers.
     fn publish(&mut self) {
         while let Some(place) = self.tasks.iter().position(|active| active.failed.is_some()) {
@@ -458,11 +277,6 @@ impl Worker {
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
     }
-}
-
-/// Whether less at once may work.
-fn is_no_room(error: &Error) -> bool {
-    error.is_out_of_memory() || matches!(error, Error::Budget { .. })
 }
 
 /// How a task ends that failed so.

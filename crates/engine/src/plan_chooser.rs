@@ -1,0 +1,109 @@
+//! The choice of a plan: for the networks of an engine, on its device, within its options and its memory.
+
+use candle_core::Device;
+
+use crate::error::Result;
+use crate::memory::{MemoryOptions, ModeChoice};
+use crate::mode::Mode;
+use crate::plan::{ExecutionTarget, Plan, Planner, Workload};
+use crate::room::{DeviceMemory, Room};
+use crate::setup::Setup;
+
+/// Chooses plans, of which [`MemoryManager`](crate::memory_manager::MemoryManager) has the current one.
+pub(crate) struct PlanChooser {
+    pub(crate) planner: Planner,
+    pub(crate) on: ExecutionTarget,
+    pub(crate) options: MemoryOptions,
+    /// The device's memory before anything was loaded, if known.
+    pub(crate) memory: Option<DeviceMemory>,
+    /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
+    pub(crate) unknown_link: Option<(Device, Setup)>,
+}
+
+impl PlanChooser {
+    /// The plan for `work`, with the link of the GPU if it streams.
+    pub(crate) fn choose(&mut self, work: &Workload) -> Result<Plan> {
+        let plan = self.choose_with_link(work)?;
+        match self.unknown_link.take_if(|_| plan.mode.streams()) {
+            Some((device, setup)) => {
+                self.on = self.on.with_device(&device, &setup);
+                self.choose_with_link(work)
+            }
+            None => Ok(plan),
+        }
+    }
+
+    /// The plan for `work` in the requested mode, or the fastest that fits. Without a budget it may need more than the
+    /// free memory but not more than the total: then the smallest mode is accepted if it fits into that.
+    fn choose_with_link(&self, work: &Workload) -> Result<Plan> {
+        let plan = match (self.options.mode, self.room()) {
+            (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
+                Ok(plan) => return Ok(plan),
+                Err(smallest) => smallest,
+            },
+            (choice, _) => self.plan_for_mode(Mode::asked(choice), work)?,
+        };
+        match (Room::of_budget(&self.options, self.on.target), self.memory) {
+            (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
+            // A requested mode is replaced by a smaller one that fits when an allocation fails.
+            (None, Some(DeviceMemory { total, .. })) if plan.peak() > total.bytes => {
+                match self.planner.fit(work, self.on, total.bytes)? {
+                    Ok(_) => self.planner.plan(plan.mode, work, self.on, Some(total.bytes)),
+                    Err(smallest) => Err(smallest.refusal(work, total)),
+                }
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    pub(crate) fn plan_for_mode(&self, mode: Mode, work: &Workload) -> Result<Plan> {
+        self.planner.plan(mode, work, self.on, self.budget())
+    }
+
+    /// The number of images for which `work` has the most images per second by the plan's estimate, at most `most`.
+    ///
+    /// # Errors
+    /// As [`Planner::batch_size`].
+    pub(crate) fn batch_size(&self, work: &Workload, most: usize) -> Result<usize> {
+        let room = self.room().unwrap_or(Room::given(usize::MAX));
+        Ok(self.planner.batch_size(work, self.on, room, most)?.batch_size)
+    }
+
+    /// Whether `work` fits into the budget or the free memory.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn has_room_for(&self, work: &Workload) -> Result<bool> {
+        let Some(room) = self.room() else { return Ok(true) };
+        match self.options.mode {
+            ModeChoice::Auto => Ok(self.planner.fit(work, self.on, room.bytes)?.is_ok()),
+            choice => Ok(self.plan_for_mode(Mode::asked(choice), work)?.peak() <= room.bytes),
+        }
+    }
+
+    /// Whether weights that are copied to a GPU are in pinned memory, as far as the options allow it.
+    pub(crate) fn pins(&self) -> bool {
+        self.on.link.is_none_or(|link| link.pinning_pays())
+    }
+
+    /// What plans are made for, in words: the networks, the types, and the options.
+    pub(crate) fn describe_all(&self) -> String {
+        let Self { planner, on, options, .. } = self;
+        format!("{}, {}, {options:?}, {}", on.device(), on.types(), planner.describe())
+    }
+
+    /// The part of the budget for plans.
+    pub(crate) fn budget(&self) -> Option<usize> {
+        Room::of_budget(&self.options, self.on.target).map(|room| room.bytes)
+    }
+
+    /// The bytes available to a run: those of the budget, else the free memory.
+    pub(crate) fn room(&self) -> Option<Room> {
+        Room::of_budget(&self.options, self.on.target).or(self.memory.map(|memory| memory.free))
+    }
+
+    /// The bytes that inputs of recorded steps may take besides those of the last one.
+    pub(crate) fn recorded_inputs(&self) -> usize {
+        self.room().map_or(0, |room| room.bytes / 20)
+    }
+}
