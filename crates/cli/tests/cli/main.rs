@@ -29,5 +29,6 @@ mod sandbox;
 mod serve;
 mod settings;
 mod signals;
+mod streams;
 mod traces;
 mod upscale;
