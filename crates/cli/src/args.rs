@@ -12,6 +12,7 @@ use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::calibrate_args::CalibrateArgs;
 use crate::img2img_args::Img2img;
+use crate::option_args::NetworkArgs;
 use crate::place_args::PlaceArgs;
 use crate::preprocess_args::PreprocessArgs;
 use crate::serve_args::ServeArgs;
@@ -63,7 +64,7 @@ pub enum Command {
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
     /// Shows how much memory a run takes in every mode, on this GPU or another, without reading weights.
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Replays or plots memory traces.
     Memory {
         /// What to do with them.
@@ -184,6 +185,8 @@ pub struct PlanArgs {
     /// Includes a refiner that takes over the last steps: a model folder, a checkpoint file, or a name in KILN_MODELS.
     #[arg(long, value_name = "PATH")]
     pub refiner: Option<PathBuf>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     /// The memory that may be used, such as 6G or 512M. Default: the free memory.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub vram_budget: Option<ByteSize>,

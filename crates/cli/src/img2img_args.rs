@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::Request;
 
-use crate::option_args::{INPUT, InputArgs};
+use crate::option_args::InputArgs;
+use crate::option_flags::INPUT;
 use crate::txt2img_args::Common;
 
 /// `kiln img2img`.

@@ -29,6 +29,7 @@ mod log;
 mod memory;
 mod memory_args;
 mod option_args;
+mod option_flags;
 mod output;
 mod place_args;
 mod plan;

@@ -1,148 +1,103 @@
-//! Arguments that follow from the table of options.
-//!
-//! An option's flag is its name with hyphens, its help, range and default are those of its row. What the command line has
-//! beside that stands in the constants here.
+//! Options of the table that were given as arguments.
 
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use kiln_engine::{
-    OPTIONS, OptionGroup, OptionKind, OptionRow, Request, ScheduleChoice, SigmaSchedule, find_option, respell,
+    NetworkOptions, OPTIONS, OptionGroup, OptionKind, OptionRow, Request, ScheduleChoice, SigmaSchedule,
 };
 
-use crate::flags::{flag, spell};
+use crate::option_flags::argument;
 
-/// Flags of one letter.
-const SHORT: [(&str, char); 5] =
-    [("negative_prompt", 'n'), ("width", 'W'), ("height", 'H'), ("seed", 's'), ("batch_count", 'b')];
 /// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls, IP-Adapters and input images are
 /// given one by one, and the batch size may be chosen by Kiln.
 const BY_HAND: [&str; 6] = ["prompt", "loras", "controls", "ip_adapters", "batch_size", "init"];
-/// Options with an environment variable.
-const VARIABLES: [(&str, &str); 1] = [("upscaler_dir", "KILN_UPSCALERS")];
-/// Options that cannot be given together.
-const CONFLICTS: [(&str, &str); 1] = [("sigmas", "scheduler")];
-/// The heading over the options of the sampler.
-const SAMPLING: &str = "Sampler, guidance and noise";
-/// The heading over the options of input images.
-pub const INPUT: &str = "Input image";
-/// The heading over the options of the second pass.
-const HIRES: &str = "Hires fix";
 /// Options that replace others of an image's settings; they are applied before what those settings have for another sampler
 /// is removed.
 const FIRST: [&str; 4] = ["sampler", "scheduler", "convention", "sigmas"];
 
-/// The options that were given as arguments.
+/// A part of the table of options: those that a command has as arguments.
+pub trait Subset {
+    /// Whether an option belongs to it.
+    fn has(row: &OptionRow) -> bool;
+}
+
+/// The options of every command that makes images.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Common;
+/// The options of input images.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Input;
+/// The options of a second pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hires;
+/// What is changed within the network, which `kiln plan` has too.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Network;
+
+impl Subset for Common {
+    fn has(row: &OptionRow) -> bool {
+        !matches!(row.group, OptionGroup::Internal | OptionGroup::Input | OptionGroup::Hires)
+    }
+}
+
+impl Subset for Input {
+    fn has(row: &OptionRow) -> bool {
+        row.group == OptionGroup::Input
+    }
+}
+
+impl Subset for Hires {
+    fn has(row: &OptionRow) -> bool {
+        row.group == OptionGroup::Hires
+    }
+}
+
+impl Subset for Network {
+    fn has(row: &OptionRow) -> bool {
+        NetworkOptions::NAMES.contains(&row.name)
+    }
+}
+
+/// The options of a part of the table that were given as arguments.
 #[derive(Debug, Clone, Default)]
-pub struct OptionArgs {
+pub struct OptionArgs<S> {
     values: Request,
     given: Vec<&'static OptionRow>,
+    subset: PhantomData<S>,
 }
 
-/// The options of input images that were given as arguments.
-#[derive(Debug, Clone, Default)]
-pub struct InputArgs(OptionArgs);
+/// Those of every command that makes images.
+pub type CommonArgs = OptionArgs<Common>;
+/// Those of input images.
+pub type InputArgs = OptionArgs<Input>;
+/// Those of a second pass.
+pub type HiresArgs = OptionArgs<Hires>;
+/// Those of `kiln plan`.
+pub type NetworkArgs = OptionArgs<Network>;
 
-/// The options of a second pass that were given as arguments.
-#[derive(Debug, Clone, Default)]
-pub struct HiresArgs(OptionArgs);
-
-/// Which command has an argument.
-#[derive(Clone, Copy, PartialEq)]
-enum Owner {
-    /// Every one that makes images.
-    Common,
-    /// The one with input images.
-    Input,
-    /// The one with a second pass.
-    Hires,
+/// The options of a part of the table that have an argument of their own.
+fn rows<S: Subset>() -> impl Iterator<Item = &'static OptionRow> {
+    OPTIONS.iter().filter(|row| S::has(row) && !BY_HAND.contains(&row.name))
 }
 
-/// The options with an argument.
-fn rows(owner: Owner) -> impl Iterator<Item = &'static OptionRow> {
-    let is_asked = move |row: &&OptionRow| match row.group {
-        OptionGroup::Internal => false,
-        OptionGroup::Input => owner == Owner::Input,
-        OptionGroup::Hires => owner == Owner::Hires,
-        _ => owner == Owner::Common,
-    };
-    OPTIONS.iter().filter(is_asked).filter(|row| !BY_HAND.contains(&row.name))
-}
-
-impl HiresArgs {
-    /// The request with what was given instead of what it has.
-    pub fn apply(&self, mut request: Request) -> Request {
-        // A size of an image's settings gives way to another kind of size.
-        match (self.0.has("hires_scale"), self.0.has("hires_size")) {
-            (true, false) => request.hires_size = None,
-            (false, true) => request.hires_scale = None,
-            _ => {}
-        }
-        self.0.given.iter().for_each(|row| row.copy(&self.0.values, &mut request));
-        request
-    }
-}
-
-impl Args for HiresArgs {
-    fn augment_args(command: Command) -> Command {
-        rows(Owner::Hires).fold(command, |command, row| command.arg(argument(row).help_heading(HIRES)))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for HiresArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut args = Self::default();
-        args.update_from_arg_matches(matches)?;
-        Ok(args)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.read(rows(Owner::Hires), matches)
-    }
-}
-
-impl InputArgs {
-    /// The request with what was given instead of what it has.
-    pub fn apply(&self, mut request: Request) -> Request {
-        self.0.given.iter().for_each(|row| row.copy(&self.0.values, &mut request));
-        request
-    }
-}
-
-impl Args for InputArgs {
-    fn augment_args(command: Command) -> Command {
-        rows(Owner::Input).fold(command, |command, row| command.arg(argument(row)))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for InputArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut args = Self::default();
-        args.update_from_arg_matches(matches)?;
-        Ok(args)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.read(rows(Owner::Input), matches)
-    }
-}
-
-impl OptionArgs {
+impl<S> OptionArgs<S> {
     /// Whether an option was given.
     pub fn has(&self, name: &str) -> bool {
         self.given.iter().any(|row| row.name == name)
     }
 
+    /// The request with the values of `rows` instead of what it has.
+    fn copy(&self, rows: impl Iterator<Item = &'static OptionRow>, mut request: Request) -> Request {
+        rows.for_each(|row| row.copy(&self.values, &mut request));
+        request
+    }
+}
+
+impl CommonArgs {
     /// The request with what was given instead of what it has.
     pub fn apply(&self, mut request: Request) -> Request {
         let (first, others): (Vec<&OptionRow>, Vec<&OptionRow>) =
@@ -167,9 +122,7 @@ impl OptionArgs {
         }
         // What the request has for another sampler; what is given here is refused where it does not fit.
         request.drop_unfit();
-        for row in others {
-            row.copy(&self.values, &mut request);
-        }
+        let mut request = self.copy(others.into_iter(), request);
         if self.has("negative_prompt") {
             request.literal_negative_prompt = false;
         }
@@ -177,9 +130,36 @@ impl OptionArgs {
     }
 }
 
-impl Args for OptionArgs {
+impl InputArgs {
+    /// The request with what was given instead of what it has.
+    pub fn apply(&self, request: Request) -> Request {
+        self.copy(self.given.iter().copied(), request)
+    }
+}
+
+impl HiresArgs {
+    /// The request with what was given instead of what it has.
+    pub fn apply(&self, mut request: Request) -> Request {
+        // A size of an image's settings gives way to another kind of size.
+        match (self.has("hires_scale"), self.has("hires_size")) {
+            (true, false) => request.hires_size = None,
+            (false, true) => request.hires_scale = None,
+            _ => {}
+        }
+        self.copy(self.given.iter().copied(), request)
+    }
+}
+
+impl NetworkArgs {
+    /// A request with nothing else than what was given.
+    pub fn request(&self) -> Request {
+        self.values.clone()
+    }
+}
+
+impl<S: Subset + Default> Args for OptionArgs<S> {
     fn augment_args(command: Command) -> Command {
-        rows(Owner::Common).fold(command, |command, row| command.arg(argument(row)))
+        rows::<S>().fold(command, |command, row| command.arg(argument(row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -187,7 +167,7 @@ impl Args for OptionArgs {
     }
 }
 
-impl FromArgMatches for OptionArgs {
+impl<S: Subset + Default> FromArgMatches for OptionArgs<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut args = Self::default();
         args.update_from_arg_matches(matches)?;
@@ -195,21 +175,10 @@ impl FromArgMatches for OptionArgs {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.read(rows(Owner::Common), matches)
-    }
-}
-
-impl OptionArgs {
-    /// Reads the arguments of `rows`.
-    fn read(
-        &mut self,
-        rows: impl Iterator<Item = &'static OptionRow>,
-        matches: &ArgMatches,
-    ) -> Result<(), clap::Error> {
         let is_given = |row: &&OptionRow| {
             matches!(matches.value_source(row.name), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
         };
-        for row in rows.filter(is_given) {
+        for row in rows::<S>().filter(is_given) {
             let value = row.value_mut(&mut self.values);
             let read = match row.kind {
                 OptionKind::Flag => value.read("on"),
@@ -230,90 +199,6 @@ impl OptionArgs {
     }
 }
 
-/// The argument of an option.
-fn argument(row: &'static OptionRow) -> Arg {
-    let find = |pairs: &[(&str, char)]| pairs.iter().find(|(name, _)| *name == row.name).map(|(_, short)| *short);
-    let aliases: Vec<String> = row.aliases.iter().map(|alias| flag(alias)).collect();
-    let mut arg = Arg::new(row.name).long(flag(row.name)).help(help(row)).visible_aliases(aliases);
-    if let Some(short) = find(&SHORT) {
-        arg = arg.short(short);
-    }
-    if row.group == OptionGroup::Sampling {
-        arg = arg.help_heading(SAMPLING);
-    }
-    if row.group == OptionGroup::Input {
-        arg = arg.help_heading(INPUT);
-    }
-    for (name, other) in CONFLICTS {
-        if name == row.name {
-            arg = arg.conflicts_with(other);
-        }
-    }
-    if let Some((_, variable)) = VARIABLES.iter().find(|(name, _)| *name == row.name) {
-        arg = arg.env(variable);
-    }
-    let parser = move |text: &str| {
-        let read = row.value_mut(&mut Request::default()).read(text);
-        read.map(|()| text.to_string()).map_err(|problem| respell(&problem, &spell))
-    };
-    match row.kind {
-        OptionKind::Flag => return arg.action(ArgAction::SetTrue),
-        OptionKind::File => return arg.value_name("IMAGE").value_parser(value_parser!(PathBuf)),
-        OptionKind::Model => return arg.value_name("PATH").value_parser(value_parser!(PathBuf)),
-        OptionKind::Folder => return arg.value_name("DIR").value_parser(value_parser!(PathBuf)),
-        OptionKind::Upscaler(_) => return arg.value_name("NAME|FILE").value_parser(value_parser!(PathBuf)),
-        OptionKind::Text | OptionKind::Seed | OptionKind::Offset => arg = arg.allow_hyphen_values(true),
-        OptionKind::Whole { .. } | OptionKind::Number { .. } | OptionKind::Side { .. } => {
-            arg = arg.allow_negative_numbers(true)
-        }
-        _ => {}
-    }
-    arg.value_name(value_name(row.kind)).value_parser(parser)
-}
-
-/// How help texts show a value.
-fn value_name(kind: OptionKind) -> &'static str {
-    match kind {
-        OptionKind::Whole { .. } | OptionKind::Seed | OptionKind::Offset => "N",
-        OptionKind::Number { .. } => "X",
-        OptionKind::Side { .. } => "PIXELS",
-        OptionKind::Size => "WxH",
-        OptionKind::Choice(_) | OptionKind::Name(_) => "NAME",
-        OptionKind::Numbers => "LIST",
-        OptionKind::Switch => "on|off",
-        OptionKind::Folder => "DIR",
-        OptionKind::File => "IMAGE",
-        OptionKind::Model => "PATH",
-        OptionKind::Borders => "SIDES",
-        _ => "TEXT",
-    }
-}
-
-/// What an option does, its values and its default.
-fn help(row: &OptionRow) -> String {
-    let mut help = respell(&row.help(), &spelled_by_rule);
-    let names = row.kind.names();
-    if !names.iter().all(|name| help.contains(name)) {
-        help += &format!(" One of {}.", names.join(", "));
-    }
-    match row.kind {
-        OptionKind::Whole { max: usize::MAX, .. } => {}
-        OptionKind::Whole { min, max } => help += &format!(" From {min} to {max}."),
-        OptionKind::Number { min, max } => help += &format!(" From {min} to {max}."),
-        _ => {}
-    }
-    if !row.default.is_empty() {
-        help += &format!(" Default: {}.", row.default);
-    }
-    help.pop(); // help texts have no full stop at their end
-    help
-}
-
-/// The flag of an option in a help text, from which the list of flags is made.
-fn spelled_by_rule(name: &str) -> Option<String> {
-    find_option(name).map(|row| format!("--{}", flag(row.name)))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -324,25 +209,23 @@ mod tests {
 
     #[test]
     fn constants_name_options() {
-        let pairs = CONFLICTS.iter().flat_map(|(a, b)| [*a, *b]);
-        let variables = VARIABLES.map(|(name, _)| name);
-        for name in SHORT.map(|(name, _)| name).into_iter().chain(variables).chain(BY_HAND).chain(FIRST).chain(pairs) {
+        for name in BY_HAND.into_iter().chain(FIRST) {
             assert!(OPTIONS.iter().any(|row| row.name == name), "{name}");
         }
-    }
-
-    #[test]
-    fn help_has_values_range_and_default() {
-        let help = |name| help(find_option(name).unwrap());
-        assert!(help("rng").ends_with("One of cpu, cuda. Default: cpu"), "{}", help("rng"));
-        assert!(help("subseed_strength").ends_with("From 0 to 1. Default: 0"), "{}", help("subseed_strength"));
-        assert!(help("chunk_cut").contains("(see --comma-backtrack)"), "{}", help("chunk_cut"));
     }
 
     fn request(line: &[&str]) -> Result<Request, String> {
         let words = ["kiln", "txt2img", "a pear"].iter().chain(line);
         match Args::try_parse_from(words).map_err(|error| error.to_string())?.command {
             Command::Txt2img(args) => Ok(args.common.request()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn request_over(base: &Request, line: &[&str]) -> Request {
+        let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
+        match Args::try_parse_from(words).unwrap().command {
+            Command::Txt2img(args) => args.common.request_over(base.clone()),
             other => panic!("{other:?}"),
         }
     }
@@ -372,13 +255,7 @@ mod tests {
             subseed: Some(1),
             ..Request::default()
         };
-        let over = |line: &[&str]| {
-            let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
-            match Args::try_parse_from(words).unwrap().command {
-                Command::Txt2img(args) => args.common.request_over(base.clone()),
-                other => panic!("{other:?}"),
-            }
-        };
+        let over = |line: &[&str]| request_over(&base, line);
         assert_eq!(over(&[]), base);
         let found = over(&["-p", "d", "-s", "-1", "--sampler", "DPM++ 2M Exponential", "--guidance-end", "1"]);
         let expected = Request {
@@ -397,13 +274,7 @@ mod tests {
         assert_eq!((found.eta, found.rho, found.subseed), (Some(0.1), Some(5.0), None)); // eta is refused, later
         assert_eq!((found.negative_prompt.as_deref(), found.literal_negative_prompt), (Some(""), false));
         let levels = Request { sigmas: Some(vec![2.0, 1.0]), steps: Some(2), ..base.clone() };
-        let over = |line: &[&str]| {
-            let words = ["kiln", "txt2img", "--like", "x.png"].iter().chain(line);
-            match Args::try_parse_from(words).unwrap().command {
-                Command::Txt2img(args) => args.common.request_over(levels.clone()),
-                other => panic!("{other:?}"),
-            }
-        };
+        let over = |line: &[&str]| request_over(&levels, line);
         assert_eq!((over(&["--steps", "9"]).sigmas, over(&["--steps", "9"]).steps), (None, Some(9)));
         assert_eq!(over(&["--sigmas", "3,2,1"]).steps, None);
         assert_eq!(over(&["--scheduler", "simple"]).sigmas, None);

@@ -2,7 +2,7 @@
 
 use kiln_engine::{
     Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, PlanReport, Planner, RefinerOptions,
-    Result, Room, StagePlan, Workload, control_configs, locate_model, prompt_plans,
+    Request, Result, Room, StagePlan, Workload, control_configs, locate_model, prompt_plans,
 };
 
 use crate::args::PlanArgs;
@@ -33,6 +33,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (on, room) = ExecutionTarget::of(&setup);
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
+    let request = Request {
+        controls: args.controls.clone(),
+        ip_adapters: args.ip_adapters.clone(),
+        refiner: args.refiner.clone(),
+        ..args.network.request()
+    };
+    work = planner.with_network(work, &request)?;
     if refiner.is_some() {
         work.refiner_steps = Workload::refined(work.steps, RefinerOptions::default().switch);
     }

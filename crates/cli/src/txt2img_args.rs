@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{BatchSize, ControlUse, IpAdapterUse, LoraName, LoraUse, Request};
 
-use crate::option_args::{HiresArgs, OptionArgs};
+use crate::option_args::{CommonArgs, HiresArgs};
 use crate::preview::PreviewTo;
 use crate::run_args::RunArgs;
 use crate::values::parse_positive;
@@ -75,7 +75,7 @@ pub struct Common {
     pub memory_trace: Option<PathBuf>,
 
     #[command(flatten)]
-    options: OptionArgs,
+    options: CommonArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -4,13 +4,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kiln_models::ModelFolder;
-use kiln_unet::{FreeU, FreeuRule, LayerSelection};
+use kiln_unet::{FreeU, FreeuRule, LayerSelection, UnetConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::input::{choice, named};
-use crate::options::{NetworkOptions, OptionSet, Request};
+use crate::options::{NetworkOptions, OptionSet, Request, check};
 
 /// Layers of the network, as `mid,up_blocks.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,11 +186,17 @@ impl NetworkOptions {
 }
 
 impl Request {
-    /// What is changed within the network of `model`.
+    /// What is changed within a U-Net with the configuration `unet`, without a job.
     ///
     /// # Errors
-    /// [`Error::Value`] names an option that needs another one, or that this network cannot have.
-    pub(crate) fn network(&self, model: &ModelFolder) -> Result<NetworkOptions> {
+    /// [`Error::Value`] names an option that is out of its range, that needs another one, or that this network cannot have.
+    pub fn network_options(&self, unet: &UnetConfig) -> Result<NetworkOptions> {
+        check(self)?;
+        self.network(unet)
+    }
+
+    /// The same where ranges are checked already.
+    pub(crate) fn network(&self, unet: &UnetConfig) -> Result<NetworkOptions> {
         let fail = |name, found: String, expected: &str| Err(Error::Value { name, found, expected: expected.into() });
         let options = NetworkOptions::of(self);
         if let (Some(fall), 0.0) = (self.pag_adaptive_scale, options.pag_scale) {
@@ -204,7 +209,7 @@ impl Request {
             return fail("freeu_version", version.id().into(), "`freeu` too");
         }
         if options.pag_scale > 0.0
-            && let Some(missing) = options.pag_layers.0.missing_in(model.unet_config())
+            && let Some(missing) = options.pag_layers.0.missing_in(unet)
         {
             return fail(
                 "pag_layers",
@@ -219,7 +224,7 @@ impl Request {
             (false, None) => {}
             (true, _) => {
                 let found = format!("{:?}", options.sag_scale);
-                if LayerSelection::MID.missing_in(model.unet_config()).is_some() {
+                if LayerSelection::MID.missing_in(unet).is_some() {
                     return fail("sag_scale", found, "0: this model's middle block has no attention");
                 }
                 let others = [
@@ -234,7 +239,7 @@ impl Request {
                 }
             }
         }
-        let skips = model.unet_config().skips().len();
+        let skips = unet.skips().len();
         if let Some(cache) = options.cache.filter(|cache| cache.branch >= skips) {
             return fail(
                 "cache",

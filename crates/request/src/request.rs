@@ -85,7 +85,7 @@ impl Request {
             scheduler,
             sampling,
             guidance: self.guidance()?,
-            network: self.network(model)?,
+            network: self.network(model.unet_config())?,
             rng: self.rng,
             loras,
             seeds: self.seeds(multiple)?,

@@ -61,6 +61,29 @@ fn a_larger_budget_allows_larger_batches() {
     assert!(batch("1G") < batch("16G"));
 }
 
+/// The flags of what changes within the network are those of `kiln txt2img`, with their ranges and what they exclude.
+#[test]
+fn what_changes_the_network_is_planned() {
+    let peak = |more: &[&str]| {
+        let of_mode = plan(&[&["emoji", "--device", "cpu", "--dtype", "f32", "-t", "2"], more].concat());
+        of_mode["plans"][0]["stages"].as_array().unwrap()[1]["activations"].as_u64().unwrap()
+    };
+    let plain = peak(&[]);
+    let perturbed = peak(&["--pag-scale", "3"]);
+    assert!(perturbed as f64 > 1.3 * plain as f64, "three rows instead of two: {perturbed} of {plain}");
+    assert!(peak(&["--cache", "deepcache:3"]) > plain);
+    assert!(peak(&["--freeu", "1.5,1.6,0.9,0.2"]) >= plain);
+    assert!(peak(&["--sag-scale", "0.75"]) >= plain);
+    let sandbox = Sandbox::new();
+    let refused = |args: &[&str], says: &[&str]| {
+        sandbox.kiln(&[&["plan", "emoji"], args].concat()).refused(says);
+    };
+    refused(&["--pag-layers", "mid"], &["--pag-layers is mid, expected --pag-scale too"]);
+    refused(&["--cache", "deepcache:3:99"], &["--cache is deepcache:3:99, expected a branch less than"]);
+    refused(&["--sag-scale", "1", "--cache", "deepcache"], &["--sag-scale is 1.0, expected 0 with --cache"]);
+    refused(&["--pag-scale", "-1"], &["--pag-scale is -1.0, expected a number from 0 to 1000"]);
+}
+
 #[test]
 fn an_impossible_budget_is_an_error_with_numbers() {
     let run = Sandbox::new().kiln(&["plan", "sdxl-1024", "--device", "cuda", "--vram-budget", "100M"]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
-use kiln_request::{HiresUpscaler, OpenUpscaler};
+use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
 use kiln_unet::{ControlModel, ControlModelConfig, Unet};
 use kiln_upscale::Upscaler;
 use kiln_weights::{EightBitLayers, Estimate, SlabType};
@@ -172,6 +172,15 @@ impl Planner {
             network: NetworkWork::default(),
             vae: VaeMemory::default(),
         })
+    }
+
+    /// `work` with what `request` changes within the network.
+    ///
+    /// # Errors
+    /// [`crate::Error::Request`] for an option that needs another one, or that this network cannot have.
+    pub fn with_network(&self, work: Workload, request: &Request) -> Result<Workload> {
+        let network = NetworkWork::of(&request.network_options(self.unet.config())?);
+        Ok(Workload { network, ..work })
     }
 
     /// `work` with a second pass that is larger by `scale` and has what `upscaler` enlarges.

@@ -60,6 +60,11 @@ macro_rules! options {
                 $($(#[doc = $g_doc])+ pub $inner: $inner_type,)*
             }
 
+            impl $group {
+                /// The names of its options.
+                pub const NAMES: &[&str] = &[$(stringify!($g)),*];
+            }
+
             impl Default for $group {
                 fn default() -> Self {
                     Self { $($inner: $inner_default,)* }

@@ -15,7 +15,7 @@ use super::kinds::{
 };
 use super::resolved::{OptionSet, Resolved};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
-use super::row::OptionGroup::{Image, Input, Internal, Prompt};
+use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
     Borders, Choice, Controls, File, Flag, Folder, Form, IpAdapters, Loras, Model, Number, Numbers, Offset, Seed, Size,
     Switch, Text, Upscaler, Whole,
@@ -40,9 +40,11 @@ options! {
         /// Number of sampling steps.
         steps: Option<usize> { kind: STEPS, default: "the model's, usually 20", infotext: Always("Steps") }
         /// The sampler. The names of AUTOMATIC1111, ComfyUI and diffusers are accepted too.
-        sampler: Option<SamplerChoice> { kind: SAMPLER, default: "the model's", infotext: Always(labels::SAMPLER) }
+        sampler: Option<SamplerChoice> { kind: SAMPLER, default: "the model's", infotext: Always(labels::SAMPLER), group: Sampling }
         /// The spacing of the noise levels.
-        scheduler: SigmaSchedule { kind: SCHEDULE, default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE) }
+        scheduler: SigmaSchedule {
+            kind: SCHEDULE, default: "default (the model's)", infotext: Always(labels::SCHEDULE_TYPE), group: Sampling,
+        }
         /// Strength of classifier-free guidance. 1 turns it off and halves the time of a step.
         cfg_scale: Option<f64> {
             kind: STRENGTH, usual: "3 to 12", default: "the model's; 7, for SDXL 5",
