@@ -85,10 +85,11 @@ fn fields_that_are_left_out_are_named() {
         let mut wanted = body(2);
         wanted[field] = value;
         let answer = served.post("/sdapi/v1/txt2img", wanted.to_string().as_bytes());
-        assert_eq!(answer.status, 400);
+        assert_eq!(answer.status, if field == "script_name" { 422 } else { 400 });
         answer.json()["detail"].as_str().unwrap().to_string()
     };
     assert!(wrong("sampler_name", "Eulr".into()).starts_with("Sampler not found"));
+    assert!(wrong("script_name", "X/Y/Z plot".into()).starts_with("Script 'X/Y/Z plot' not found"));
     assert!(wrong("steps", "many".into()).contains("steps"));
     assert!(wrong("override_settings", json!([1])).contains("`override_settings`"));
     assert_eq!(served.post("/sdapi/v1/img2img", body(2).to_string().as_bytes()).status, 404);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::control::Place;
 use super::hires;
 use super::options::Options;
-use super::scripts::{Scripts, refiner};
+use super::scripts::{Scripts, no_script, refiner};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::http::settings::said;
@@ -31,7 +31,7 @@ pub(super) struct Fields {
 }
 
 /// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do.
-const LEFT_OUT: [(&str, &[f64]); 26] = [
+const LEFT_OUT: [(&str, &[f64]); 24] = [
     ("styles", &[]),
     ("restore_faces", &[]),
     ("tiling", &[]),
@@ -48,8 +48,6 @@ const LEFT_OUT: [(&str, &[f64]); 26] = [
     ("hr_additional_modules", &[]),
     ("hr_distilled_cfg", &[3.5]),
     ("distilled_cfg_scale", &[3.5]),
-    ("script_name", &[]),
-    ("script_args", &[]),
     ("save_images", &[]),
     ("image_cfg_scale", &[0.0, 1.5]),
     ("mask_round", &[1.0]),
@@ -71,6 +69,7 @@ impl Fields {
     /// [`Refused`] with the field.
     pub(super) fn read(app: &App, mut fields: Map<String, Value>, is_img2img: bool) -> Result<Self, Refused> {
         fields.retain(|_, value| !value.is_null());
+        no_script(&mut fields)?;
         let mut warnings = Vec::new();
         let mut options = app.web_options.lock().clone();
         for (name, value) in object_of(&mut fields, "override_settings")? {
@@ -131,6 +130,7 @@ impl Fields {
 /// Reads fields without a server, for [`crate::read_request`].
 pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     let options = Options::default();
+    let _ = no_script(&mut fields);
     let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
     let init = first_image(&mut fields).unwrap_or_default();
     let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
@@ -343,6 +343,8 @@ mod tests {
     fn taken(fields: Value, is_masked: bool) -> (Request, Vec<String>) {
         let mut fields = fields.as_object().unwrap().clone();
         fields.remove("init_images");
+        fields.retain(|_, value| !value.is_null());
+        no_script(&mut fields).unwrap();
         let job = job(&mut fields, &Options::default(), &Map::new(), is_masked, is_masked).unwrap();
         let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
         (spec.request, left_out(&fields, false))

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::control::{Place, Units};
-use crate::error::Refused;
+use super::fields::text;
+use crate::error::{Refused, RefusedKind};
 
 /// The names of the scripts, as that program lists them.
 pub(super) const NAMES: [&str; 3] = ["controlnet", "refiner", "soft inpainting"];
@@ -64,6 +65,22 @@ impl Scripts {
     }
 }
 
+/// Takes `script_name` with its arguments, which without a name ask for nothing. That program answers an unknown name so
+/// (`script_name_to_index` of its `modules/api/api.py`), and Kiln has none of those that are selected by name.
+///
+/// # Errors
+/// [`RefusedKind::Unprocessable`] for any name.
+pub(super) fn no_script(fields: &mut Map<String, Value>) -> Result<(), Refused> {
+    fields.remove("script_args");
+    match text(fields, "script_name")?.filter(|name| !name.is_empty()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("Script '{name}' not found: `script_name` is that of no script here, expected none");
+            Err(Refused { param: Some("script_name".into()), ..Refused::new(RefusedKind::Unprocessable, message) })
+        }
+    }
+}
+
 /// Moves `refiner_checkpoint` and `refiner_switch_at` into the fields of a job of Kiln. There is no refiner without a name, and none
 /// where it takes over at the very beginning or the end.
 pub(super) fn refiner(fields: &mut Map<String, Value>, job: &mut Map<String, Value>) {
@@ -105,6 +122,18 @@ mod tests {
         assert_eq!(Value::from(refined.job), json!({ "refiner": "other", "refiner_switch": 0.7 }));
         let unknown = read(json!({ "ADetailer": { "args": [true, {}] }, "AnimateDiff": { "args": [] } }));
         assert_eq!(unknown.warnings, ["`alwayson_scripts.ADetailer` is left out: Kiln has no such script"]);
+    }
+
+    #[test]
+    fn a_script_that_is_not_there_is_refused() {
+        let of = |fields: Value| no_script(&mut fields.as_object().unwrap().clone());
+        for none in [json!({}), json!({ "script_name": "", "script_args": [1, "a"] })] {
+            assert_eq!(of(none.clone()), Ok(()), "{none}");
+        }
+        let refused = of(json!({ "script_name": "X/Y/Z plot", "script_args": [] })).unwrap_err();
+        assert!(refused.message.starts_with("Script 'X/Y/Z plot' not found"), "{}", refused.message);
+        assert_eq!((refused.kind, refused.param.as_deref()), (RefusedKind::Unprocessable, Some("script_name")));
+        assert_eq!(of(json!({ "script_name": 7 })).unwrap_err().kind, RefusedKind::Invalid);
     }
 
     #[test]
