@@ -11,8 +11,8 @@ use candle_core::DType;
 use super::Element;
 use super::rounding::LANES;
 
-/// Values that are added and multiplied lane by lane. Every operation has the bits of the scalar one. Implementations with
-/// registers are used only in functions that are compiled for their path.
+/// Values that are added and multiplied lane by lane. Every operation has the bits of the scalar one of its path. Implementations
+/// with registers are used only in functions that are compiled for their path.
 pub(crate) trait Vector: Copy {
     /// One value in all lanes.
     fn splat(value: f32) -> Self;
@@ -34,6 +34,9 @@ pub(crate) trait Vector: Copy {
     fn sub(self, other: Self) -> Self;
 
     fn mul(self, other: Self) -> Self;
+
+    /// `self factor + addend`, rounded once where the registers have a fused operation, else twice.
+    fn mul_add(self, factor: Self, addend: Self) -> Self;
 
     /// Lanes that are not larger than 0, multiplied by `slope`.
     fn with_slope(self, slope: Self) -> Self;
@@ -89,6 +92,11 @@ impl Vector for Array {
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
         self.zip(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        self.mul(factor).add(addend)
     }
 
     #[inline(always)]
@@ -164,6 +172,12 @@ impl<const BF16: bool> Vector for Avx512Vector<BF16> {
     fn mul(self, other: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, addend.0) })
     }
 
     #[inline(always)]
@@ -246,6 +260,15 @@ impl Vector for Avx2Vector {
     fn mul(self, other: Self) -> Self {
         // SAFETY: see above.
         unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_fmadd_ps(self.0, factor.0, addend.0);
+            Self(low, _mm256_fmadd_ps(self.1, factor.1, addend.1))
+        }
     }
 
     #[inline(always)]

@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::packing::Packing;
 use crate::workspace::Workspace;
 pub(crate) use quantize::{Quantizer, largest_range, quantize};
+use quantize::{largest_magnitude, to_signed_bytes};
 
 /// The largest magnitude of a quantized weight.
 const MOST: f32 = 127.0;
@@ -86,7 +87,7 @@ impl Int8Matrix {
         let (k, length) = (self.k(), panel_len(self.k()));
         let mut bytes = vec![0; self.panel_bytes()];
         let (elements, tail) = bytes.split_at_mut(length);
-        let mut row = vec![0f32; k];
+        let (mut row, mut quantized) = (vec![0f32; k], vec![0i8; k]);
         for column in 0..PANEL.min(self.n - panel * PANEL) {
             read((panel * PANEL + column) * k, &mut row);
             if let Some(balance) = balance {
@@ -94,17 +95,17 @@ impl Int8Matrix {
                     taps.iter_mut().for_each(|value| *value /= factor);
                 });
             }
-            let largest = row.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let mut largest = 0.0;
+            largest_magnitude(&row, &mut largest);
             let scale = if largest > 0.0 && largest.is_finite() { largest / MOST } else { 1.0 };
-            let mut sum = 0i32;
+            to_signed_bytes(&row, scale, &mut quantized);
             // Stored channels come before taps, in panels taps before channels.
-            for (channel, taps) in row.chunks_exact(self.taps.max(1)).enumerate() {
+            for (channel, taps) in quantized.chunks_exact(self.taps.max(1)).enumerate() {
                 for (tap, value) in taps.iter().enumerate() {
-                    let quantized = (value / scale).round_ties_even().clamp(-MOST, MOST) as i8;
-                    sum += i32::from(quantized);
-                    elements[place(tap * self.channels + channel, column)] = quantized.cast_unsigned();
+                    elements[place(tap * self.channels + channel, column)] = value.cast_unsigned();
                 }
             }
+            let sum: i32 = quantized.iter().map(|value| i32::from(*value)).sum();
             let at = column * size_of::<f32>();
             tail[at..at + 4].copy_from_slice(&scale.to_le_bytes());
             tail[TAIL / 2 + at..TAIL / 2 + at + 4].copy_from_slice(&sum.to_le_bytes());

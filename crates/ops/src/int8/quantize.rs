@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::MOST as LARGEST_WEIGHT;
 use crate::cpu::Element;
 use crate::cpu::math::for_every_isa;
 use crate::cpu::rounding::LANES;
@@ -135,6 +136,35 @@ fn to_byte(value: f32) -> u8 {
     let low = if value > 0.0 { value } else { 0.0 };
     let clamped = if low < MOST { low } else { MOST };
     (clamped + ROUNDER).to_bits() as u8
+}
+
+for_every_isa! {
+    /// The largest magnitude of weights that are numbers, or `largest`.
+    pub(super) fn largest_magnitude(values: &[f32], largest: &mut f32) {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        let mut lanes = [*largest; LANES];
+        for chunk in chunks {
+            for i in 0..LANES {
+                lanes[i] = if chunk[i].abs() > lanes[i] { chunk[i].abs() } else { lanes[i] };
+            }
+        }
+        *largest = lanes.iter().chain(rest).fold(*largest, |largest, value| largest.max(value.abs()));
+    }
+}
+
+for_every_isa! {
+    /// Writes the signed bytes of weights, the nearest integers of `value / scale`, ties to even; 0 for what is no number.
+    ///
+    /// A flat loop without calls: a baseline x86-64 has no instruction that rounds.
+    pub(super) fn to_signed_bytes(values: &[f32], scale: f32, bytes: &mut [i8]) {
+        for (value, byte) in values.iter().zip(bytes) {
+            let value = value / scale;
+            let low = if value > -LARGEST_WEIGHT { value } else { -LARGEST_WEIGHT };
+            let clamped = if low < LARGEST_WEIGHT { low } else { LARGEST_WEIGHT };
+            let number = if value.is_nan() { 0.0 } else { clamped };
+            *byte = (number + ROUNDER).to_bits() as i8;
+        }
+    }
 }
 
 /// Quantizes rows of `channels` activations, each by its own range, or all by `fixed`. `bytes` has as many elements as

@@ -196,3 +196,19 @@ fn weights_that_do_not_fit_are_refused() {
     let error = Weight::int8(&memory, Packing::Linear, &[4, 5], input).unwrap_err().to_string();
     assert!(error.contains("a balance of 3 input channels, expected 5"), "{error}");
 }
+
+#[test]
+fn weights_are_rounded_as_scalars_are() {
+    // Values of many magnitudes, ties, and those that are no numbers, in a row with its own scale each.
+    let values: Vec<f32> = (0..4096).map(|i| ((i * 7919 % 4096) as f32 - 2048.0) * 0.125).collect();
+    let special = [f32::NAN, 0.0, -0.0, 1e-40, 63.5, 62.5, -0.5, 127.0, -126.5];
+    for row in [values.as_slice(), &special, &[f32::INFINITY, 0.6, -300.0], &[0.0; 5]] {
+        let numbers = row.iter().map(|value| value.abs()).fold(0.0, f32::max);
+        let scale = if numbers > 0.0 && numbers.is_finite() { numbers / 127.0 } else { 1.0 };
+        let expected = row.iter().map(|value| (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8);
+        let matrix = Int8Matrix::of(Packing::Linear, &[1, row.len()]).unwrap();
+        let panel = matrix.panel(0, None, |start, out| out.copy_from_slice(&row[start..start + out.len()]));
+        let found = (0..row.len()).map(|i| panel[crate::cpu::product::bytes::place(i, 0)].cast_signed());
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}

@@ -55,12 +55,12 @@ impl<T: Element, const N: usize> TileEpilogue<'_, T, N> {
         self.channels
     }
 
-    /// Finishes [`LANES`] channels from `channel` on, of sums in the order of the pixels.
+    /// Finishes [`LANES`] channels from `channel` on, of the sums of some pixels from `first` on.
     ///
     /// # Safety
     /// There are so many channels.
     #[inline(always)]
-    pub(super) unsafe fn finish<V: Vector>(&self, sums: &[V], channel: usize) {
+    pub(super) unsafe fn finish<V: Vector>(&self, sums: &[V], first: usize, channel: usize) {
         // SAFETY: slices are empty or have a value for each channel; pointers are those of as many channels of a pixel.
         unsafe {
             let load = |slice: &[f32], empty: f32| {
@@ -68,7 +68,7 @@ impl<T: Element, const N: usize> TileEpilogue<'_, T, N> {
             };
             let (bias, image_bias) = (load(self.bias, 0.0), load(self.image_bias, 0.0));
             let (scale, slope) = (V::splat(self.scale), load(self.slopes, 1.0));
-            for (i, sum) in sums.iter().enumerate().take(N) {
+            for (i, sum) in (first..N).zip(sums) {
                 if self.results[i].is_null() {
                     continue;
                 }

@@ -171,7 +171,7 @@ impl Line<4, 2> for Output {
 /// `factor x + addend`.
 #[inline(always)]
 fn times_plus<V: Vector>(x: V, factor: f32, addend: V) -> V {
-    x.mul(V::splat(factor)).add(addend)
+    x.mul_add(V::splat(factor), addend)
 }
 
 // F(4, 3): polynomials at 0, A, -A, B, -B and infinity. Every constant of inputs and outputs is exact.
@@ -227,7 +227,8 @@ impl Line<6, 4> for Output {
     }
 }
 
-/// Transforms `FROM x FROM` values from `starts`, all `at` elements on: the columns, then the rows of the result.
+/// Transforms `FROM x FROM` values from `starts`, all `at` elements on: the columns, then the rows of the result, each of which is
+/// given on as soon as it is computed, so that its registers are free again.
 ///
 /// # Safety
 /// From every start on there are `at` and [`LANES`] elements.
@@ -235,7 +236,8 @@ impl Line<6, 4> for Output {
 unsafe fn tile<L: Line<FROM, TO>, V: Vector, T: Element, const FROM: usize, const TO: usize>(
     starts: &[*const T],
     at: usize,
-) -> [[V; TO]; TO] {
+    mut row_done: impl FnMut(usize, [V; TO]),
+) {
     let mut rows = [[V::splat(0.0); FROM]; TO];
     for column in 0..FROM {
         let mut line = [V::splat(0.0); FROM];
@@ -248,24 +250,8 @@ unsafe fn tile<L: Line<FROM, TO>, V: Vector, T: Element, const FROM: usize, cons
             rows[row][column] = line[row];
         }
     }
-    let mut result = [[V::splat(0.0); TO]; TO];
-    for row in 0..TO {
-        result[row] = L::apply(rows[row]);
-    }
-    result
-}
-
-/// Stores a tile, all `at` elements after `starts`.
-///
-/// # Safety
-/// From every start on there are `at` and [`LANES`] elements.
-#[inline(always)]
-unsafe fn store<V: Vector, T: Element, const N: usize>(tile: [[V; N]; N], starts: &[*mut T], at: usize) {
-    for row in 0..N {
-        for column in 0..N {
-            // SAFETY: by the contract.
-            unsafe { tile[row][column].store(starts[row * N + column].add(at)) };
-        }
+    for (row, line) in rows.into_iter().enumerate() {
+        row_done(row, L::apply(line));
     }
 }
 
@@ -279,7 +265,13 @@ fn transform<L: Line<FROM, TO>, V: Vector, T: Element, U: Element, const FROM: u
     assert!(from.count == to.count && from.count.is_multiple_of(LANES));
     for at in (0..from.count).step_by(LANES) {
         // SAFETY: both have the values up to their count, a multiple of the lanes.
-        unsafe { store(tile::<L, V, T, FROM, TO>(&from.starts, at), &to.starts, at) }
+        unsafe {
+            tile::<L, V, T, FROM, TO>(&from.starts, at, |row, line| {
+                for (value, start) in line.into_iter().zip(&to.starts[row * TO..]) {
+                    value.store(start.add(at));
+                }
+            });
+        }
     }
 }
 
@@ -296,8 +288,9 @@ fn finish<V: Vector, T: Element, const FROM: usize, const TO: usize>(
     for channel in (0..products.count).step_by(LANES) {
         // SAFETY: both have the values up to their count, a multiple of the lanes.
         unsafe {
-            let outputs = tile::<Output, V, f32, FROM, TO>(&products.starts, channel);
-            epilogue.finish(outputs.as_flattened(), channel);
+            tile::<Output, V, f32, FROM, TO>(&products.starts, channel, |row, line| {
+                epilogue.finish(&line, row * TO, channel);
+            });
         }
     }
 }
