@@ -1,16 +1,18 @@
 //! One engine of a run: it takes portions of the set until nothing is left.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kiln_engine::pipeline::{DecodedImage, Latents};
 use kiln_engine::{Engine, Error, Event, Job, LoraUse, Result, Setup, Stage, Timings};
 use kiln_models::ModelFolder;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::device_report::{DeviceReport, Waits};
 use super::events::BatchEvent;
 use super::group_size::GroupSize;
 use super::image_task::{ImageTask, Unsaved};
@@ -79,8 +81,9 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
     pub(super) size: GroupSize,
     /// Images that were taken and are neither saved nor failed.
     pub(super) held: HashMap<usize, Arc<Job>>,
-    /// The times of all of its models.
-    pub(super) timings: Timings,
+    /// What it did, but for the waits.
+    pub(super) report: DeviceReport,
+    waits: Cell<Waits>,
 }
 
 impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
@@ -92,28 +95,40 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         loaded: Option<&'s mut Engine>,
     ) -> Self {
         let (worker, undecoded, held) = (None, Vec::new(), HashMap::new());
-        let (size, timings) = (GroupSize::default(), Timings::default());
-        Self { common, number, setup, saving, loaded, worker, undecoded, size, held, timings }
+        let report = DeviceReport { device: setup.device.to_string(), ..DeviceReport::default() };
+        let (size, waits) = (GroupSize::default(), Cell::default());
+        Self { common, number, setup, saving, loaded, worker, undecoded, size, held, report, waits }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'s, RunState<'a, 'w>> {
-        self.common.state.lock()
+        self.waiting(|waits| &mut waits.state, || self.common.state.lock())
+    }
+
+    /// Does `wait`, and adds its time to that place.
+    pub(super) fn waiting<T>(&self, place: impl Fn(&mut Waits) -> &mut f64, wait: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = wait();
+        let mut waits = self.waits.get();
+        *place(&mut waits) += start.elapsed().as_secs_f64();
+        self.waits.set(waits);
+        result
     }
 
     /// Makes what the queue has for this engine. Whatever ends it ends the others, too.
-    pub(super) fn run(mut self) -> (Result<()>, Timings) {
+    pub(super) fn run(mut self) -> (Result<()>, DeviceReport) {
         let result = self.run_models();
         if result.is_err() {
             self.state().stopping = true;
             self.common.queue.stop();
         }
-        (result, self.timings)
+        let ended = self.state().start.elapsed().as_secs_f64();
+        (result, DeviceReport { ended, waits: self.waits.get(), ..self.report })
     }
 
     /// Makes models after models.
     fn run_models(&mut self) -> Result<()> {
         let queue = self.common.queue;
-        while let Some((at, _)) = queue.wait_for_next(self.number) {
+        while let Some((at, _)) = self.waiting(|waits| &mut waits.others, || queue.wait_for_next(self.number)) {
             let Some((_, first)) = queue.first(self.number, at) else { continue };
             let model = &self.common.models[at.model];
             self.state().tell_model(&model.name())?;
@@ -139,7 +154,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
             };
             let result = self.run_model(engine, at.model);
             let result = result.and(self.finish_decoding(engine));
-            self.timings += engine.timings() - before;
+            self.report.timings += engine.timings() - before;
             match result {
                 Err(error) if !matches!(error, Error::Interrupted) && !self.is_alive(engine) => {
                     return self.lose(&error);
@@ -280,7 +295,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         let take = |done| match done {
             Done::Decoded(decoded) => self.take_one(*decoded),
             Done::Encoded(duration) => {
-                self.timings.encode += duration;
+                self.report.timings.encode += duration;
                 Ok(())
             }
         };
@@ -292,7 +307,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         let told = events.into_iter().try_for_each(|event| self.pass_on(event));
         match task {
             Ok(task) => {
-                self.timings.decode += task.content.decode;
+                self.report.timings.decode += task.content.decode;
                 self.save(task)?;
             }
             Err((task, error)) if error.is_of_device() => {
@@ -313,8 +328,10 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         let (id, (task, image)) = (task.id, task.with(()));
         let task = task.with(file(image)).0;
         drop(state);
-        self.saving.give(task).map_err(|error| self.state().stop(error))?;
+        let given = self.waiting(|waits| &mut waits.saving, || self.saving.give(task));
+        given.map_err(|error| self.state().stop(error))?;
         self.held.remove(&id);
+        self.report.images += 1;
         state = self.state();
         state.look()
     }

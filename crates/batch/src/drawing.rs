@@ -60,7 +60,11 @@ impl DeviceRun<'_, '_, '_> {
             return images.chunks(most).try_for_each(|part| self.run_images(engine, part, shape, most));
         }
         let start = Instant::now();
-        self.state().begin_images(self.number, engine.gpu_memory());
+        let memory = engine.gpu_memory(); // not while others wait for the state
+        let begun = self.state().begin_images(self.number, memory);
+        if self.report.begun == 0.0 {
+            self.report.begun = begun.as_secs_f64();
+        }
         let overlapped = engine.overlapped();
         if overlapped.is_some() && self.worker.is_none() {
             self.worker = Some(OverlapWorker::start()?);
@@ -117,7 +121,8 @@ impl DeviceRun<'_, '_, '_> {
     /// Waits until all images whose steps are done are decoded.
     pub(super) fn finish_decoding(&mut self, engine: &mut Engine) -> Result<()> {
         let Some(worker) = self.worker.take() else { return Ok(()) };
-        let told = self.take(worker.finish());
+        let rest = self.waiting(|waits| &mut waits.decoding, || worker.finish());
+        let told = self.take(rest);
         told.and(self.decode_the_rest(engine))
     }
 }
@@ -169,7 +174,8 @@ impl BatchSink for SetImages<'_, '_, '_, '_> {
         let (Some(worker), Some(networks)) = (&self.run.worker, engine.overlapped()) else {
             return Ok(Some(latents));
         };
-        worker.decode(self.task(engine, place, latents), networks)?;
+        let task = self.task(engine, place, latents);
+        self.run.waiting(|waits| &mut waits.decoding, || worker.decode(task, networks))?;
         self.given += 1;
         Ok(None)
     }

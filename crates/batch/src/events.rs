@@ -6,6 +6,7 @@ use std::time::Duration;
 use kiln_engine::{Stage, Timings};
 use serde::Serialize;
 
+use super::device_report::DeviceReport;
 use super::journal::Seconds;
 
 /// An event of a batch run.
@@ -70,7 +71,7 @@ pub struct BatchProgress {
 }
 
 /// The result of a batch run.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BatchReport {
     /// All images of this shard.
     pub all: usize,
@@ -88,4 +89,6 @@ pub struct BatchReport {
     pub timings: Timings,
     /// Peak physical memory of this process in bytes.
     pub peak_memory: u64,
+    /// What each engine did, in the order of the setups.
+    pub devices: Vec<DeviceReport>,
 }

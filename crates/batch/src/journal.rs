@@ -135,7 +135,8 @@ impl Journal {
             return Err(no_journal(path, 1));
         }
         let whole = whole(&bytes);
-        let head = bytes_of(&[Line::Head { kiln: MAGIC.into(), version: VERSION }]).map_err(Error::write(path))?;
+        let first = [Line::Head { kiln: MAGIC.into(), version: VERSION }];
+        let head = bytes_of(&first).map_err(Error::write(path))?;
         // Check first, then remove: a file without a complete line must be the start of the first one.
         if whole == 0 && !head.starts_with(&bytes) {
             return Err(no_journal(path, 1));
@@ -145,9 +146,9 @@ impl Journal {
             tracing::warn!("{}: the last line is incomplete and is removed", path.display());
             file.set_len(whole as u64).map_err(Error::write(path))?;
         }
-        let mut this = Self { path: path.to_path_buf(), file };
+        let this = Self { path: path.to_path_buf(), file };
         if whole == 0 {
-            this.append_bytes(&head)?;
+            this.write(&first).map_err(Error::write(path))?;
         }
         Ok((this, records))
     }
@@ -197,19 +198,28 @@ impl Journal {
     /// # Errors
     /// [`kiln_engine::Error::Files`].
     pub(crate) fn append(&mut self, lines: &[Line]) -> Result<()> {
-        let bytes = bytes_of(lines).map_err(Error::write(&self.path))?;
-        self.append_bytes(&bytes)
+        self.write(lines).map_err(Error::write(&self.path))
     }
 
-    /// One write call, so that a kill leaves at most one incomplete line. On a full disk the written part is removed,
-    /// because the next line would be appended to it.
-    fn append_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = self.file.metadata().and_then(|before| {
-            self.file.write_all(bytes).and_then(|()| self.file.sync_data()).inspect_err(|_| {
-                let _ = self.file.set_len(before.len());
-            })
-        });
-        written.map_err(Error::write(&self.path))
+    /// The same for callers of which one writes at a time. One write call, so that a kill leaves at most one incomplete line. On
+    /// a full disk the written part is removed, because the next line would be appended to it.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(crate) fn write(&self, lines: &[Line]) -> std::io::Result<()> {
+        let bytes = bytes_of(lines)?;
+        let before = self.file.metadata()?.len();
+        (&self.file).write_all(&bytes).and_then(|()| self.file.sync_data()).inspect_err(|_| {
+            let _ = self.file.set_len(before);
+        })
+    }
+
+    /// One on a disk without room.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn full() -> Self {
+        let path = PathBuf::from("/dev/full");
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        Self { path, file }
     }
 
     /// Its path.

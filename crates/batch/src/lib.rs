@@ -34,6 +34,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod device_report;
 mod device_run;
 mod drawing;
 mod error;
@@ -55,12 +56,14 @@ mod runner;
 mod saver;
 mod set;
 mod shard;
+mod shared_journal;
 mod sheet;
 mod size_search;
 mod source;
 mod unique;
 mod work_queue;
 
+pub use device_report::{DeviceReport, Waits};
 pub use error::{Error, Result};
 pub use events::{BatchEvent, BatchProgress, BatchReport};
 pub use fields::{Assignment, FieldError, JobSpec};

@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_engine::{Error, Result, proceed};
 use kiln_mempool::ProcessMemory;
 
 use super::events::{BatchEvent, BatchProgress};
-use super::journal::{Journal, Line};
+use super::journal::Line;
 use super::plan::{State, Todo};
 use super::saver::{Saved, Savers};
+use super::shared_journal::SharedJournal;
 use crate::error::Error as BatchError;
 
 /// Who listens, and may stop the run. Where there are several engines, each calls it from its own thread, one at a time.
@@ -20,7 +21,7 @@ pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + Send 
 /// What a run has besides the engines.
 pub(super) struct RunState<'a, 'w> {
     pub(super) todos: Vec<Todo>,
-    pub(super) journal: Arc<Mutex<Journal>>,
+    pub(super) journal: Arc<SharedJournal>,
     pub(super) savers: Savers,
     pub(super) watch: &'a mut Watch<'w>,
     pub(super) start: Instant,
@@ -48,7 +49,7 @@ impl<'a, 'w> RunState<'a, 'w> {
     /// Nothing is made yet in this run; `done` and `failed` are those of runs before.
     pub(super) fn new(
         todos: Vec<Todo>,
-        journal: Arc<Mutex<Journal>>,
+        journal: Arc<SharedJournal>,
         savers: Savers,
         watch: &'a mut Watch<'w>,
         [done, failed]: [usize; 2],
@@ -81,12 +82,13 @@ impl<'a, 'w> RunState<'a, 'w> {
         Error::Interrupted
     }
 
-    /// Notes when the first image is begun, and the memory of an engine's GPU.
-    pub(super) fn begin_images(&mut self, engine: usize, gpu_memory: Option<u64>) {
+    /// Notes when the first image is begun, and the memory of an engine's GPU. Returns the time since the start.
+    pub(super) fn begin_images(&mut self, engine: usize, gpu_memory: Option<u64>) -> Duration {
         self.first_image.get_or_insert_with(Instant::now);
         if let Some(place) = self.gpu_memory.get_mut(engine) {
             *place = gpu_memory;
         }
+        self.start.elapsed()
     }
 
     /// Says once that a model is being loaded.
@@ -128,8 +130,7 @@ impl<'a, 'w> RunState<'a, 'w> {
     /// Records that an image cannot be made.
     pub(super) fn fail(&mut self, id: usize, error: &str) -> Result<()> {
         let line = Line::Failed { failed: self.todos[id].task.key.clone(), error: error.into() };
-        let written = self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&[line]);
-        written.map_err(|error| self.stop(error))?;
+        self.journal.append(line).map_err(|error| self.stop(error))?;
         self.todos[id].state = State::Failed(error.into());
         self.failed += 1;
         let progress = self.progress();

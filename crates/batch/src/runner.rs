@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
 use kiln_engine::{Engine, Error, Timings};
@@ -10,6 +10,7 @@ use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
 
+use super::device_report::DeviceReport;
 use super::device_run::{Common, DeviceRun, Trial};
 use super::events::{BatchEvent, BatchReport};
 use super::groups::groups;
@@ -19,6 +20,7 @@ use super::plan::BatchRun;
 use super::resolve::OfModel;
 use super::run_state::{RunState, Watch};
 use super::saver::{SaveQueue, Savers};
+use super::shared_journal::SharedJournal;
 use super::sheet::write_sheet;
 use super::work_queue::{Image, WorkQueue};
 use crate::error::Result;
@@ -50,7 +52,7 @@ impl BatchRun {
         let Self { todos, axes, journal, models, sheet, options } = self;
         let folders: BTreeSet<&Path> = todos.iter().filter_map(|todo| todo.path.parent()).collect();
         folders.into_iter().for_each(remove_orphans); // what a process that was killed has left
-        let journal = Arc::new(Mutex::new(journal));
+        let journal = Arc::new(SharedJournal::new(journal));
         let engines = options.setups.len();
         let (savers, saving) = Savers::start(&journal, engines)?;
         let advice: BTreeSet<String> = models.iter().flat_map(OfModel::advice).collect();
@@ -63,9 +65,9 @@ impl BatchRun {
         let cache = options.setups.first().and_then(|setup| setup.cache_dir.as_deref());
         let sizes = KnownSizes::new(cache);
         let common = Common { state: &state, queue: &queue, models: &models, options: &options, sizes: &sizes, trial };
-        let (result, timings) = match shown {
+        let (result, devices) = match shown {
             Ok(()) => make(&common, saving, loaded),
-            Err(interrupted) => (Err(interrupted), Timings::default()),
+            Err(interrupted) => (Err(interrupted), Vec::new()),
         };
         let mut state = state.into_inner();
         state.stopping = false;
@@ -81,7 +83,12 @@ impl BatchRun {
             Ok(()) | Err(Error::Interrupted) => written?,
             Err(error) => return Err(error.into()),
         }
-        (report.made, report.timings) = (state.made, Timings { save: state.saved, ..timings });
+        tracing::debug!(lines = state.made, writes = state.journal.writes(), "the journal");
+        report.timings = devices.iter().fold(Timings::default(), |mut sum, device| {
+            sum += device.timings;
+            sum
+        });
+        (report.made, report.timings.save, report.devices) = (state.made, state.saved, devices);
         report.failed = state.failed;
         if let (Some(file), Some(sheet), false) = (&sheet, &options.sheet, report.interrupted) {
             write_sheet(file, sheet.side, &state.todos, &axes)?;
@@ -105,13 +112,14 @@ fn make(
     common: &Common<'_, '_, '_>,
     saving: SaveQueue,
     mut loaded: Option<&mut Engine>,
-) -> (kiln_engine::Result<()>, Timings) {
+) -> (kiln_engine::Result<()>, Vec<DeviceReport>) {
     let run = |number, setup, saving, loaded| DeviceRun::new(common, number, setup, saving, loaded).run();
     let setups = &common.options.setups;
     if let [setup] = &setups[..] {
-        return run(0, setup, saving, loaded);
+        let (result, report) = run(0, setup, saving, loaded);
+        return (result, vec![report]);
     }
-    let ended: Vec<(kiln_engine::Result<()>, Timings)> = std::thread::scope(|scope| {
+    let ended: Vec<(kiln_engine::Result<()>, DeviceReport)> = std::thread::scope(|scope| {
         let start = |(number, setup)| {
             let (saving, loaded) = (saving.clone(), loaded.take());
             std::thread::Builder::new()
@@ -122,22 +130,22 @@ fn make(
         let threads: Vec<_> = setups.iter().enumerate().map(start).collect();
         let end = |thread: kiln_engine::Result<ScopedJoinHandle<'_, _>>| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|_| {
-                (Err(Error::Device("the thread of an engine has failed".into())), Timings::default())
+                (Err(Error::Device("the thread of an engine has failed".into())), DeviceReport::default())
             }),
-            Err(error) => (Err(error), Timings::default()),
+            Err(error) => (Err(error), DeviceReport::default()),
         };
         threads.into_iter().map(end).collect()
     });
-    let mut timings = Timings::default();
+    let mut reports = Vec::with_capacity(ended.len());
     let mut result = Ok(());
-    for (ended, own) in ended {
-        timings += own;
+    for (ended, report) in ended {
+        reports.push(report);
         // The others were interrupted by the one that failed.
         if let (Ok(()) | Err(Error::Interrupted), Err(error)) = (&result, ended) {
             result = Err(error);
         }
     }
-    (result, timings)
+    (result, reports)
 }
 
 #[cfg(test)]

@@ -10,13 +10,15 @@ use std::time::Instant;
 use kiln_files::{persist, persist_new, temporary_beside};
 
 use super::image_task::{ImageTask, Unsaved};
-use super::journal::{Journal, Line, Made};
+use super::journal::{Line, Made};
+use super::shared_journal::SharedJournal;
 use crate::error::{Error, Result};
 
-/// Threads that save for each engine: compressing an image takes a small part of the time that making it takes.
-const THREADS: usize = 2;
-/// Images of each engine that may wait for a thread. The engine waits where there are more, so that memory stays bounded.
-const WAITING: usize = 4;
+/// Threads that save for each engine, at least and at most. Two are enough where the CPU makes the images. Small images of a GPU wait
+/// for the disk longer than they take to compress, and several threads wait at the same time.
+const THREADS: [usize; 2] = [2, 8];
+/// Images for each of the threads that may wait for it. The engine waits where there are more, so that memory stays bounded.
+const WAITING: usize = 2;
 
 /// The end of saving an image.
 pub(crate) struct Saved {
@@ -49,8 +51,9 @@ impl Savers {
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`] where the system gives no thread.
-    pub(crate) fn start(journal: &Arc<Mutex<Journal>>, engines: usize) -> Result<(Self, SaveQueue)> {
-        let (tasks, queue) = sync_channel(WAITING * engines);
+    pub(crate) fn start(journal: &Arc<SharedJournal>, engines: usize) -> Result<(Self, SaveQueue)> {
+        let threads = threads(std::thread::available_parallelism().map_or(1, usize::from), engines);
+        let (tasks, queue) = sync_channel(WAITING * threads);
         let (tell, saved) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let thread = |i: usize| {
@@ -58,7 +61,7 @@ impl Savers {
             let thread = std::thread::Builder::new().name(format!("save-{i}"));
             thread.spawn(move || work(&queue, &tell, &journal)).map_err(Error::write(Path::new("a thread")))
         };
-        let threads = (0..THREADS * engines).map(thread).collect::<Result<_>>()?;
+        let threads = (0..threads).map(thread).collect::<Result<_>>()?;
         Ok((Self { saved, threads }, SaveQueue(tasks)))
     }
 
@@ -78,14 +81,20 @@ impl Savers {
     }
 }
 
-fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journal: &Mutex<Journal>) {
+/// All threads that save, on a machine with so many CPUs: they may take a quarter of them.
+fn threads(cpus: usize, engines: usize) -> usize {
+    let [least, most] = THREADS;
+    engines * (cpus / (4 * engines.max(1))).clamp(least, most)
+}
+
+fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journal: &SharedJournal) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = next else { return };
         let id = task.id;
         let result = save(task, journal).or_else(|error| {
             // Of a folder that is gone this tells more than that a file is not there.
-            journal.lock().unwrap_or_else(PoisonError::into_inner).check_place().and(Err(error))
+            journal.check_place().and(Err(error))
         });
         if tell.send(Saved { id, result }).is_err() {
             return;
@@ -95,19 +104,14 @@ fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journ
 
 /// The file is on the disk and in the journal before it gets its name, in this order: whenever the process ends, a
 /// name means a whole file that the journal knows.
-fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
+fn save(task: ImageTask<Unsaved>, journal: &SharedJournal) -> Result<Made> {
     let start = Instant::now();
     let ImageTask { job, origin, mut seconds, content, .. } = task;
     let Unsaved { image, key, path, replace } = content;
     let image = image.generated(&job, &origin, 0)?;
     let bytes = image.png().map_err(|error| Error::write(&path)(std::io::Error::other(error)))?;
-    let journal = || journal.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_set = {
-        let journal = journal();
-        journal.check_place()?; // else the folder would be created again here, without a journal
-        journal.path().parent().map(Path::to_path_buf)
-    };
-    if let Some(folder) = path.parent().filter(|folder| of_set.as_deref() != Some(*folder)) {
+    journal.check_place()?; // else the folder would be created again here, without a journal
+    if let Some(folder) = path.parent().filter(|folder| journal.path().parent() != Some(*folder)) {
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
     }
     let mut file = temporary_beside(&path)?;
@@ -117,12 +121,22 @@ fn save(task: ImageTask<Unsaved>, journal: &Mutex<Journal>) -> Result<Made> {
     }
     seconds.save = start.elapsed().as_secs_f64();
     let made = Made { bytes: bytes.len() as u64, seconds };
-    let line = Line::Made { made: key, made_file: made };
-    journal().append(&[line])?;
+    journal.append(Line::Made { made: key, made_file: made })?;
     if replace {
         persist(file, &path)?
     } else {
         persist_new(file, &path)?
     }
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_save_take_a_quarter_of_many_cpus() {
+        assert_eq!([1, 2, 8, 16, 32, 128].map(|cpus| threads(cpus, 1)), [2, 2, 2, 4, 8, 8]);
+        assert_eq!([2, 16, 32, 128].map(|cpus| threads(cpus, 2)), [4, 4, 8, 16]);
+    }
 }

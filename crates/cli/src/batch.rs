@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, Error, JobFile, JobSet};
+use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, DeviceReport, Error, JobFile, JobSet, Waits};
+use kiln_engine::Timings;
 use serde_json::json;
 
 use crate::bar::Bar;
@@ -125,19 +126,33 @@ fn speed(progress: &BatchProgress) -> String {
     format!("{images_per_second:.2} images/s  left {left}  memory {}{gpu}", size(memory))
 }
 
+/// The times of stages in JSON.
+fn stages(timings: &Timings) -> serde_json::Value {
+    let Timings { load, encode, denoise, decode, save, .. } = timings;
+    let [load, encode, denoise, decode, save] = [load, encode, denoise, decode, save].map(Duration::as_secs_f64);
+    json!({"load": load, "encode": encode, "denoise": denoise, "decode": decode, "save": save})
+}
+
+/// What a device did in JSON.
+fn device(report: &DeviceReport) -> serde_json::Value {
+    let DeviceReport { device, images, begun, ended, timings, waits } = report;
+    let Waits { state, decoding, saving, others } = waits;
+    json!({
+        "device": device, "images": images, "begun": begun, "ended": ended, "stages": stages(timings),
+        "waited": {"state": state, "decoding": decoding, "saving": saving, "others": others},
+    })
+}
+
 fn print_report(report: &BatchReport) {
-    let BatchReport { all, made, known, failed, interrupted, wall, timings, peak_memory } = report;
+    let BatchReport { all, made, known, failed, interrupted, wall, timings, peak_memory, devices } = report;
     let seconds = wall.as_secs_f64();
     if is_json() {
         object(json!({
             "event": if *interrupted { "interrupted" } else { "done" },
             "all": all, "made": made, "known": known, "failed": failed, "seconds": seconds,
             "peak_memory": peak_memory,
-            "stages": {
-                "load": timings.load.as_secs_f64(), "encode": timings.encode.as_secs_f64(),
-                "denoise": timings.denoise.as_secs_f64(), "decode": timings.decode.as_secs_f64(),
-                "save": timings.save.as_secs_f64(),
-            },
+            "stages": stages(timings),
+            "devices": devices.iter().map(device).collect::<Vec<_>>(),
         }));
         return;
     }
@@ -148,5 +163,15 @@ fn print_report(report: &BatchReport) {
     );
     if *made > 0 {
         tell!("{}", summary(timings));
+    }
+    if devices.len() > 1 {
+        for DeviceReport { device, images, begun, ended, waits, .. } in devices {
+            let Waits { state, decoding, saving, others } = waits;
+            tell!(
+                "{device}: {images} images from {begun:.2} to {ended:.2} s; waited {decoding:.2} s for decoding, {saving:.2} s for \
+                 saving, {:.2} s for other devices",
+                state + others
+            );
+        }
     }
 }

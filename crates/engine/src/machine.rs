@@ -1,9 +1,8 @@
 //! The machine that a measurement or a trace ran on.
 
-use candle_core::Device;
+use candle_core::{Device, DeviceLocation};
+use kiln_ops::device::{cpu_info, gpu};
 use serde::Serialize;
-
-use crate::devices::devices;
 
 /// A machine, as far as it matters to speed.
 #[derive(Debug, Clone, Serialize)]
@@ -19,13 +18,12 @@ pub struct Machine {
 impl Machine {
     /// The machine that `device` belongs to.
     pub fn new(device: &Device) -> Self {
-        let found = devices();
-        let card = || match device.location() {
-            candle_core::DeviceLocation::Cuda { gpu_id } => found.cards.iter().find(|card| card.ordinal == gpu_id),
-            _ => None,
+        // The other GPUs are left alone: looking at one that is not open takes a large part of a second.
+        let device = match device.location() {
+            DeviceLocation::Cpu => "cpu".into(),
+            DeviceLocation::Cuda { gpu_id } => gpu(gpu_id).map_or_else(|_| "card".into(), |gpu| gpu.name),
+            DeviceLocation::Metal { .. } => "card".into(),
         };
-        let device =
-            if device.is_cpu() { "cpu".into() } else { card().map_or("card".into(), |card| card.name.clone()) };
-        Self { processor: found.processor, threads: rayon::current_num_threads(), device }
+        Self { processor: cpu_info().name, threads: rayon::current_num_threads(), device }
     }
 }

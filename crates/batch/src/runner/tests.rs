@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use kiln_engine::{BatchSize, ByteSize, DTypeChoice, DeviceChoice, MemoryOptions, ModelOptions, Overlap, Setup};
@@ -128,6 +128,12 @@ fn several_engines_make_the_files_of_one() {
         let report = report.unwrap();
         assert_eq!((report.made, report.failed, failures, report.interrupted), (9, 0, 0, false));
         assert!(files == expected && report.timings.steps > 0);
+        let images: usize = report.devices.iter().map(|device| device.images).sum();
+        let steps: usize = report.devices.iter().map(|device| device.timings.steps).sum();
+        assert_eq!((images, steps), (9, report.timings.steps));
+        for DeviceReport { device, images, begun, ended, .. } in &report.devices {
+            assert!(device == "cpu" && (*images == 0 || *begun > 0.0) && begun <= ended, "{begun} to {ended}");
+        }
     }
 }
 

@@ -31,16 +31,24 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// By context and name. They live as long as the process. They keep their context alive, and with it its primary
+/// The code of a context, by name. It lives as long as the process, and keeps its context alive, and with it its primary
 /// context.
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
-    functions: HashMap<(usize, String), CudaFunction>,
-    usable: HashMap<usize, bool>,
+    modules: HashMap<&'static str, Arc<CudaModule>>,
+    functions: HashMap<String, CudaFunction>,
+    usable: Option<bool>,
 }
 
-static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
+/// The code of a context, behind a lock of its own: every launch looks here, and must not wait while code is loaded for another GPU.
+type Place = Arc<Mutex<Loaded>>;
+
+static LOADED: LazyLock<Mutex<HashMap<usize, Place>>> = LazyLock::new(Mutex::default);
+
+/// The place of a device's context.
+fn place(device: &CudaDevice) -> Place {
+    LOADED.lock().entry(device.cuda_stream().context().cu_ctx() as usize).or_default().clone()
+}
 
 impl Module {
     /// The kernel `name` for elements of `dtype`: `name_f32`, `name_f16` or `name_bf16` in the source.
@@ -50,30 +58,31 @@ impl Module {
 
     /// The kernel of this name. Names are unique over all operators.
     pub(crate) fn function(&self, device: &CudaDevice, name: &str) -> Result<CudaFunction> {
-        let key = (context(device), name.to_string());
-        let mut loaded = LOADED.lock();
-        if let Some(function) = loaded.functions.get(&key) {
+        let place = place(device);
+        let mut loaded = place.lock();
+        if let Some(function) = loaded.functions.get(name) {
             return Ok(function.clone());
         }
-        let module = match loaded.modules.get(&(key.0, self.name)) {
+        let module = match loaded.modules.get(self.name) {
             Some(module) => module.clone(),
             None => {
                 let image = Ptx::from_binary(self.image.to_vec());
                 let module = device.cuda_stream().context().load_module(image).map_err(driver)?;
-                loaded.modules.insert((key.0, self.name), module.clone());
+                loaded.modules.insert(self.name, module.clone());
                 module
             }
         };
         let function = module.load_function(name).map_err(driver)?;
-        loaded.functions.insert(key, function.clone());
+        loaded.functions.insert(name.into(), function.clone());
         Ok(function)
     }
 }
 
 /// Whether this build has code for the GPU. Otherwise it logs that once.
 pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
-    let mut loaded = LOADED.lock();
-    if let Some(&usable) = loaded.usable.get(&context(device)) {
+    let place = place(device);
+    let mut loaded = place.lock();
+    if let Some(usable) = loaded.usable {
         return Ok(usable);
     }
     let (major, minor) = device.cuda_stream().context().compute_capability().map_err(driver)?;
@@ -83,7 +92,7 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
             "no kernels for compute capability {major}.{minor} in this build (only {CODE}): falling back to candle's"
         );
     }
-    loaded.usable.insert(context(device), usable);
+    loaded.usable = Some(usable);
     Ok(usable)
 }
 
@@ -92,10 +101,6 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
 pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
     let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
     Ok(capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
-}
-
-fn context(device: &CudaDevice) -> usize {
-    device.cuda_stream().context().cu_ctx() as usize
 }
 
 /// Whether `code` runs on a GPU: machine code of the same major version and no later minor one (Hopper's variant on
