@@ -56,7 +56,7 @@ def stage_name(stage: str, entries: list[dict]) -> str:
 
 
 def tables(entries: list[dict]) -> str:
-    """One table for GPUs and one for processors, each below a line that says what was measured."""
+    """One table for GPUs and one for CPUs, each below a line that says what was measured."""
     parts = []
     for on_cpu in (False, True):
         if some := [entry for entry in entries if (entry["threads"] is not None) == on_cpu]:
@@ -85,7 +85,7 @@ def table(entries: list[dict], on_cpu: bool) -> str:
     """A row for each stage, a column for each engine."""
     found = medians(entries)
     engines = [engine for engine in ENGINES if any(key[-1] == engine for key in found)]
-    place = ["processor, threads"] if on_cpu else []
+    place = ["CPU, threads"] if on_cpu else []
     head = [*place, "type", "", *(ENGINES[engine] for engine in engines)]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * (len(place) + 2)}{' ---: |' * len(engines)}"]
     order = list(STAGES)
