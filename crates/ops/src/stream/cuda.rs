@@ -1,30 +1,30 @@
 //! Copies on a second CUDA stream, ordered by events.
 #![allow(unsafe_code)]
 
+mod staging;
+
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::cuda::cudarc::driver::sys::CUevent_flags;
 use candle_core::cuda::cudarc::driver::{CudaEvent, CudaStream, result};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
-use kiln_mempool::{PinnedBlock, PinnedConfig, PinnedPool};
 use rayon::prelude::*;
 
+use self::staging::{StagingThread, Task};
 use super::{HostSlab, Memory};
 use crate::cuda::{address, driver, output};
 use crate::error::{Error, Result};
 
-/// The size of a staging buffer for slabs in pageable memory. There are two: one is filled while the other is copied.
-/// They are large enough that the overhead of a copy does not matter.
-const STAGING: usize = 8 << 20;
-/// Bytes that one task copies into a staging buffer.
+/// Bytes that one task copies in host memory.
 const MOVED: usize = 1 << 20;
 
 /// A ring buffer on a GPU, and the slabs that are copied into it.
 pub struct Ring {
     // Dropped in this order, after the copies have ended.
     slabs: Vec<Arc<HostSlab>>,
-    staging: Option<Staging>,
+    /// Makes all copies where a slab is in pageable memory: they keep their order.
+    staging: Option<StagingThread>,
     memory: Tensor,
     base: u64,
     bytes: usize,
@@ -33,21 +33,20 @@ pub struct Ring {
     copies: Arc<CudaStream>,
 }
 
-/// A copy that was submitted to the GPU.
-pub struct Copy {
+/// A copy that was submitted to the GPU, or that a thread submits as soon as a staging buffer is free.
+pub struct Copy(Arc<Submission>);
+
+/// The events of a copy, from its submission on, or why it could not be submitted.
+type Submission = OnceLock<std::result::Result<Events, String>>;
+
+/// The events before a copy and after it.
+struct Events {
     start: CudaEvent,
     end: CudaEvent,
 }
 
 /// A point in the work of the GPU.
 pub struct Point(CudaEvent);
-
-struct Staging {
-    buffers: [PinnedBlock; 2],
-    /// The event after the last copy out of each.
-    ends: [Option<CudaEvent>; 2],
-    next: usize,
-}
 
 impl Ring {
     /// A ring of `elements` elements of `dtype` on `device`, and `slabs` to copy into it, on a stream of their own or
@@ -67,7 +66,8 @@ impl Ring {
         let memory = output("stream", None, &[elements], dtype, &[], gpu)?;
         // The fork waits for the allocation, which is work of the compute stream.
         let copies = if own_stream { compute.fork().map_err(driver)? } else { compute.clone() };
-        let staging = if slabs.iter().all(|slab| slab.is_pinned()) { None } else { Some(Staging::new(&compute)?) };
+        let is_pinned = slabs.iter().all(|slab| slab.is_pinned());
+        let staging = if is_pinned { None } else { Some(StagingThread::start(&copies)?) };
         let (base, bytes) = (address(&memory)?, elements * dtype.size_in_bytes());
         Ok(Self { slabs, staging, memory, base, bytes, compute, copies })
     }
@@ -78,48 +78,47 @@ impl Ring {
     }
 
     /// Starts copying the bytes `part` of slab number `slab` to `offset` bytes from the start of the ring, after the work
-    /// before the points `after`. The host waits only for a free staging buffer, where the slab is not in pinned memory.
+    /// before the points `after`. The host waits for nothing: where slabs are in pageable memory, a thread stages and submits the
+    /// copies in their order.
     ///
     /// # Errors
     /// [`Error::Config`] for a number without a slab, bytes that it does not have, or a part that does not fit there;
     /// [`Error::Driver`].
     pub fn copy(&mut self, slab: usize, part: Range<usize>, offset: usize, after: &[Arc<Point>]) -> Result<Copy> {
-        let Self { slabs, staging, base, bytes, copies, .. } = self;
-        let memory = slabs.get(slab).map(|slab| &slab.0);
         let outside = || Error::Config { op: "stream", message: format!("slab {slab} does not fit at {offset}") };
-        let len = match memory.ok_or_else(outside)? {
+        let source = self.slabs.get(slab).ok_or_else(outside)?;
+        let len = match &source.0 {
             Memory::Pinned(block) => block.len(),
             Memory::Pageable(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
         };
         let fits = part.start <= part.end && part.end <= len;
-        if !fits || offset.checked_add(part.len()).is_none_or(|end| end > *bytes) {
+        if !fits || offset.checked_add(part.len()).is_none_or(|end| end > self.bytes) {
             return Err(outside());
         }
-        for point in after {
-            copies.wait(&point.0).map_err(driver)?;
+        let to = self.base + offset as u64;
+        let copy = Arc::new(Submission::new());
+        if let Some(staging) = &self.staging {
+            let (slab, after) = (source.clone(), after.to_vec());
+            staging.submit(Task { slab, part, to, after, copy: copy.clone() });
+            return Ok(Copy(copy));
         }
-        let to = *base + offset as u64;
-        let start = timed(copies)?;
-        match (memory.ok_or_else(outside)?, staging) {
-            (Memory::Pinned(block), _) => {
-                // SAFETY: the range is inside of the ring, whose memory and the block live until this value is dropped,
-                // which waits for the copy; nothing writes the block meanwhile.
-                unsafe { result::memcpy_htod_async(to, &block[part], copies.cu_stream()) }.map_err(driver)?;
-            }
-            (Memory::Pageable(tensor), Some(staging)) => {
-                bytes_of(tensor, |bytes| staging.copy(&bytes[part], to, copies))??;
-            }
-            (Memory::Pageable(_), None) => return Err(outside()),
-        }
-        Ok(Copy { start, end: timed(copies)? })
+        let Memory::Pinned(block) = &source.0 else { return Err(outside()) };
+        let copies = &self.copies;
+        let events = submitted(copies, after, || {
+            // SAFETY: the range is inside of the ring, whose memory and the block live until this value is dropped,
+            // which waits for the copy; nothing writes the block meanwhile.
+            unsafe { result::memcpy_htod_async(to, &block[part], copies.cu_stream()) }.map_err(driver)
+        })?;
+        let _ = copy.set(Ok(events)); // no one else has it yet
+        Ok(Copy(copy))
     }
 
-    /// Lets all later work of the compute stream wait for a copy.
+    /// Lets all later work of the compute stream wait for a copy. The host waits until the copy is submitted, if it is staged.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// [`Error::Driver`], also where the copy could not be submitted.
     pub fn wait(&self, copy: &Copy) -> Result<()> {
-        self.compute.wait(&copy.end).map_err(driver)
+        self.compute.wait(&copy.events()?.end).map_err(driver)
     }
 
     /// The point after the work that was submitted to the compute stream so far.
@@ -133,6 +132,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.staging = None; // it submits what it was given
         // Copies read the slabs and write the ring, whose memory is freed in the order of the compute stream only.
         if let Err(error) = self.copies.synchronize() {
             tracing::warn!("copying weights: {error}");
@@ -141,12 +141,17 @@ impl Drop for Ring {
 }
 
 impl Copy {
+    /// Its events. The host waits until it is submitted.
+    fn events(&self) -> Result<&Events> {
+        self.0.wait().as_ref().map_err(|problem| Error::Driver(problem.clone()))
+    }
+
     /// Whether it has ended.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn is_done(&self) -> Result<bool> {
-        is_done(&self.end)
+        if self.0.get().is_some() { is_done(&self.events()?.end) } else { Ok(false) }
     }
 
     /// Seconds that it took, without waiting for earlier work. The host waits for its end.
@@ -154,7 +159,8 @@ impl Copy {
     /// # Errors
     /// [`Error::Driver`].
     pub fn seconds(&self) -> Result<f64> {
-        between(&self.start, &self.end)
+        let Events { start, end } = self.events()?;
+        between(start, end)
     }
 
     /// Seconds from `point` to its end, negative where it ended before. The host waits for both.
@@ -162,7 +168,7 @@ impl Copy {
     /// # Errors
     /// [`Error::Driver`].
     pub fn seconds_after(&self, point: &Point) -> Result<f64> {
-        between(&point.0, &self.end)
+        between(&point.0, &self.events()?.end)
     }
 
     /// Seconds from the end of an earlier copy to its end. The host waits for both.
@@ -170,7 +176,7 @@ impl Copy {
     /// # Errors
     /// [`Error::Driver`].
     pub fn seconds_after_copy(&self, earlier: &Self) -> Result<f64> {
-        between(&earlier.end, &self.end)
+        between(&earlier.events()?.end, &self.events()?.end)
     }
 }
 
@@ -192,33 +198,14 @@ impl Point {
     }
 }
 
-impl Staging {
-    fn new(stream: &Arc<CudaStream>) -> Result<Self> {
-        let locked = |error: kiln_mempool::Error| Error::Driver(error.to_string());
-        let config = PinnedConfig::with_cap(4 * STAGING);
-        let pool = PinnedPool::new(stream.context().ordinal(), config).map_err(locked)?;
-        let buffers = [pool.allocate(STAGING).map_err(locked)?, pool.allocate(STAGING).map_err(locked)?];
-        Ok(Self { buffers, ends: [None, None], next: 0 })
+/// Has the copies' stream wait for the points `after`, and do what `copy` submits, with an event before and after it.
+fn submitted(copies: &CudaStream, after: &[Arc<Point>], copy: impl FnOnce() -> Result<()>) -> Result<Events> {
+    for point in after {
+        copies.wait(&point.0).map_err(driver)?;
     }
-
-    fn copy(&mut self, bytes: &[u8], to: u64, copies: &CudaStream) -> Result<()> {
-        for (i, part) in bytes.chunks(STAGING).enumerate() {
-            let (buffer, end) = (&mut self.buffers[self.next], &mut self.ends[self.next]);
-            if let Some(end) = end.take() {
-                end.synchronize().map_err(driver)?;
-            }
-            let buffer = &mut buffer[..part.len()];
-            buffer.par_chunks_mut(MOVED).zip(part.par_chunks(MOVED)).for_each(|(to, from)| to.copy_from_slice(from));
-            // SAFETY: by the caller's contract the bytes from `to` on are inside of the ring; the buffer is not written
-            // again before the event after this copy, and is freed after the ring has waited for all copies.
-            unsafe { result::memcpy_htod_async(to + (i * STAGING) as u64, buffer, copies.cu_stream()) }
-                .map_err(driver)?;
-            let flags = CUevent_flags::CU_EVENT_BLOCKING_SYNC;
-            *end = Some(copies.record_event(Some(flags)).map_err(driver)?);
-            self.next = 1 - self.next;
-        }
-        Ok(())
-    }
+    let start = timed(copies)?;
+    copy()?;
+    Ok(Events { start, end: timed(copies)? })
 }
 
 /// An event with a timestamp: without flags, unlike cudarc's default.
