@@ -122,9 +122,21 @@ def write_chart(file: Path, entries: list[dict]) -> None:
     programs = {entry["engine"].partition("-")[0]: entry for entry in entries}
     kiln, peer = programs["kiln"], programs["diffusers"]
     chart["title"] = f"Milliseconds on an {entries[0]['device']}, {entries[0]['dtype']}, one image"
-    chart["note"] = f"Kiln {kiln['commit']}, diffusers {peer['version']}: {kiln['date']}, in turns."
+    note = f"Kiln {kiln['commit']}, diffusers {peer['version']}: {kiln['date']}, in turns."
+    chart["note"] = " ".join([note, chart.get("note_of_others", "")]).strip()
     chart["groups"] = groups
-    file.write_text(json.dumps(chart, indent=2) + "\n")
+    file.write_text(json_text(chart))
+
+
+def json_text(chart: dict) -> str:
+    """JSON with a line for each bar."""
+    bars = ["\n".join(f"        {json.dumps(bar)}," for bar in group["bars"]).rstrip(",") for group in chart["groups"]]
+    groups = ",\n".join(
+        f'    {{\n      "name": {json.dumps(group["name"])},\n      "bars": [\n{lines}\n      ]\n    }}'
+        for group, lines in zip(chart["groups"], bars, strict=True)
+    )
+    head = "".join(f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in chart.items() if name != "groups")
+    return f'{{\n{head}  "groups": [\n{groups}\n  ]\n}}\n'
 
 
 def digits(value: float) -> float:

@@ -12,7 +12,7 @@ const WIDTH: usize = 640;
 const LABEL_WIDTH: usize = 190;
 /// The width of the longest bar. The rest of the line has room for its number.
 const BAR_WIDTH: f64 = 370.0;
-const LINE_HEIGHT: usize = 24;
+const LINE_HEIGHT: usize = 19;
 
 #[derive(Deserialize)]
 struct Chart {
@@ -26,7 +26,7 @@ struct Chart {
 #[derive(Deserialize)]
 struct Group {
     name: String,
-    /// Program and milliseconds. The first bar is Kiln's.
+    /// Program and milliseconds.
     bars: Vec<(String, f64)>,
 }
 
@@ -45,16 +45,16 @@ fn svg(chart: &Chart) -> String {
     let mut y = 28;
     body += &format!("<text class=\"title\" x=\"16\" y=\"{y}\">{}</text>\n", escaped(&chart.title));
     for group in &chart.groups {
-        y += 34;
+        y += 29;
         body += &format!("<text class=\"group\" x=\"16\" y=\"{y}\">{}</text>\n", escaped(&group.name));
         let longest = group.bars.iter().map(|bar| bar.1).fold(f64::MIN_POSITIVE, f64::max);
-        for (i, (name, value)) in group.bars.iter().enumerate() {
+        for (name, value) in &group.bars {
             y += LINE_HEIGHT;
-            let class = if i == 0 { "kiln" } else { "other" };
+            let class = if name.starts_with("Kiln") { "kiln" } else { "other" };
             let width = (value / longest * BAR_WIDTH).max(2.0);
-            let (top, end) = (y - 13, LABEL_WIDTH as f64 + 8.0 + width);
+            let (top, end) = (y - 11, LABEL_WIDTH as f64 + 8.0 + width);
             body += &format!("<text x=\"{LABEL_WIDTH}\" y=\"{y}\" text-anchor=\"end\">{}</text>", escaped(name));
-            let bar = format!("x=\"{}\" y=\"{top}\" width=\"{width:.1}\" height=\"17\"", LABEL_WIDTH + 8);
+            let bar = format!("x=\"{}\" y=\"{top}\" width=\"{width:.1}\" height=\"13\"", LABEL_WIDTH + 8);
             body += &format!("<rect class=\"{class}\" {bar} rx=\"2\"/>");
             body += &format!("<text x=\"{:.1}\" y=\"{y}\">{value}</text>\n", end + 6.0);
         }
@@ -67,9 +67,10 @@ fn svg(chart: &Chart) -> String {
     let head = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" height=\"{y}\">"
     );
-    // The colors are readable on a white page and on a black one.
-    let style = "text { font: 13px system-ui, sans-serif; fill: #888 } .title { font-weight: bold } \
-                 .group { font-weight: bold } .note { font-size: 10px } .kiln { fill: #e8590c } .other { fill: #8d99ae }";
+    // A page that says nothing of its colors is light. All colors are readable on a dark one, too.
+    let style = "text { font: 12px system-ui, sans-serif; fill: #59636e } .title { font-size: 13px; font-weight: bold } \
+                 .group { font-weight: bold } .note { font-size: 10px } .kiln { fill: #e8590c } .other { fill: #8d99ae } \
+                 @media (prefers-color-scheme: dark) { text { fill: #b0b8c4 } }";
     format!("{head}\n<style>{style}</style>\n{body}</svg>\n")
 }
 
@@ -98,7 +99,7 @@ mod tests {
         let bars = vec![("Kiln".into(), 5.0), ("a < b".into(), 20.0)];
         let groups = vec![Group { name: "step".into(), bars }];
         let svg = svg(&Chart { title: "t".into(), note: "n".into(), groups });
-        assert!(svg.contains("class=\"kiln\" x=\"198\" y=\"73\" width=\"92.5\""), "{svg}");
+        assert!(svg.contains("class=\"kiln\" x=\"198\" y=\"65\" width=\"92.5\""), "{svg}");
         assert!(svg.contains("width=\"370.0\"") && svg.contains("a &lt; b"), "{svg}");
     }
 
