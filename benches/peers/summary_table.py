@@ -36,13 +36,17 @@ BARS = {
 }
 
 
-def medians(entries: list[dict]) -> dict[tuple, float]:
-    """Seconds by (device, threads, dtype, model, stage, engine), over all rounds."""
+def runs_by_key(entries: list[dict]) -> dict[tuple, list[float]]:
+    """Seconds of all rounds by (device, threads, dtype, model, stage, engine)."""
     runs: dict[tuple, list[float]] = {}
     for entry in entries:
         key = tuple(entry[name] for name in ("device", "threads", "dtype", "model", "stage", "engine"))
         runs.setdefault(key, []).extend(entry["runs"])
-    return {key: statistics.median(values) for key, values in runs.items()}
+    return runs
+
+
+def medians(entries: list[dict]) -> dict[tuple, float]:
+    return {key: statistics.median(runs) for key, runs in runs_by_key(entries).items()}
 
 
 def duration(seconds: float) -> str:
@@ -74,9 +78,10 @@ def heading(entries: list[dict]) -> str:
     versions = {entry["engine"].partition("-")[0]: entry["version"] for entry in entries}
     versions["kiln"] = named("commit") or versions.get("kiln", "")
     programs = ", ".join(f"{engine} {version}" for engine, version in versions.items())
-    rounds = statistics.multimode(len(entry["runs"]) for entry in entries)[0]
+    counts = [len(runs) for runs in runs_by_key(entries).values()]
+    of = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
     return (
-        f"{named('device')}{driver}, {named('date')}, batch 1: {programs}. Medians over rounds of {rounds} runs in turns; "
+        f"{named('device')}{driver}, {named('date')}, batch 1: {programs}. Medians of {of} runs, engines in turns; "
         "in parentheses Kiln's share of the peer's time."
     )
 
