@@ -24,7 +24,7 @@ const PHRASES: &[Row] = &[
     ("beside", "next to, with, in parallel with; or name the thing", 29),
     ("card", "GPU", 21),
     ("cards", "GPUs", 11),
-    ("processor", "CPU", 31),
+    ("processor", "CPU", 30),
     ("picture", "image", 19),
     ("pictures", "images", 23),
     ("what is drawn", "the images", 0),
