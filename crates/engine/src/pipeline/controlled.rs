@@ -89,18 +89,15 @@ impl Denoiser for Controlled<'_> {
         self.unet.mid_map(b, size)
     }
 
+    /// Those of the U-Net: what control networks get is made when the steps begin ([`ControlModel::add_meta_inputs`]).
     fn meta_conditioning(
         &self,
         device: &MetaDevice,
         b: usize,
-        (h, w): (usize, usize),
+        size: (usize, usize),
         tokens: usize,
         dtype: DType,
     ) -> Conditioning<MetaTensor> {
-        let mut conditioning = self.unet.meta_conditioning(device, b, (h, w), tokens, dtype);
-        for (network, model) in self.models.iter().enumerate() {
-            model.add_meta_inputs(&mut conditioning, (network, self.unet.config()), device, (b, h, w), dtype);
-        }
-        conditioning
+        self.unet.meta_conditioning(device, b, size, tokens, dtype)
     }
 }

@@ -199,7 +199,8 @@ impl Networks<'_> {
                     if let Some((conditioning, _)) = conditions.first() {
                         let rows = work.rows_of_image();
                         let image_prompts = prompts.iter().map(|prompt| prompt.rows(rows)).collect::<Result<_>>()?;
-                        let conditioning = Conditioning { image_prompts, ..conditioning.clone() };
+                        let mut conditioning = Conditioning { image_prompts, ..conditioning.clone() };
+                        self.add_control_inputs(&mut conditioning, device, work);
                         text_keys = self.denoise(device, self.denoiser, &latents, work, &conditioning)?;
                     }
                     flop.step = device.take_flop().by_segment(self.denoiser.segments());
@@ -322,6 +323,14 @@ impl Networks<'_> {
             }
         }
         Ok(all)
+    }
+
+    /// Adds what the control networks get in a step, for all rows. It is there while the steps run, unlike the texts.
+    fn add_control_inputs(&self, conditioning: &mut Conditioning<MetaTensor>, device: &MetaDevice, work: &Workload) {
+        let size = (work.images(), work.height / self.downscale, work.width / self.downscale);
+        for (network, (model, _)) in self.controls.iter().enumerate() {
+            model.add_meta_inputs(conditioning, (network, self.unet), device, size, self.dtype);
+        }
     }
 
     /// One step between the sampler's tensors. Returns the bytes of the text's keys and values.
