@@ -7,7 +7,7 @@ use kiln_engine::{
     ModeChoice, ModelFolder, Plan, Planner, Request, Setup, Workload,
 };
 use kiln_media::{Rgb8Image, StillFormat, encode};
-use kiln_testkit::repository;
+use kiln_testkit::{TinyAdapter, repository};
 
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
@@ -114,6 +114,9 @@ fn plans_equal_the_memory_of_runs() {
         image: Some(path),
         ..IpAdapterUse::new(models.join("emoji-ip-adapter/emoji-ip-adapter.safetensors"))
     };
+    let t2i = folder.path().join("t2i-adapter");
+    TinyAdapter { channels: &[64, 128, 192], ..TinyAdapter::new("full", 0) }.write(&t2i);
+    let t2i = ControlUse { net: t2i, ..control.clone() };
     let base = request(256, 2);
     for (what, request) in [
         ("plain", base.clone()),
@@ -124,6 +127,7 @@ fn plans_equal_the_memory_of_runs() {
         ("an IP-Adapter", Request { ip_adapters: vec![adapter.clone()], ..base.clone() }),
         ("an IP-Adapter and PAG", Request { ip_adapters: vec![adapter.clone()], pag_scale: Some(3.0), ..base.clone() }),
         ("a ControlNet", Request { controls: vec![control.clone()], ..base.clone() }),
+        ("a T2I-Adapter", Request { controls: vec![t2i], ..base.clone() }),
         ("a ControlNet and an IP-Adapter", Request { controls: vec![control], ip_adapters: vec![adapter], ..base }),
     ] {
         compare(what, &model, &plain, &request, false);

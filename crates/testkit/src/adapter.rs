@@ -16,6 +16,8 @@ pub struct TinyAdapter {
     pub form: &'static str,
     /// Adapters of different numbers have different weights.
     pub number: u32,
+    /// Channels of the levels of the U-Net that it is for.
+    pub channels: &'static [usize],
 }
 
 /// Channels of the levels of the tiny models.
@@ -24,9 +26,9 @@ const CHANNELS: [usize; 4] = [8, 12, 20, 20];
 const LAYERS: usize = 2;
 
 impl TinyAdapter {
-    /// The adapter of a form.
+    /// The adapter of a form, for the tiny models.
     pub fn new(form: &'static str, number: u32) -> Self {
-        Self { form, number }
+        Self { form, number, channels: &CHANNELS }
     }
 
     /// The configuration, as diffusers writes it.
@@ -36,7 +38,7 @@ impl TinyAdapter {
             "full_xl" => "full_adapter_xl",
             _ => "full_adapter",
         };
-        let channels = if self.form == "light" { &CHANNELS[..3] } else { &CHANNELS[..] };
+        let channels = if self.form == "light" { &self.channels[..3] } else { self.channels };
         json!({
             "_class_name": "T2IAdapter",
             "adapter_type": kind,
@@ -70,10 +72,10 @@ impl TinyAdapter {
         let depth = self.image_channels() * self.downscale() * self.downscale();
         let is_light = self.form == "light";
         if !is_light {
-            conv("conv_in".into(), [CHANNELS[0], depth, 3]);
+            conv("conv_in".into(), [self.channels[0], depth, 3]);
         }
-        let mut last = if is_light { depth } else { CHANNELS[0] };
-        for (level, channels) in CHANNELS.into_iter().enumerate() {
+        let mut last = if is_light { depth } else { self.channels[0] };
+        for (level, channels) in self.channels.iter().copied().enumerate() {
             let within = if is_light { channels / 4 } else { channels };
             if is_light {
                 conv(format!("body.{level}.out_conv"), [channels, within, 1]);
