@@ -43,9 +43,15 @@ fn main() -> Outcome {
     println!("peak {:.0} GFLOP/s\n", peak / 1e9);
     println!("| operator | ms | GFLOP/s | of the peak | GB/s |\n|---|---|---|---|---|");
     let bench = Bench { dtype, peak, filter };
-    for (size, c_in, c_out) in
-        [(64, 320, 320), (64, 960, 320), (32, 640, 640), (16, 1280, 1280), (16, 2560, 1280), (8, 1280, 1280)]
-    {
+    for (size, c_in, c_out) in [
+        (64, 320, 320),
+        (64, 960, 320),
+        (32, 640, 640),
+        (32, 1920, 640),
+        (16, 1280, 1280),
+        (16, 2560, 1280),
+        (8, 1280, 1280),
+    ] {
         bench.conv2d(size, c_in, c_out, 3, 1)?;
     }
     bench.conv2d(64, 320, 320, 3, 2)?;

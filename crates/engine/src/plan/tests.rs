@@ -218,8 +218,10 @@ fn initial_images_are_a_stage_of_the_plan() {
                 if stage.stage == Stage::Decode && mode == Mode::LOWVRAM {
                     continue; // its strips are as large as the stages before it allow
                 }
-                let sizes = [stage, found].map(|stage| (stage.activations, stage.workspace, stage.conditions));
-                let expected = (sizes[0].0 + input, sizes[0].1, sizes[0].2);
+                // Buffers that the encoder's convolutions grow stay with their threads.
+                assert!(found.workspace >= stage.workspace, "{mode}: {:?}", stage.stage);
+                let sizes = [stage, found].map(|stage| (stage.activations, stage.conditions));
+                let expected = (sizes[0].0 + input, sizes[0].1);
                 assert_eq!(sizes[1], expected, "{mode}: {:?}", stage.stage);
             }
         }

@@ -9,9 +9,9 @@
 //! f64). Where the CPU multiplies bf16, the transformed operands are rounded to bf16 once more: that error would grow with the
 //! constants of the larger transform, so bf16 uses F(2x2, 3x3).
 //!
-//! Transformed weights are not cached, since they take 16/9 or four times the memory. F(2x2, 3x3) computes them once a call
-//! where there are many tiles. In all other cases each task transforms the weights that it reads, a block at a time: those of
-//! F(4x4, 3x3) are so large that reading them from memory takes longer.
+//! Transformed weights are not cached, since they take 16/9 or four times the memory. Each task transforms the weights that
+//! it reads, a block at a time: reading them transformed, from beyond the caches, takes longer. Only where many threads leave
+//! few tiles for a task, F(2x2, 3x3) transforms them once a call.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -31,14 +31,12 @@ use crate::error::Result;
 const DEPTH: usize = 64;
 /// Positions in such a row.
 const POSITIONS_A_ROW: usize = 8;
-/// Tiles of a task, in calls of the kernel. With fewer, weights would be transformed more often.
-const CALLS: usize = 4;
 /// Panels of a task. With fewer, inputs would be transformed more often.
 const PANELS: usize = 4;
 /// Elements between the positions of transformed weights. Without them, all values that a transform writes would be in one
 /// set of the L1 cache, which holds 8 or 12 of them.
 const GAP: usize = 64;
-/// Blocks of tiles from which on F(2x2, 3x3) transforms weights once for all of them.
+/// Blocks of tiles from which on F(2x2, 3x3) may transform weights once for all of them.
 const MANY_BLOCKS: usize = 4;
 
 /// Whether these shapes use this algorithm. The choice does not depend on the number of images and of a strip's rows,
@@ -58,9 +56,19 @@ fn tile_size(kernel: &Kernel) -> TileSize {
     if kernel.operand_bytes() == size_of::<f32>() { TileSize::Four } else { TileSize::Two }
 }
 
+/// The most tiles of a task, whole calls of the kernel. With fewer, weights would be transformed more often; the products of both sizes
+/// take about a MiB.
+fn most_tiles(size: TileSize, kernel: &Kernel) -> usize {
+    let calls = match size {
+        TileSize::Two => 8,
+        TileSize::Four => 4,
+    };
+    calls * kernel.rows()
+}
+
 /// Whether weights are transformed once a call for so many tiles.
-fn is_transformed_once(size: TileSize, tiles: usize, tile_block: usize) -> bool {
-    size == TileSize::Two && tiles.div_ceil(tile_block) >= MANY_BLOCKS
+fn is_transformed_once(size: TileSize, kernel: &Kernel, tiles: usize, tile_block: usize) -> bool {
+    size == TileSize::Two && tile_block < most_tiles(size, kernel) && tiles.div_ceil(tile_block) >= MANY_BLOCKS
 }
 
 /// Bytes of the transformed weights where they are computed once a call.
@@ -68,8 +76,8 @@ pub(super) fn transformed(dtype: DType, shapes: Shapes, threads: usize) -> usize
     let kernel = Kernel::of(dtype);
     let size = tile_size(&kernel);
     let (tiles, panels) = (Grid::of(size, shapes).tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let (tile_block, _) = blocks(tiles, panels, kernel.rows(), threads);
-    if !is_transformed_once(size, tiles, tile_block) {
+    let (tile_block, _) = blocks(size, &kernel, tiles, panels, threads);
+    if !is_transformed_once(size, &kernel, tiles, tile_block) {
         return 0;
     }
     panels * panel_elements(size, shapes.c_in, kernel.elements_in(DEPTH)) * kernel.operand_bytes()
@@ -91,27 +99,32 @@ pub(super) fn run<T: Element, W: Operand<T>>(
     let size = tile_size(&kernel);
     let grid = Grid::of(size, shapes);
     let (tiles, panels) = (grid.tiles(shapes.b), shapes.c_out.div_ceil(PANEL));
-    let (tile_block, panel_block) = blocks(tiles, panels, kernel.rows(), rayon::current_num_threads());
+    let (tile_block, panel_block) = blocks(size, &kernel, tiles, panels, rayon::current_num_threads());
     let block = kernel.elements_in(DEPTH);
     let weight: Weights<'_, T, W> = Weights { stored: weight, size, c_in: shapes.c_in, block, multiplied: PhantomData };
     let mut transformed = None;
-    let transformed = match is_transformed_once(size, tiles, tile_block) {
+    let transformed = match is_transformed_once(size, &kernel, tiles, tile_block) {
         // Without memory for all of them, each task transforms its own: the same values, more often.
         true => weight.transform_all(panels, transformed.insert(Scratch::default())).unwrap_or(&[]),
         false => &[],
     };
-    let columns = panels.div_ceil(panel_block);
-    (0..tiles.div_ceil(tile_block) * columns).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
-        let (tile, panel) = (task / columns * tile_block, task % columns * panel_block);
+    let (rows, columns) = (tiles.div_ceil(tile_block), panels.div_ceil(panel_block));
+    // Tasks one after another read the same of what is larger, which then comes from a cache.
+    let weights_are_larger = shapes.c_out * size.positions() > shapes.b * shapes.h * shapes.w;
+    (0..rows * columns).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
+        let (row, column) =
+            if weights_are_larger { (task % rows, task / rows) } else { (task / columns, task % columns) };
+        let (tile, panel) = (row * tile_block, column * panel_block);
         let tiles = tile..(tile + tile_block).min(tiles);
         let task = Task { x, weight: &weight, transformed, config, shapes, grid, tiles };
         task.run(panel..(panel + panel_block).min(panels), buffers, epilogue);
     });
 }
 
-/// Tiles and panels of a task: few enough that every thread gets several tasks. A call of the kernel takes `call` tiles.
-fn blocks(tiles: usize, panels: usize, call: usize, threads: usize) -> (usize, usize) {
-    let (mut tile_block, mut panel_block) = (CALLS * call, PANELS);
+/// Tiles and panels of a task: few enough that every thread gets several tasks.
+fn blocks(size: TileSize, kernel: &Kernel, tiles: usize, panels: usize, threads: usize) -> (usize, usize) {
+    let (mut tile_block, mut panel_block) = (most_tiles(size, kernel), PANELS);
+    let call = kernel.rows();
     let enough = if threads == 1 { 1 } else { 4 * threads };
     while tiles.div_ceil(tile_block) * panels.div_ceil(panel_block) < enough && (tile_block > call || panel_block > 1) {
         // Fewer tiles transform the same weights more often, fewer panels the same inputs, which costs less.

@@ -14,6 +14,8 @@ mod portable;
 
 /// Rows of a strip of the kernel for AVX2.
 const STRIP: usize = 4;
+/// The fewest columns of the largest task.
+const COLUMNS: usize = 640;
 /// Bytes in a word.
 pub(crate) const BYTES: usize = 4;
 
@@ -65,9 +67,11 @@ impl ByteKernel {
         self.0.rows()
     }
 
-    /// Rows and columns of a task.
+    /// Rows and columns of a task. Products of bytes are so fast that gathering rows again for more tasks takes longer than
+    /// reading panels from beyond the L2 cache.
     pub(crate) fn task(&self) -> (usize, usize) {
-        self.0.task()
+        let (rows, columns) = self.0.task();
+        (rows, columns.max(COLUMNS))
     }
 
     /// Bytes of `k` in a block.
