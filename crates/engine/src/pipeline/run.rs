@@ -81,7 +81,7 @@ pub trait BatchSink {
     /// An event of the run.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] to stop the run.
+    /// [`Error::Interrupted`](crate::Error::Interrupted) to stop the run.
     fn event(&mut self, event: Event) -> Result<()>;
 
     /// The latents of image `place` of the batch. The engine decodes what is returned; `None` means that the caller decodes

@@ -28,10 +28,10 @@ impl Param {
         &self.cell.name
     }
 
-    /// A parameter with the packing [`Packing::AsStored`], as a view into the slab.
+    /// A parameter with the packing [`Packing::AsStored`](crate::Packing::AsStored), as a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] if the segment has no weights.
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn tensor(&self) -> Result<Tensor> {
         self.view(|view| match view {
             View::Tensor(tensor) => Ok(tensor.clone()),
@@ -42,7 +42,7 @@ impl Param {
     /// A parameter that is the matrix of a product, as a view into the slab, with its observer ([`crate::Segments::observe`]).
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] if the segment has no weights.
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
         let weight = self.view(|view| match view {
             View::Weight(weight) => Ok(weight.clone()),
@@ -99,7 +99,7 @@ impl StackedParam {
     /// `(layers * n, k)`, a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`] if the segment has no weights.
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
         self.cell.with(|slab| slab.stacks.get(self.index).cloned().flatten())
     }
