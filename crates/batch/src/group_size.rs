@@ -44,7 +44,9 @@ impl GroupSize {
             BatchSize::Of(n) => Self::Given(n.max(1)),
             BatchSize::Auto => {
                 // What has no room at all is refused when it is run.
-                let planned = engine.planned_batch_size(first, share(common, left)).unwrap_or(1);
+                let share = share(common, left);
+                let planned = engine.planned_batch_size(first, share).unwrap_or(1).clamp(1, share);
+                let planned = share.div_ceil(share.div_ceil(planned)); // the same number of batches, of even sizes
                 let kind = engine.kind_of_batches(first);
                 let (search, job) = (SizeSearch::new(planned), first.clone());
                 Self::Auto(Box::new(Auto { search, job, kind, found: None }))

@@ -10,9 +10,9 @@ use kiln_engine::{Error, Event, Result};
 
 use super::image_task::ImageTask;
 
-/// Images that may wait: those of some batches. The denoiser waits where there are more, since decoding is the slower part
-/// then.
-const WAITING: usize = 32;
+/// Images that may wait: those of the largest batch that is searched for, so that the next one begins at once. Their latents take little
+/// memory. The denoiser waits where there are more, since decoding is the slower part then.
+const WAITING: usize = super::size_search::MOST;
 
 /// What the worker has done.
 pub(crate) enum Done {

@@ -110,7 +110,16 @@ impl SizeSearch {
             return Some(Next::TooFew { size: self.best() });
         }
         let first = usize::from(self.last != Some(size));
-        Some(Next::Try { size, batches: first + BATCHES[0].saturating_sub(known).max(1) })
+        // Batches that are taken together overlap, so as many as the search will need, by what is known of their times.
+        let [least, most] = BATCHES;
+        let each = size as f64 * self.median(self.nearest(size));
+        let needed = if each > 0.0 { (ENOUGH.as_secs_f64() / each).ceil() as usize } else { least };
+        Some(Next::Try { size, batches: first + needed.clamp(least, most).saturating_sub(known).max(1) })
+    }
+
+    /// The size with known times that is next to this one.
+    fn nearest(&self, size: usize) -> usize {
+        self.times.keys().copied().min_by_key(|known| known.abs_diff(size)).unwrap_or(size)
     }
 
     /// Whether enough batches of a size were run.
@@ -194,6 +203,19 @@ mod tests {
     fn slowness(cost: &dyn Fn(usize) -> f64, room: usize, size: usize) -> f64 {
         let of = |n: usize| cost(n) / n as f64;
         of(size) / (1..=room.min(MOST)).map(of).fold(f64::INFINITY, f64::min)
+    }
+
+    #[test]
+    fn batches_that_a_search_needs_are_taken_together() {
+        let mut search = SizeSearch::new(4);
+        let mut next = |took: usize| {
+            (0..took).for_each(|_| search.took(4, Duration::from_millis(100)));
+            search.next(1000, &mut |_| false)
+        };
+        assert_eq!(next(0), Next::Try { size: 4, batches: 4 }, "the first one does not count");
+        assert_eq!(next(4), Next::Try { size: 4, batches: 2 }, "five of them take long enough");
+        let next = next(2);
+        assert_eq!(next, Next::Try { size: 2, batches: 10 }, "they are half as long, as far as is known");
     }
 
     #[test]
