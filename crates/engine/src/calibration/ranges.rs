@@ -98,7 +98,7 @@ mod tests {
         let ranges = observer.ranges();
         assert_eq!((ranges.calls, &*ranges.channels), (2, &[[-2.0, 3.0], [-8.0, 6.0], [0.0, 0.0]][..]));
         assert_eq!((ranges.absmax(), ranges.whole(None)), (vec![3.0, 8.0, 0.0], [-8.0, 6.0]));
-        let param = ParamSpec { key: "a".into(), shape: vec![2, 3], packing: Packing::Linear, allows_8_bits: true };
+        let param = ParamSpec { key: "a".into(), shape: vec![2, 3], packing: Packing::Linear, in_8_bits: &[] };
         let balance = ranges.balance(&param, &[3.0, -0.5, 1.0, 1.0, 0.25, 2.0]);
         assert_eq!(balance, [1.0, 0.25, 1.0]); // sqrt(3 / 3), sqrt(0.5 / 8)
         assert_eq!(ranges.whole(Some(&balance)), [-2.0, 3.0]);

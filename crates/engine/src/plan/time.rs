@@ -1,8 +1,7 @@
 //! A rough estimate of a batch's time, sufficient to compare the images per second of two plans.
 //!
-//! Compute time is operations divided by a rate. A GPU has a constant part for each step: its launches and the maps
-//! that are too small to fill it cost about as much as another half image (SD1.5 at 512x512 on an H200: 5.4 ms a step
-//! for one image, 3.9 for each of eight). Copies to a GPU overlap with its compute; on the CPU they use its cores.
+//! Compute time is operations divided by a rate. A GPU has a constant part for each step: its launches, and the maps
+//! that are too small to fill it. Copies to a GPU overlap with its compute; on the CPU they use its cores.
 
 use candle_core::DType;
 use kiln_ops::Target;
@@ -23,14 +22,16 @@ pub struct Rates {
     pub seconds_per_copy: f64,
     /// Seconds of each wait of copies and computing for each other.
     pub seconds_per_wait: f64,
-    /// The constant cost of a step, in images.
-    pub overhead: f64,
+    /// Seconds of a step besides its operations, whatever its batch size.
+    pub seconds_per_step: f64,
     /// Whether copies overlap with compute.
     pub overlap: bool,
 }
 
-/// A GPU's rate in f16 and bf16: the rate of an H200 in the steps of SD1.5 and SDXL.
-const CARD_FLOP: f64 = 4.3e14;
+/// A GPU's rate in f16 and bf16: the rate of an H200 in the steps of SD1.5 and SDXL, less the constant part.
+const CARD_FLOP: f64 = 4.8e14;
+/// The constant part of a step on a GPU, of the same measurements.
+const CARD_SECONDS_PER_STEP: f64 = 2e-3;
 /// A core's rate in f32, of AVX-512.
 const CORE_FLOP: f64 = 75e9;
 /// Bytes of weights that a core packs.
@@ -60,7 +61,7 @@ impl Rates {
                     copy: 0.0,
                     seconds_per_copy: 0.0,
                     seconds_per_wait: 0.0,
-                    overhead: 0.5,
+                    seconds_per_step: CARD_SECONDS_PER_STEP,
                     overlap: true,
                 };
                 unknown.with_link(&Link::ASSUMED, true)
@@ -69,7 +70,7 @@ impl Rates {
                 let (cores, fast) = (threads as f64, dtype == DType::BF16);
                 let flop = cores * CORE_FLOP * if fast { 2.0 } else { 1.0 };
                 let copy = cores * CORE_WEIGHTS * dtype.size_in_bytes() as f64;
-                Self { flop, copy, seconds_per_copy: 0.0, seconds_per_wait: 0.0, overhead: 0.0, overlap: false }
+                Self { flop, copy, seconds_per_copy: 0.0, seconds_per_wait: 0.0, seconds_per_step: 0.0, overlap: false }
             }
         }
     }
@@ -89,11 +90,12 @@ impl Rates {
         if own > 0.0 { Self { flop: self.flop * own / peak(132, 1_980_000, (9, 0)), ..self } } else { self }
     }
 
-    /// For streaming a network whose segments have so many operations.
+    /// For streaming a network whose segments have so many operations. The constant part of a step is spread over them.
     pub fn estimate(&self, flop: &[f64]) -> Estimate {
         let Self { copy: bytes_per_second, seconds_per_copy, seconds_per_wait, overlap: by_engine, .. } = *self;
         let copies = CopyTimes { bytes_per_second, seconds_per_copy, seconds_per_wait, by_engine };
-        Estimate { seconds: flop.iter().map(|flop| flop / self.flop).collect(), copies }
+        let constant = self.seconds_per_step / flop.len().max(1) as f64;
+        Estimate { seconds: flop.iter().map(|flop| flop / self.flop + constant).collect(), copies }
     }
 
     /// Seconds of copying `bytes`.
@@ -103,7 +105,7 @@ impl Rates {
 
     /// Seconds of a part with `flop` operations per image for `n` images, for which `bytes` are copied.
     pub(super) fn seconds(&self, flop: f64, n: usize, bytes: usize) -> f64 {
-        let (compute, copying) = (flop * (n as f64 + self.overhead) / self.flop, self.copying(bytes));
+        let (compute, copying) = (flop * n as f64 / self.flop + self.seconds_per_step, self.copying(bytes));
         if self.overlap { compute.max(copying) } else { compute + copying }
     }
 }
@@ -121,23 +123,29 @@ mod tests {
     fn gpu_steps_are_about_as_long_as_measured() {
         let rates = Rates::of(Target::Gpu, DType::F16);
         let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
-        let unet = Unet::new(Architecture::preset(Preset::Sd15).unwrap().unet);
-        let sd15 = unet_flop(&unet, 2, (64, 64), 77).unwrap().iter().sum();
-        close(rates.seconds(sd15, 1, 0), 5.4e-3);
+        let flop = |preset, size| {
+            let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
+            unet_flop(&unet, 2, size, 77).unwrap().iter().sum()
+        };
+        let (sd15, sdxl) = (flop(Preset::Sd15, (64, 64)), flop(Preset::Sdxl, (128, 128)));
+        close(rates.seconds(sd15, 1, 0), 5.35e-3);
         close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);
+        close(rates.seconds(sdxl, 1, 0), 29.2e-3);
+        close(rates.seconds(sdxl, 4, 0), 4.0 * 27.2e-3);
     }
 
     /// 4e12 operations per image at 2e12 per second, and 6e9 bytes at 1e9.
     #[test]
     fn copies_hide_on_a_gpu_and_not_on_the_cpu() {
+        let (seconds_per_copy, seconds_per_wait) = (0.0, 0.0);
         let gpu =
-            Rates { flop: 2e12, copy: 1e9, seconds_per_copy: 0.0, seconds_per_wait: 0.0, overhead: 0.5, overlap: true };
-        assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "one image and half of one for the step");
+            Rates { flop: 2e12, copy: 1e9, seconds_per_copy, seconds_per_wait, seconds_per_step: 1.0, overlap: true };
+        assert_eq!(gpu.seconds(4e12, 1, 0), 3.0, "2 seconds of operations, and 1 second for the step");
         assert_eq!(gpu.seconds(4e12, 2, 1_000_000_000), 5.0, "the copy takes 1 second, in parallel with the step");
         assert_eq!(gpu.seconds(4e12, 1, 6_000_000_000), 6.0, "the step waits for the copy");
-        let cpu = Rates { overhead: 0.0, overlap: false, ..gpu };
+        let cpu = Rates { seconds_per_step: 0.0, overlap: false, ..gpu };
         assert_eq!(cpu.seconds(4e12, 1, 6_000_000_000), 8.0, "one after the other");
-        assert_eq!(gpu.estimate(&[4e12, 1e12]).seconds, [2.0, 0.5]);
+        assert_eq!(gpu.estimate(&[4e12, 1e12]).seconds, [2.5, 1.0]);
     }
 
     #[test]
@@ -171,7 +179,7 @@ mod tests {
         let (one, eight) = (cpu(1, DType::F32), cpu(8, DType::F32));
         assert_eq!((eight.flop, eight.copy), (8.0 * one.flop, 8.0 * one.copy));
         assert!(cpu(1, DType::BF16).flop > one.flop && cpu(1, DType::F16).flop == one.flop);
-        assert!(!one.overlap && one.overhead == 0.0);
+        assert!(!one.overlap && one.seconds_per_step == 0.0);
         assert!(gpu.flop > 10.0 * cpu(64, DType::BF16).flop);
     }
 }
