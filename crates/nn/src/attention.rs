@@ -65,8 +65,8 @@ impl Attention {
         let AttentionConfig { channels, context_dim, of_text, num_heads, qkv_bias, causal, keys } = config;
         let [q, k, v, out] = keys.names();
         let to_q = Linear::new(&p.pp(q).allows_8_bits(), channels, channels, qkv_bias);
-        // Those of a text have few rows, and some channels of the text are a hundred times the others.
-        let of_tokens = |name| if of_text { p.pp(name) } else { p.pp(name).allows_8_bits() };
+        // Some channels of a text are a hundred times the others.
+        let of_tokens = |name| if of_text { p.pp(name).allows_fp8() } else { p.pp(name).allows_8_bits() };
         let to_k = Linear::new(&of_tokens(k), context_dim, channels, qkv_bias);
         let to_v = Linear::new(&of_tokens(v), context_dim, channels, qkv_bias);
         let stacked = match (qkv_bias, context_dim == channels) {

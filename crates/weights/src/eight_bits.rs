@@ -9,7 +9,7 @@ use crate::param_spec::ParamSpec;
 use crate::segment::{In8Bits, Segment, Segments};
 
 /// The layers of a network that are computed in 8 bits, and how their inputs become bytes: all layers that allow it
-/// ([`ParamSpec::allows_8_bits`]), except for those that are kept.
+/// ([`ParamSpec::in_8_bits`]), except for those that are kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EightBitLayers {
     /// The format.
@@ -29,7 +29,7 @@ impl EightBitLayers {
             EightBits::Int8 => Int8Matrix::of(param.packing, &param.shape).is_some(),
             EightBits::Fp8 => param.fp8().is_some_and(|matrix| matrix.pays(together)),
         };
-        if !fits || !param.allows_8_bits || self.kept.contains(&param.key) {
+        if !fits || !param.in_8_bits.contains(&self.kind) || self.kept.contains(&param.key) {
             return None;
         }
         let fits = |input: &&Arc<Int8Input>| input.balance.as_ref().is_none_or(|balance| balance.len() == channels);
@@ -40,7 +40,7 @@ impl EightBitLayers {
 impl ParamSpec {
     /// The memory of the weight in 8 bits; `None` where its layer is not computed so.
     pub fn int8_matrix(&self) -> Option<Int8Matrix> {
-        Int8Matrix::of(self.packing, &self.shape).filter(|_| self.allows_8_bits)
+        Int8Matrix::of(self.packing, &self.shape).filter(|_| self.in_8_bits.contains(&EightBits::Int8))
     }
 }
 

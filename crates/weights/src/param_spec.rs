@@ -3,7 +3,7 @@
 use std::fmt;
 
 use candle_core::DType;
-use kiln_ops::{Fp8Matrix, MatrixType, Packing};
+use kiln_ops::{EightBits, Fp8Matrix, MatrixType, Packing};
 
 /// The alignment of parameters in a slab, in bytes: that of CUDA's widest copies and loads.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -43,8 +43,8 @@ pub struct ParamSpec {
     pub shape: Vec<usize>,
     /// The layout in the slab.
     pub packing: Packing,
-    /// Whether it is the weight of a layer that may be computed in 8 bits.
-    pub allows_8_bits: bool,
+    /// The 8-bit formats in which the layer of this weight may be computed.
+    pub in_8_bits: &'static [EightBits],
 }
 
 impl ParamSpec {

@@ -62,14 +62,12 @@ impl Fp8Matrix {
         fits.then_some(Self { n, taps, channels })
     }
 
-    /// Whether products of such a weight are faster than in 16 bits: all convolutions, and of linear layers the large ones that are
-    /// wide or long. Others take as long as the rounding of their input. Measured on an H200 at the shapes of SD 1.5 and SDXL.
-    /// `together` matrices of this shape are one product.
+    /// Whether products of such a weight are not slower than in 16 bits: all convolutions, and the large ones of linear layers.
+    /// Others take longer with the rounding of their input. Measured on an H200 at the shapes of SD 1.5 and SDXL. `together`
+    /// matrices of this shape are one product.
     pub fn pays(&self, together: usize) -> bool {
         const LARGE: usize = 1 << 20;
-        const LONG: usize = 2560;
-        let n = together * self.n;
-        self.taps > 1 || n * self.channels >= LARGE && (n > self.channels || self.channels >= LONG)
+        self.taps > 1 || together * self.n * self.channels >= LARGE
     }
 
     /// Bytes of a row.

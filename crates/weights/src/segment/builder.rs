@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use kiln_ops::Packing;
+use kiln_ops::{EightBits, Packing};
 
 use super::param::{Param, StackedParam};
 use super::slab::Stack;
@@ -15,8 +15,8 @@ impl Segment {
     pub(super) fn build<M>(name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> (Self, M) {
         let cell = Arc::new(Cell::new(name));
         let (params, stacks) = (RefCell::default(), RefCell::default());
-        let (prefix, allows_8_bits) = (String::new(), false);
-        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, allows_8_bits });
+        let (prefix, in_8_bits): (_, &[EightBits]) = (String::new(), &[]);
+        let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, in_8_bits });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
         (Self { cell, params, stacks, on_host }, module)
     }
@@ -28,7 +28,7 @@ pub struct ParamBuilder<'a> {
     params: &'a RefCell<Vec<ParamSpec>>,
     stacks: &'a RefCell<Vec<Stack>>,
     prefix: String,
-    allows_8_bits: bool,
+    in_8_bits: &'static [EightBits],
 }
 
 impl ParamBuilder<'_> {
@@ -39,14 +39,20 @@ impl ParamBuilder<'_> {
 
     /// The same builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
     pub fn allows_8_bits(&self) -> Self {
-        Self { prefix: self.prefix.clone(), allows_8_bits: true, ..*self }
+        Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Int8, EightBits::Fp8], ..*self }
+    }
+
+    /// The same builder for layers that may be computed in 8-bit floats, but not in integers: some channels of their input are much
+    /// larger than the others.
+    pub fn allows_fp8(&self) -> Self {
+        Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Fp8], ..*self }
     }
 
     /// Declares the parameter `name` with this stored shape.
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
-        let allows_8_bits = self.allows_8_bits && packing != Packing::AsStored;
-        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, allows_8_bits });
+        let in_8_bits = if packing == Packing::AsStored { &[] } else { self.in_8_bits };
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, in_8_bits });
         Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
