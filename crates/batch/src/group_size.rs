@@ -7,7 +7,7 @@ use kiln_engine::{BatchSize, Engine, Job};
 
 use super::device_run::Common;
 use super::size_search::{Next, SizeSearch};
-use super::work_queue::{At, LOOK_AHEAD};
+use super::work_queue::{At, LOOK_AHEAD, equal};
 
 /// The batch size of a group of images on one device.
 #[derive(Debug)]
@@ -45,8 +45,7 @@ impl GroupSize {
             BatchSize::Auto => {
                 // What has no room at all is refused when it is run.
                 let share = share(common, left);
-                let planned = engine.planned_batch_size(first, share).unwrap_or(1).clamp(1, share);
-                let planned = share.div_ceil(share.div_ceil(planned)); // the same number of batches, of even sizes
+                let planned = equal(share, engine.planned_batch_size(first, share).unwrap_or(1));
                 let kind = engine.kind_of_batches(first);
                 let (search, job) = (SizeSearch::new(planned), first.clone());
                 Self::Auto(Box::new(Auto { search, job, kind, found: None }))

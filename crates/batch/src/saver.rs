@@ -87,6 +87,7 @@ fn threads(cpus: usize, engines: usize) -> usize {
     engines * (cpus / (4 * engines.max(1))).clamp(least, most)
 }
 
+/// Saves the images of `queue` until all of its senders are gone, and reports each of them to `tell`.
 fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journal: &SharedJournal) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

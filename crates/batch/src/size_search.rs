@@ -110,7 +110,7 @@ impl SizeSearch {
             return Some(Next::TooFew { size: self.best() });
         }
         let first = usize::from(self.last != Some(size));
-        // Batches that are taken together overlap, so as many as the search will need, by what is known of their times.
+        // Batches that are taken together overlap. So the search asks for all that it will need, estimated from the times it has.
         let [least, most] = BATCHES;
         let each = size as f64 * self.median(self.nearest(size));
         let needed = if each > 0.0 { (ENOUGH.as_secs_f64() / each).ceil() as usize } else { least };

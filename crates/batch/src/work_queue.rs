@@ -253,12 +253,13 @@ fn portion(left: usize, (n, batches): (usize, usize), devices: usize) -> usize {
 
 /// The size of equal batches of at most `n` of `total` images, as many for each of several devices. One device has `n`.
 fn even(total: usize, n: usize, devices: usize) -> usize {
-    let n = n.max(1);
-    if devices <= 1 {
-        return n;
-    }
-    let share = total.div_ceil(devices).max(1);
-    share.div_ceil(share.div_ceil(n))
+    if devices <= 1 { n.max(1) } else { equal(total.div_ceil(devices), n) }
+}
+
+/// The size of equal batches of at most `n` images, as few batches of `images` as there can be.
+pub(super) fn equal(images: usize, n: usize) -> usize {
+    let images = images.max(1);
+    images.div_ceil(images.div_ceil(n.max(1)))
 }
 
 #[cfg(test)]

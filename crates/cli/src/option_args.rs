@@ -34,7 +34,7 @@ pub struct Input;
 /// The options of a second pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hires;
-/// What is changed within the network, which `kiln plan` has too.
+/// The options that change how the denoiser computes: PAG, SAG, FreeU, DeepCache and deep shrink. `kiln plan` has them, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Network;
 
@@ -90,7 +90,7 @@ impl<S> OptionArgs<S> {
         self.given.iter().any(|row| row.name == name)
     }
 
-    /// The request with the values of `rows` instead of what it has.
+    /// Returns `request` with the command line's values of `rows` in place of its own.
     fn copy(&self, rows: impl Iterator<Item = &'static OptionRow>, mut request: Request) -> Request {
         rows.for_each(|row| row.copy(&self.values, &mut request));
         request
@@ -98,7 +98,7 @@ impl<S> OptionArgs<S> {
 }
 
 impl CommonArgs {
-    /// The request with what was given instead of what it has.
+    /// Returns `request` with the values of the command line in place of its own.
     pub fn apply(&self, mut request: Request) -> Request {
         let (first, others): (Vec<&OptionRow>, Vec<&OptionRow>) =
             self.given.iter().partition(|row| FIRST.contains(&row.name));
@@ -131,14 +131,14 @@ impl CommonArgs {
 }
 
 impl InputArgs {
-    /// The request with what was given instead of what it has.
+    /// Returns `request` with the values of the command line in place of its own.
     pub fn apply(&self, request: Request) -> Request {
         self.copy(self.given.iter().copied(), request)
     }
 }
 
 impl HiresArgs {
-    /// The request with what was given instead of what it has.
+    /// Returns `request` with the values of the command line in place of its own.
     pub fn apply(&self, mut request: Request) -> Request {
         // A size of an image's settings gives way to another kind of size.
         match (self.has("hires_scale"), self.has("hires_size")) {
@@ -151,7 +151,7 @@ impl HiresArgs {
 }
 
 impl NetworkArgs {
-    /// A request with nothing else than what was given.
+    /// A request with the values of the command line. All other options have their defaults.
     pub fn request(&self) -> Request {
         self.values.clone()
     }

@@ -1,7 +1,7 @@
 //! Flags that follow from the table of options.
 //!
-//! An option's flag is its name with hyphens, its help, range and default are those of its row. What the command line has
-//! beside that stands in the constants here.
+//! An option's flag is its name with hyphens, its help, range and default are those of its row. The constants here hold
+//! what only the command line knows: letters, environment variables, conflicts, headings.
 
 use std::path::PathBuf;
 

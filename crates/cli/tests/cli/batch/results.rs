@@ -1,4 +1,4 @@
-//! The images of a set, and what is reported of them.
+//! The images that a set makes, and the reports of its run.
 
 use kiln_testkit::fixtures;
 use serde_json::Value;
