@@ -26,6 +26,14 @@ impl RrdbConfig {
     pub fn scale(&self) -> usize {
         (1 << self.upsamples) / self.unshuffle
     }
+
+    /// Height and width of what goes into the network for an image of this size: with squares of pixels multiples of 4, whatever
+    /// the squares' size, and 2 at least. That is what spandrel requires, which other programs run these networks with
+    /// (`size_requirements` of its architecture ESRGAN, version 0.4.2).
+    pub fn padded(&self, size: [usize; 2]) -> [usize; 2] {
+        let multiple = if self.unshuffle > 1 { 4 } else { 1 };
+        size.map(|side| side.max(2).next_multiple_of(multiple))
+    }
 }
 
 /// SRVGGNetCompact: a stack of convolutions at the size of the input (Real-ESRGAN, `realesrgan/archs/srvgg_arch.py`).

@@ -33,16 +33,15 @@ pub(crate) fn each<T: TensorLike>(
     }
 }
 
-/// `x` `(1, h, w, c)` with rows and columns added at the end until both are multiples of `factor`. They mirror those
-/// before the last one, as PyTorch's padding `reflect`; an image of a single row or column repeats it.
-pub(crate) fn pad_to_multiple<T: TensorLike>(x: &T, factor: usize) -> Result<T> {
+/// `x` `(1, h, w, c)` with rows and columns added at the end until it has `height` and `width`. They mirror those before the
+/// last one, as PyTorch's padding `reflect`; after the first one, which they reach where much is added, they repeat it
+/// (`pad_tensor` of spandrel 0.4.2).
+pub(crate) fn pad_to<T: TensorLike>(x: &T, [height, width]: [usize; 2]) -> Result<T> {
     let mut x = x.clone();
-    for dim in [1, 2] {
+    for (dim, wanted) in [(1, height), (2, width)] {
         let size = x.dims().get(dim).copied().unwrap_or(0);
-        let missing = size.next_multiple_of(factor) - size;
-        if missing > 0 {
-            let mirrored =
-                (size..size + missing).map(|i| x.narrow(dim, mirror(i, size), 1)).collect::<Result<Vec<_>>>()?;
+        if wanted > size {
+            let mirrored = (size..wanted).map(|i| x.narrow(dim, mirror(i, size), 1)).collect::<Result<Vec<_>>>()?;
             let parts: Vec<&T> = std::iter::once(&x).chain(&mirrored).collect();
             x = T::cat(&parts, dim)?;
         }
@@ -50,11 +49,9 @@ pub(crate) fn pad_to_multiple<T: TensorLike>(x: &T, factor: usize) -> Result<T> 
     Ok(x)
 }
 
-/// The index in `0..size` that index `i` is mirrored to, back and forth.
+/// The index in `0..size` that index `i` from `size` on is mirrored to.
 fn mirror(i: usize, size: usize) -> usize {
-    let period = 2 * size.saturating_sub(1).max(1);
-    let i = i % period;
-    i.min(period - i).min(size - 1)
+    (2 * size.saturating_sub(1)).saturating_sub(i)
 }
 
 /// All strips as an image `(1, c, h, w)` with values limited to 0..=1. Rows and columns beyond the image are dropped.
@@ -92,7 +89,7 @@ mod tests {
     #[test]
     fn padding_mirrors_the_last_rows_and_columns() {
         let x = Tensor::arange(0f32, 15., &Device::Cpu).unwrap().reshape((1, 3, 5, 1)).unwrap();
-        let y = pad_to_multiple(&x, 4).unwrap();
+        let y = pad_to(&x, [4, 8]).unwrap();
         // torch.nn.functional.pad(torch.arange(15.).reshape(1, 1, 3, 5), (0, 3, 0, 1), "reflect")
         let rows = [
             [0., 1., 2., 3., 4., 3., 2., 1.],
@@ -104,7 +101,7 @@ mod tests {
         assert_eq!(y.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
         // Smaller than what is added.
         let x = Tensor::new(&[[[[1f32], [2.]]]], &Device::Cpu).unwrap(); // (1, 1, 2, 1)
-        let y = pad_to_multiple(&x, 4).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(y, [1., 2., 1., 2.].repeat(4));
+        let y = pad_to(&x, [4, 4]).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(y, [1., 2., 1., 1.].repeat(4));
     }
 }

@@ -84,9 +84,9 @@ impl Rrdb {
     fn one<T: TensorLike>(&self, image: &T, strips: StripRows, watch: &Watch<'_>) -> kiln_nn::Result<T> {
         let RrdbConfig { out_channels, unshuffle, .. } = self.config;
         let [_, _, image_height, image_width] = image.size4()?;
-        let mut x = image.to_channels_last()?;
+        let mut x = image::pad_to(&image.to_channels_last()?, self.config.padded([image_height, image_width]))?;
         if unshuffle > 1 {
-            x = image::pad_to_multiple(&x, unshuffle)?.pixel_unshuffle(unshuffle)?;
+            x = x.pixel_unshuffle(unshuffle)?;
         }
         let [_, height, width, _] = x.size4()?;
         let rows = strips.of(height);

@@ -144,7 +144,7 @@ impl Upscaler {
     /// Height and width of the map on which most of the network works, for an image of this size.
     pub fn map_size(&self, [h, w]: [usize; 2]) -> [usize; 2] {
         match &self.config {
-            NetworkConfig::Rrdb(config) => [h, w].map(|size| size.div_ceil(config.unshuffle)),
+            NetworkConfig::Rrdb(config) => config.padded([h, w]).map(|size| size / config.unshuffle.max(1)),
             NetworkConfig::Compact(_) => [h, w],
         }
     }

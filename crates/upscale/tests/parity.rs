@@ -52,11 +52,29 @@ fn names_of_basicsr() {
     small("basicsr_x4.safetensors", None, "RRDBNet x4, 2 blocks, 8 features, growth 4");
 }
 
-/// With squares of pixels that go in, and weights in one of several dictionaries. The sides are no multiples of the
-/// squares.
+/// Sides that do not suit a network: spandrel's call pads images.
+#[test]
+fn images_are_padded_as_by_spandrel() {
+    let fixture = Fixture::open("upscale/padded.safetensors");
+    let (x2, x1, x4) = ("params_ema_x2.pth", "params_x1.safetensors", "original_x4.pth");
+    for (name, sizes) in
+        [(x2, &["10x11", "25x19", "6x4", "3x2", "1x5"][..]), (x1, &["14x9", "1x3"]), (x4, &["1x5", "1x1"])]
+    {
+        let upscaler = open(&fixtures("upscale").join(name), None);
+        for size in sizes {
+            let tensor = |kind: &str| fixture.tensor(&format!("{name}.{size}.{kind}"));
+            check(&format!("{size} {name}"), &upscaler, &tensor("image"), &tensor("result"));
+        }
+    }
+}
+
+/// With squares of pixels that go in, and weights in one of several dictionaries. The results of `params_ema_x2` are those of
+/// [`images_are_padded_as_by_spandrel`].
 #[test]
 fn dictionaries_of_real_esrgan() {
-    small("params_ema_x2.pth", None, "RRDBNet x2, 2 blocks, 8 features, growth 4, pixel unshuffle 2");
+    let averaged = open(&fixtures("upscale/params_ema_x2.pth"), None);
+    let description = "RRDBNet x2, 2 blocks, 8 features, growth 4, pixel unshuffle 2";
+    assert_eq!(averaged.config().to_string(), description);
     small("params_x1.safetensors", None, "RRDBNet x1, 2 blocks, 8 features, growth 4, pixel unshuffle 4");
 }
 
