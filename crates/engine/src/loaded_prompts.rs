@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use candle_core::Tensor;
 use kiln_clip::{ImageFeatures, VisionConfig, VisionEncoder};
-use kiln_models::{IpAdapterFile, ModelFolder, encoded};
+use kiln_models::{ImageEmbeds, IpAdapterFile, ModelFolder, encoded};
 use kiln_request::{IpAdapter, IpAdapterUse, LoraName, LoraUse, PromptBlock};
 use kiln_unet::{BlockId, ImagePromptConfig, ImagePromptNet, LayerId, PromptFeatures, UnetConfig};
 use kiln_weights::Placement;
@@ -241,6 +241,12 @@ fn check(adapter: &IpAdapter, config: &ImagePromptConfig, unet: &UnetConfig) -> 
     }
     if adapter.using.shortcut && config.projection.features() != PromptFeatures::IdentityAndTokens {
         return refuse("shortcut=true".into(), format!("no `shortcut` for an {label}"));
+    }
+    if let Some(path) = &adapter.using.embeds {
+        // Refused before texts are encoded.
+        let projection = config.projection;
+        let dim = projection.identity_dim().or(projection.encoder_dim()).unwrap_or(0);
+        ImageEmbeds::open(path, projection.features() == PromptFeatures::Tokens, dim)?;
     }
     let layers = unet.cross_layers();
     for (block, _) in adapter.using.blocks.all() {
