@@ -81,7 +81,7 @@ fn text(name: &str, report: &PlanReport) -> String {
         "workspace",
         "conditions",
         "fragmentation",
-        "H2D per step",
+        if on.target.is_gpu() { "H2D per step" } else { "read per step" },
         "step, about",
         "",
     ];
@@ -99,17 +99,22 @@ fn text(name: &str, report: &PlanReport) -> String {
     text
 }
 
+/// A time in the unit in which it is a small number.
+fn time(seconds: f64) -> String {
+    if seconds < 10.0 { format!("{:.1} ms", 1e3 * seconds) } else { format!("{seconds:.1} s") }
+}
+
 fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     let StagePlan { stage, pass, weights, ring, activations, workspace, conditions, waiting } = plan.largest();
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
-        bytes => format!("{}, {:.1} ms", ByteSize(bytes), 1e3 * plan.copy_seconds_per_step),
+        bytes => format!("{}, {}", ByteSize(bytes), time(plan.copy_seconds_per_step)),
     };
     let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);
     let second = if pass == Pass::Second { " (second pass)" } else { "" };
     let words = [plan.mode.to_string(), format!("{}{second}", stage.id())];
-    let step = format!("{:.1} ms", 1e3 * plan.seconds_per_step);
+    let step = time(plan.seconds_per_step);
     [words.to_vec(), sizes.to_vec(), vec![copied, step, fits.into()]].concat()
 }

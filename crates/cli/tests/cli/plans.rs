@@ -20,6 +20,19 @@ fn every_mode_has_a_row() {
     assert!(run.stdout.contains("of 3.00 GiB: full, 2."), "{run}");
 }
 
+/// On a CPU nothing goes to a device, and the rows are planned within the budget as the choice is.
+#[test]
+fn rows_for_a_cpu_are_within_the_budget() {
+    let args = ["plan", "sd15-512", "--vram-budget", "160M", "--device", "cpu"];
+    let run = Sandbox::new().kiln(&args).succeeds();
+    assert!(run.stdout.contains("read per step") && !run.stdout.contains("H2D"), "{run}");
+    let last = run.stdout.lines().find(|line| line.starts_with("lowvram ")).unwrap();
+    assert!(last.ends_with("fits"), "{run}");
+    let chosen = run.stdout.lines().find(|line| line.starts_with("of 160.0 MiB: lowvram, ")).unwrap();
+    let needed = chosen.rsplit(", ").next().unwrap();
+    assert!(run.stdout.lines().any(|line| line.ends_with("fits") && line.contains(needed)), "{run}");
+}
+
 #[test]
 fn json_has_the_same_for_programs() {
     let plan = plan(&["sdxl-1024", "--device", "cuda", "--dtype", "f16", "--vram-budget", "4G"]);

@@ -30,15 +30,16 @@ impl Planner {
         Ok(self.measure(work, on)?.plan(mode, budget.unwrap_or(usize::MAX)))
     }
 
-    /// The plans for all modes and for some numbers of resident bytes between them, the fastest first.
+    /// The plans for all modes and for some numbers of resident bytes between them, the fastest first, with everything as large
+    /// as fits into `budget` bytes where there is one: a plan that is chosen within this budget is as large as its row.
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub fn modes(&self, work: &Workload, on: ExecutionTarget) -> Result<Vec<Plan>> {
-        let measures = self.measure(work, on)?;
+    pub fn modes(&self, work: &Workload, on: ExecutionTarget, budget: Option<usize>) -> Result<Vec<Plan>> {
+        let (measures, budget) = (self.measure(work, on)?, budget.unwrap_or(usize::MAX));
         let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
         let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
-        Ok(modes.map(|mode| measures.plan(mode, usize::MAX)).collect())
+        Ok(modes.map(|mode| measures.plan(mode, budget)).collect())
     }
 
     /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget determines the resident part of

@@ -27,7 +27,7 @@ impl PlanReport {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub fn new(planner: &Planner, work: Workload, on: ExecutionTarget, room: Option<Room>) -> Result<Self> {
-        let plans = planner.modes(&work, on)?;
+        let plans = planner.modes(&work, on, room.map(|room| room.bytes))?;
         let chosen = room.map(|room| planner.choose_within(&work, on, room));
         Ok(Self { work, on, room, plans, chosen })
     }

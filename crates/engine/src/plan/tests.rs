@@ -35,7 +35,7 @@ fn cases() -> impl Iterator<Item = (Planner, Workload, ExecutionTarget)> {
 #[test]
 fn every_mode_needs_less_than_the_previous_one() {
     for (planner, work, on) in cases() {
-        let plans = planner.modes(&work, on).unwrap();
+        let plans = planner.modes(&work, on, None).unwrap();
         let peaks: Vec<usize> = plans.iter().map(Plan::peak).collect();
         assert!(peaks.is_sorted_by(|a, b| a >= b) && peaks[0] > peaks[1] && peaks[1] > peaks[5], "{peaks:?}");
         assert!(plans.iter().map(|plan| plan.copied_per_step).is_sorted());
@@ -45,7 +45,7 @@ fn every_mode_needs_less_than_the_previous_one() {
 #[test]
 fn the_choice_fits_and_more_memory_is_never_slower() {
     for (planner, work, on) in cases() {
-        let modes = planner.modes(&work, on).unwrap();
+        let modes = planner.modes(&work, on, None).unwrap();
         let (most, least) = (modes[0].peak(), planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak());
         let mut slowest = f64::INFINITY;
         for i in 0..=20 {
@@ -56,6 +56,18 @@ fn the_choice_fits_and_more_memory_is_never_slower() {
             slowest = plan.seconds_per_batch;
         }
         assert_eq!(planner.choose(&work, on, most).unwrap().mode, Mode::Full);
+    }
+}
+
+/// The rows of a table within a budget: a plan that is chosen is not larger than the rows say.
+#[test]
+fn rows_within_a_budget_are_as_small_as_the_choice() {
+    for (planner, work, on) in cases() {
+        let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
+        let rows = planner.modes(&work, on, Some(least)).unwrap();
+        assert_eq!(rows.last().unwrap().peak(), least);
+        assert!(rows.iter().any(|row| row.peak() <= least), "one fits, as the choice does");
+        assert_eq!(planner.choose(&work, on, least).unwrap().peak(), least);
     }
 }
 
