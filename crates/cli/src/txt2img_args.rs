@@ -53,7 +53,7 @@ pub struct Common {
     /// The image's file, a pattern with {index} and {seed}, or a folder. Default: kiln-{index}-{seed}.png.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
-    /// Replaces existing files.
+    /// Replaces existing files. {index} in a name then begins at 1 instead of after the existing files.
     #[arg(long)]
     pub overwrite: bool,
     /// Also writes the latents: a safetensors file with `latents` (n, 4, h, w), f32. Replaced if it exists.

@@ -131,6 +131,17 @@ fn overwrite_replaces() {
     assert_eq!(sandbox.names(), ["apple.png"]);
 }
 
+#[test]
+fn a_second_run_with_overwrite_replaces_the_files_of_the_first() {
+    let sandbox = Sandbox::new();
+    for seed in ["1", "2"] {
+        sandbox.txt2img(&["an apple", "-s", seed, "-b", "2", "-o", "x-{index}.png", "--overwrite"]).succeeds();
+        assert_eq!(sandbox.names(), ["x-0001.png", "x-0002.png"]);
+    }
+    sandbox.txt2img(&["an apple", "-o", "x-{index}.png"]).succeeds();
+    assert_eq!(sandbox.names(), ["x-0001.png", "x-0002.png", "x-0003.png"]);
+}
+
 /// An image path that is a link is replaced; the target of the link is not.
 #[test]
 fn overwrite_does_not_write_through_links() {

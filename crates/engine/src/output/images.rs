@@ -27,8 +27,9 @@ pub struct Output {
 }
 
 impl Output {
-    /// Plans the files of `job`. `pattern` is a path whose last part may contain `{index}`, which continues after
-    /// existing files, and `{seed}`; for a folder the default pattern is used in it. If several images would have the
+    /// Plans the files of `job`. `pattern` is a path whose last part may contain `{index}` and `{seed}`; for a folder the default
+    /// pattern is used in it. `{index}` continues after existing files, and with `overwrite` begins at 1, so that the same call
+    /// replaces its files. If several images would have the
     /// same name, `-{index}` is added. A character device, a FIFO and `/dev/stdout` accept one image.
     ///
     /// # Errors
@@ -65,7 +66,7 @@ impl Output {
         let mut output = Self { folder, pattern: name, rules, first_index: 1, stream: None };
         // The folder is checked first: without it, names cannot be checked.
         check_writable(&output.path(0, job.seed), rules.what)?;
-        if output.pattern.contains(INDEX) {
+        if output.pattern.contains(INDEX) && !overwrite {
             output.first_index = output.next_free_index()?;
         }
         for path in (0..job.images()).map(|i| output.path(i, job.seed_of(i))) {
