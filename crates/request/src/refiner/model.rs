@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
 use kiln_models::{Family, ModelFolder, locate_model};
 use serde::{Serialize, Serializer};
@@ -9,22 +10,32 @@ use serde::{Serialize, Serializer};
 use crate::error::{Error, Result};
 
 /// The refiners that jobs hold now: many jobs of a set have the same.
-static OPENED: Mutex<Vec<(PathBuf, Weak<ModelFolder>)>> = Mutex::new(Vec::new());
+static OPENED: Mutex<Vec<(PathBuf, FileStates, Weak<ModelFolder>)>> = Mutex::new(Vec::new());
+
+/// The files of a model with their sizes and the times at which they changed: they differ where a file was replaced.
+type FileStates = Vec<(PathBuf, u64, Option<SystemTime>)>;
+
+/// The most files of a folder whose states are compared; a model has some dozens.
+const MOST_FILES: usize = 1_000;
 
 /// The model that takes the last steps of a job over. Clones share its open files.
 #[derive(Debug, Clone)]
-pub struct Refiner(Arc<ModelFolder>);
+pub struct Refiner {
+    model: Arc<ModelFolder>,
+    /// Its files when it was opened.
+    files: FileStates,
+}
 
-/// Two refiners are one where their paths are.
+/// Two refiners are one where their paths are, and where no file was replaced in between.
 impl PartialEq for Refiner {
     fn eq(&self, other: &Self) -> bool {
-        self.0.path() == other.0.path()
+        self.model.path() == other.model.path() && self.files == other.files
     }
 }
 
 impl Serialize for Refiner {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0.path().display())
+        serializer.collect_str(&self.model.path().display())
     }
 }
 
@@ -42,22 +53,25 @@ impl Refiner {
         };
         let path = locate_model(Some(path)).map_err(named)?;
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.retain(|(_, model)| model.strong_count() > 0);
-        let known = opened.iter().find(|(known, _)| *known == path).and_then(|(_, model)| model.upgrade());
+        opened.retain(|(.., model)| model.strong_count() > 0);
+        let files = file_states(&path);
+        let is_same =
+            |(known, states, _): &&(PathBuf, FileStates, Weak<ModelFolder>)| *known == path && *states == files;
+        let known = opened.iter().find(is_same).and_then(|(.., model)| model.upgrade());
         let model = match known {
             Some(model) => model,
             None => {
                 let model = Arc::new(ModelFolder::open(&path)?);
-                opened.push((path, Arc::downgrade(&model)));
+                opened.push((path, files.clone(), Arc::downgrade(&model)));
                 model
             }
         };
-        Ok(Self(model))
+        Ok(Self { model, files })
     }
 
     /// The model.
     pub fn model(&self) -> &ModelFolder {
-        &self.0
+        &self.model
     }
 
     /// Refuses a refiner that cannot continue latents of `base`.
@@ -65,36 +79,59 @@ impl Refiner {
     /// # Errors
     /// [`Error::Value`] names both models, and says what differs.
     pub(crate) fn check(&self, base: &ModelFolder) -> Result<()> {
-        let (name, base_name) = (self.0.name(), base.name());
+        let (name, base_name) = (self.model.name(), base.name());
         let refuse = |found: &str, expected: String| {
             Err(Error::Value { name: "refiner", found: format!("{name}, {found}"), expected })
         };
-        if self.0.family() != base.family() {
+        if self.model.family() != base.family() {
             let of = |model: &ModelFolder| match model.family() {
                 Family::Sd => "Stable Diffusion 1 or 2",
                 Family::Sdxl => "Stable Diffusion XL",
             };
             let expected = format!("a model of {}, as {base_name} is: both need the same latents", of(base));
-            return refuse(&format!("a model of {}", of(&self.0)), expected);
+            return refuse(&format!("a model of {}", of(&self.model)), expected);
         }
-        let (latents, others) = (Latents::of(&self.0), Latents::of(base));
+        let (latents, others) = (Latents::of(&self.model), Latents::of(base));
         if latents != others {
             return refuse(&latents.text(), format!("latents as those of {base_name}: {}", others.text()));
         }
-        if self.0.takes_mask() != base.takes_mask() {
+        if self.model.takes_mask() != base.takes_mask() {
             let of =
                 |model: &ModelFolder| if model.takes_mask() { "an inpainting model" } else { "no inpainting model" };
-            return refuse(of(&self.0), format!("{}, as {base_name} is", of(base)));
+            return refuse(of(&self.model), format!("{}, as {base_name} is", of(base)));
         }
-        if self.0.has_guidance_inside() != base.has_guidance_inside() {
+        if self.model.has_guidance_inside() != base.has_guidance_inside() {
             let of = |model: &ModelFolder| match model.has_guidance_inside() {
                 true => "a model that was distilled with guidance",
                 false => "a model that was not distilled with guidance",
             };
-            return refuse(of(&self.0), format!("{}, as {base_name} is", of(base)));
+            return refuse(of(&self.model), format!("{}, as {base_name} is", of(base)));
         }
         Ok(())
     }
+}
+
+/// The state of a model's file, or of the files of its folder and the folders in it.
+fn file_states(path: &Path) -> FileStates {
+    let mut states = FileStates::new();
+    let mut folders = Vec::new();
+    let mut add = |path: PathBuf, folders: &mut Vec<PathBuf>| {
+        let Ok(metadata) = path.metadata() else { return };
+        match metadata.is_dir() {
+            true => folders.push(path),
+            false if states.len() < MOST_FILES => states.push((path, metadata.len(), metadata.modified().ok())),
+            false => {}
+        }
+    };
+    add(path.to_path_buf(), &mut folders);
+    for _depth in 0..2 {
+        for folder in std::mem::take(&mut folders) {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
+            entries.take(MOST_FILES).for_each(|entry| add(entry.path(), &mut folders));
+        }
+    }
+    states.sort();
+    states
 }
 
 /// What two models need to have in common for one to continue latents of the other.
@@ -129,5 +166,35 @@ impl Latents {
             text += ", with a mean and a deviation for each channel";
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+            let to = to.join(entry.file_name());
+            match entry.path().is_dir() {
+                true => copy(&entry.path(), &to),
+                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_refiner_whose_file_was_replaced_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("refiner");
+        copy(&kiln_testkit::fixtures("models/sdxl"), &path);
+        let (first, same) = (Refiner::open(&path).unwrap(), Refiner::open(&path).unwrap());
+        assert!(first == same && Arc::ptr_eq(&first.model, &same.model));
+        let config = path.join("unet/config.json");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, format!("{text}\n")).unwrap();
+        let replaced = Refiner::open(&path).unwrap();
+        assert!(first != replaced && !Arc::ptr_eq(&first.model, &replaced.model));
     }
 }
