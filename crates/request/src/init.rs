@@ -35,8 +35,7 @@ pub enum Init {
         /// The part of the steps that is made, more than 0 and at most 1; by AUTOMATIC1111's and ComfyUI's rules the part of
         /// the noise, with all steps made.
         strength: f64,
-        /// The steps of the pass before where the steps of prompts' schedules are counted on from them, as AUTOMATIC1111
-        /// does.
+        /// The steps of prompts' schedules in the pass before where they are counted on from them, as AUTOMATIC1111 does.
         steps: Option<usize>,
     },
 }

@@ -20,6 +20,7 @@ mod lora;
 mod network;
 mod options;
 mod parameters;
+mod prompt_steps;
 mod prompts;
 mod refiner;
 mod request;
@@ -51,6 +52,7 @@ pub use options::{
 pub use parameters::{FilesInText, parameters};
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};
 pub use refiner::{DenoiserSpan, Refiner};
+pub use prompt_steps::PromptSteps;
 pub use request::Rng;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, NamedFile, OwnSettings, PartFile};

@@ -42,9 +42,10 @@ impl ParsedPrompt {
         let literal = job.literal_negative_prompt;
         let negative_prompt = job.negative_prompt.as_ref().map(|text| made(text, literal, seed ^ NEGATIVE));
         let prompt = made(&job.prompt, job.literal_prompt, seed);
+        let steps = job.prompt_steps().count();
         let schedule = |text: &str| match job.init {
-            Init::FirstPass { steps: Some(first), .. } => PromptSchedule::of_second_pass(text, first, job.steps),
-            _ => PromptSchedule::new(text, job.steps),
+            Init::FirstPass { steps: Some(first), .. } => PromptSchedule::of_second_pass(text, first, steps),
+            _ => PromptSchedule::new(text, steps),
         };
         let part = |Subprompt { text, weight }| PromptPart { schedule: schedule(&text), weight };
         Self {

@@ -311,26 +311,3 @@ impl Conditions {
         Ok(conditioning)
     }
 }
-
-/// The step that a call of the denoiser belongs to: samplers of second order call it more than once a step, and their
-/// calls are spread evenly over the steps.
-pub(crate) fn step_of(call: usize, calls: usize, steps: usize) -> usize {
-    call * steps / calls.max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_belong_to_steps() {
-        let steps = |calls, steps| (0..calls).map(|call| step_of(call, calls, steps)).collect::<Vec<_>>();
-        assert_eq!(steps(4, 4), [0, 1, 2, 3]);
-        assert_eq!(steps(7, 4), [0, 0, 1, 1, 2, 2, 3]); // Heun: the last step is Euler's
-        assert_eq!(steps(5, 4), [0, 0, 1, 2, 3]); // PLMS: the first step is taken twice
-        for n in 1..60 {
-            let heun = steps(2 * n - 1, n);
-            assert!(heun.iter().enumerate().all(|(call, &step)| step == call / 2), "{heun:?}");
-        }
-    }
-}

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_request::{Control, ControlMode, ControlUse, adapter_scales, is_active, is_adapter_active, scales};
+use kiln_request::{
+    Control, ControlMode, ControlUse, PromptSteps, adapter_scales, is_active, is_adapter_active, scales,
+};
 use kiln_scheduler::Convention;
 use kiln_unet::{Conditioning, ControlInput, ControlKinds, ControlModel};
 
@@ -11,7 +13,6 @@ use crate::component::WeightResidency;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
-use crate::pipeline::conditioning::step_of;
 
 /// The controls of a group.
 #[derive(Default)]
@@ -79,7 +80,7 @@ impl GroupControl {
 
 impl ControlInputs {
     fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupControl> {
-        let step = step_of(call, calls, self.steps);
+        let step = PromptSteps::Sampler(self.steps).of_call(call, calls);
         let is_active = move |control: &&GroupControl| {
             let rule = if matches!(control.role, Role::Adapter) { is_adapter_active } else { is_active };
             rule(&control.using, self.convention, (call, calls), (step, self.steps))

@@ -6,7 +6,6 @@ use kiln_request::Job;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
-use crate::pipeline::conditioning::step_of;
 use crate::pipeline::control_inputs::At;
 use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
@@ -50,7 +49,7 @@ impl Engine {
         self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
-        let mut conditioning = conditions.at(step_of(index, count, job.steps), now.rows())?;
+        let mut conditioning = conditions.at(job.prompt_steps().of_call(index, count), now.rows())?;
         let unconditional = conditions.unconditional_of_image(now.on);
         let rows = conditioning.context.dim(0)? / job.batch_size.max(1);
         let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));

@@ -92,7 +92,7 @@ pub(crate) fn first_stages(
     )?;
     let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
     let start = Start { extra, ..start };
-    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.steps)?
+    let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.prompt_steps())?
         .with_controls(controls)
         .with_prompts(prompts)
         .with_network(NetworkParts::new(job));

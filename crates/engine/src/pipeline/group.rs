@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_media::Gray8Image;
+use kiln_request::PromptSteps;
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 use kiln_unet::Conditioning;
 
 use crate::error::Result;
 use crate::pipeline::ahead_noise::AheadNoise;
-use crate::pipeline::conditioning::{Conditions, step_of};
+use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
@@ -37,7 +38,7 @@ pub struct Group {
     /// The parts that change the network: perturbed attention, FreeU, DeepCache and their kin.
     network: NetworkParts,
     /// Steps of the prompts' schedules.
-    steps: usize,
+    steps: PromptSteps,
     /// The guidance of the last evaluation; `None` before the first one.
     guided: Option<EvaluationGuidance>,
     /// What the last evaluation changed in the network; `None` before the first one.
@@ -65,7 +66,7 @@ impl Group {
     ) -> Result<Self> {
         let evaluations = schedule.points().len() - schedule.start();
         let turn = Turn { denoiser: 0, evaluations, schedule: None, conditions, guidance };
-        Self::of_turns(schedule, start, noise, vec![turn], steps)
+        Self::of_turns(schedule, start, noise, vec![turn], PromptSteps::Sampler(steps))
     }
 
     /// The same with several turns, of which there is at least one. The first begins with the sampler of `schedule`.
@@ -77,7 +78,7 @@ impl Group {
         start: Start,
         noise: Box<dyn NoiseSource + Send>,
         turns: Vec<Turn>,
-        steps: usize,
+        steps: PromptSteps,
     ) -> Result<Self> {
         let Start { latents, kept, extra } = start;
         let (_, c, h, w) = latents.dims4()?;
@@ -187,7 +188,7 @@ impl Group {
         let call = self.done();
         let points = self.stepper.schedule().points();
         let timestep = points.get(self.stepper.index()).map_or(0.0, |point| point.timestep);
-        (step_of(call, self.evaluations(), self.steps), self.turns.current().guidance.at(call, timestep))
+        (self.steps.of_call(call, self.evaluations()), self.turns.current().guidance.at(call, timestep))
     }
 
     /// The place of the next evaluation.

@@ -4,8 +4,8 @@
 //! prediction take both halves of the step's output instead.
 
 use candle_core::{D, Tensor};
-use kiln_request::{GuidanceOptions, Job, NetworkOptions, Threshold};
-use kiln_scheduler::{Convention, MimicCfg, ModelOutput};
+use kiln_request::{GuidanceOptions, Job, NetworkOptions, PromptSteps, Threshold};
+use kiln_scheduler::{MimicCfg, ModelOutput};
 
 use crate::error::Result;
 use crate::pipeline::conditioning::{Conditions, StepRows};
@@ -77,8 +77,10 @@ impl Guidance {
     pub(crate) fn new(job: &Job, conditions: &Conditions, evaluations: usize) -> Self {
         let (guided, composed) = (conditions.is_guided(), conditions.is_composed());
         let both = job.sampler.needs_unconditional();
-        let counted = (job.sampling.convention == Convention::Automatic1111)
-            .then(|| if job.sampler.evaluates_twice() { 2 * job.steps } else { job.steps });
+        let counted = match job.prompt_steps() {
+            PromptSteps::Calls(count) => Some(count),
+            PromptSteps::Sampler(_) => None,
+        };
         // A distilled network applies the strength itself.
         let one = if job.guidance_inside { 1.0 } else { job.cfg_scale };
         let strengths = job.cfg_schedule.clone().unwrap_or_else(|| vec![one]);

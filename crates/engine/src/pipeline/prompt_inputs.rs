@@ -8,7 +8,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_media::{Rgb8Image, clip_pixels};
 use kiln_models::ImageEmbeds;
-use kiln_request::{IpAdapter, IpAdapterUse, acts, downsampled_mask};
+use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
 use kiln_scheduler::Convention;
 use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput};
 
@@ -17,7 +17,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::loaded_prompts::{FeatureKey, LoadedEncoder, factors};
 use crate::pipeline::batch::Batch;
-use crate::pipeline::conditioning::step_of;
 use crate::pipeline::control_inputs::At;
 use crate::pipeline::event::{Event, Stage};
 
@@ -44,7 +43,7 @@ struct GroupPrompt {
 
 impl PromptInputs {
     fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupPrompt> {
-        let step = step_of(call, calls, self.steps);
+        let step = PromptSteps::Sampler(self.steps).of_call(call, calls);
         let is_active = move |prompt: &&GroupPrompt| {
             let part = (prompt.using.start, prompt.using.end);
             prompt.using.weight != 0.0 && acts(part, self.convention, (call, calls), (step, self.steps))

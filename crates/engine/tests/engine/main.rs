@@ -11,6 +11,7 @@ mod int8;
 mod lengths;
 mod lora;
 mod modes;
+mod prompt_steps;
 mod prompts;
 mod refiner;
 mod rules;

@@ -166,7 +166,7 @@ impl Request {
             init: Init::FirstPass {
                 strength,
                 // `calculate_hr_conds` counts the steps of prompts' schedules on from those of the first pass.
-                steps: (rule == Rule::Automatic1111).then_some(first.steps),
+                steps: (rule == Rule::Automatic1111).then(|| first.prompt_steps().count()),
             },
             image: ImageOptions {
                 rule,
