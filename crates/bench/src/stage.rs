@@ -13,6 +13,7 @@ use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
 use kiln_ops::trace::Trace;
+use kiln_request::SizeConditions;
 use kiln_scheduler::ImageNoise;
 use kiln_unet::{Conditioning, Unet};
 use kiln_vae::Tiling;
@@ -310,7 +311,8 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
         Some(_) if model.unet.takes_score() => TimeIds::Scores { conditional: 6.0, unconditional: 2.5 },
         Some(_) => TimeIds::Sizes,
     };
-    Ok(SharedConditions::new(time_ids, (model.width, model.height), strength, device)?)
+    let sizes = [SizeConditions::of_image((model.width, model.height)); 2];
+    Ok(SharedConditions::new(time_ids, sizes, strength, device)?)
 }
 
 /// Floating-point operations of one text through all encoders.

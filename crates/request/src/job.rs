@@ -21,6 +21,7 @@ use crate::options::GuidanceOptions;
 use crate::options::ImageOptions;
 use crate::options::NetworkOptions;
 use crate::options::RefinerOptions;
+use crate::options::SizeOptions;
 use crate::prompts::{Parsed, ParsedPrompt};
 use crate::refiner::{DenoiserSpan, Refiner};
 use crate::request::Rng;
@@ -104,6 +105,8 @@ pub struct Job {
     pub refiner: Option<Refiner>,
     /// What is said about a refiner.
     pub refining: RefinerOptions,
+    /// The sizes that SDXL's denoiser takes.
+    pub sizes: SizeOptions,
     /// What was read of the other fields. Whoever changes one of them takes a new one.
     #[serde(skip)]
     pub parsed: Parsed,

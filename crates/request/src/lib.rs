@@ -26,6 +26,7 @@ mod refiner;
 mod request;
 mod seeds;
 pub mod settings;
+mod size_conditions;
 mod strength;
 mod upscaler;
 mod wildcards;
@@ -47,14 +48,16 @@ pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files
 pub use network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 pub use options::{
     GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, NetworkOptions, OPTIONS, OptionGroup, OptionKind,
-    OptionRow, OptionValue, RefinerOptions, Request, find_option, nearest_option, request_schema, respell, shown,
+    OptionRow, OptionValue, RefinerOptions, Request, SizeOptions, find_option, nearest_option, request_schema, respell,
+    shown,
 };
 pub use parameters::{FilesInText, parameters};
+pub use prompt_steps::PromptSteps;
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};
 pub use refiner::{DenoiserSpan, Refiner};
-pub use prompt_steps::PromptSteps;
 pub use request::Rng;
 pub use seeds::SeedOptions;
 pub use settings::{ComponentKind, ImageReport, InputFile, NamedFile, OwnSettings, PartFile};
+pub use size_conditions::{Crop, SizeConditions};
 pub use upscaler::{OpenUpscaler, UpscalerChoice};
 pub use wildcards::Wildcards;

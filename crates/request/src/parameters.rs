@@ -184,6 +184,7 @@ mod tests {
             ip_adapters: Vec::new(),
             refiner: None,
             refining: Default::default(),
+            sizes: Default::default(),
             parsed: Default::default(),
             hires: None,
         }

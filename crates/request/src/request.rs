@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
 pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
-use crate::options::{OptionSet, check, sampling};
+use crate::options::{OptionSet, SizeOptions, check, sampling};
 use crate::prompts::Parsed;
 use crate::refiner::Refiner;
 use crate::seeds::SeedOptions;
@@ -110,6 +110,7 @@ impl Request {
             refining: RefinerOptions::of(self),
             parsed: Parsed::default(),
             hires: None,
+            sizes: SizeOptions::of(self).check(self, model)?,
         };
         let controls =
             self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;

@@ -40,6 +40,9 @@ const PART: &[Bad] = &[
     ("", NUMBER),
 ];
 const SCORE: &[Bad] = &[("-1", "a number from 0 to 10"), ("11", "a number from 0 to 10"), ("x", NUMBER), ("", NUMBER)];
+const XL_SIZE: &[Bad] = &[("512", "as in 512x768"), ("64x64", "is not an SDXL model"), ("", "as in 512x768")];
+const XL_CROP: &[Bad] =
+    &[("16", "as in 16,0"), ("-1,0", "as in 16,0"), ("0,0", "is not an SDXL model"), ("", "as in 16,0")];
 const LEVELS: &str = "expected none, fast, balanced, best";
 const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, all, or a list";
 const PARALLEL: &str = "expected cfg";
@@ -211,6 +214,12 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     ("--refiner", &[("", REQUIRED)]),
     ("--refiner-switch", &[("1.1", "a number from 0 to 1"), ("half", NUMBER), ("", NUMBER)]),
     ("--refiner-switch-by", &[("x", "expected one of steps"), ("", "expected one of steps")]),
+    ("--original-size", XL_SIZE),
+    ("--target-size", XL_SIZE),
+    ("--negative-original-size", XL_SIZE),
+    ("--negative-target-size", XL_SIZE),
+    ("--crop", XL_CROP),
+    ("--negative-crop", XL_CROP),
     ("--aesthetic-score", SCORE),
     ("--negative-aesthetic-score", SCORE),
     (

@@ -193,6 +193,8 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--compute" => "int8",
             "--parallel" => "cfg",
             "--seed-resize-from" | "--hires-size" => "64x64",
+            "--original-size" | "--target-size" | "--negative-original-size" | "--negative-target-size" => "64x64",
+            "--crop" | "--negative-crop" => "8,8",
             "--prediction" => "v",
             "--pag-layers" => "mid",
             "--freeu" => "1,1,1,1",

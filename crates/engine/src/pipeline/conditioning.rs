@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_clip::prompt::PromptSchedule;
-use kiln_request::ParsedPrompt;
+use kiln_request::{ParsedPrompt, SizeConditions};
 use kiln_unet::{AddedConditions, Conditioning, guidance_input};
 
 use crate::error::Result;
@@ -121,13 +121,16 @@ pub enum TimeIds {
 }
 
 impl TimeIds {
-    /// The numbers of unconditional and of conditional rows of images of this width and height.
-    fn rows(self, (width, height): (usize, usize)) -> Option<[Vec<f32>; 2]> {
-        let (height, width) = (height as f32, width as f32);
-        let size = [height, width, 0.0, 0.0];
+    /// The numbers of unconditional and of conditional rows with these sizes.
+    fn rows(self, sizes: [SizeConditions; 2]) -> Option<[Vec<f32>; 2]> {
+        let row = |SizeConditions { original, crop, .. }: SizeConditions, more: &[f32]| {
+            let size = [original.1, original.0, crop.top, crop.left].map(|pixels| pixels as f32);
+            [&size[..], more].concat()
+        };
+        let [negative, positive] = sizes;
         match self {
             Self::None => None,
-            Self::Sizes => Some([(); 2].map(|()| [&size[..], &[height, width]].concat())),
+            Self::Sizes => Some(sizes.map(|of| row(of, &[of.target.1 as f32, of.target.0 as f32]))),
             Self::Scores { conditional, unconditional } => {
                 Some([unconditional, conditional].map(|score| [&size[..], &[score as f32]].concat()))
             }
@@ -147,14 +150,14 @@ pub struct SharedConditions {
 }
 
 impl SharedConditions {
-    /// Those of images of this width and height, for a network that takes these numbers, and the strength of the guidance where
-    /// one is given.
+    /// Those of unconditional and of conditional rows with these sizes, for a network that takes these numbers, and the strength
+    /// of the guidance where one is given.
     ///
     /// # Errors
     /// [`crate::Error::Candle`] where the device has no memory.
-    pub fn new(time_ids: TimeIds, size: (usize, usize), guidance: Option<f64>, device: &Device) -> Result<Self> {
+    pub fn new(time_ids: TimeIds, sizes: [SizeConditions; 2], guidance: Option<f64>, device: &Device) -> Result<Self> {
         let row = |ids: &Vec<f32>| -> Result<Tensor> { Ok(Tensor::new(&ids[..], device)?.unsqueeze(0)?) };
-        let time_ids = match time_ids.rows(size) {
+        let time_ids = match time_ids.rows(sizes) {
             Some([unconditional, conditional]) => Some([row(&unconditional)?, row(&conditional)?]),
             None => None,
         };

@@ -235,7 +235,7 @@ impl TextEncoders {
             SCORE_TIME_IDS => TimeIds::Scores { conditional: aesthetic_score, unconditional: negative_aesthetic_score },
             _ => TimeIds::Sizes,
         };
-        let shared = SharedConditions::new(time_ids, (job.width, job.height), guidance, &self.device)?;
+        let shared = SharedConditions::new(time_ids, job.size_conditions(), guidance, &self.device)?;
         Conditions::new(conditions, encoded, shared)
     }
 

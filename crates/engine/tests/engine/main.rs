@@ -18,6 +18,7 @@ mod rules;
 mod running;
 mod sampling;
 mod single_file;
+mod size_conditions;
 #[path = "../support/mod.rs"]
 mod support;
 mod taesd;

@@ -387,3 +387,21 @@ class RequestOptions(TypedDict, total=False):
 
     refiner: StrPath | None
     """A second model that takes over the last steps: a refiner of SDXL, or another model with the same latents. With `rule` diffusers it begins a sampler of its own, with a1111 the sampler goes on."""
+
+    original_size: tuple[int, int] | str | None
+    """SDXL: width and height, as 1024x1024, that an image of the training had before it was made smaller and cut: less gives results as from small images."""
+
+    crop: str | None
+    """SDXL: the pixels that were cut off to the left and above, as 256,0; 0,0 gives results whose object is in the middle."""
+
+    target_size: tuple[int, int] | str | None
+    """SDXL: width and height that results have for the denoiser."""
+
+    negative_original_size: tuple[int, int] | str | None
+    """SDXL: the value of `original_size` for the negative prompt."""
+
+    negative_crop: str | None
+    """SDXL: the value of `crop` for the negative prompt."""
+
+    negative_target_size: tuple[int, int] | str | None
+    """SDXL: the value of `target_size` for the negative prompt."""

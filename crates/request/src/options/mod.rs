@@ -34,7 +34,7 @@ pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub use spelling::shown;
-pub use table::{GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request};
+pub use table::{GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request, SizeOptions};
 pub(crate) use table::{sampling, set_sampling};
 pub use value::OptionValue;
 

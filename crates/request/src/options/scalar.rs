@@ -12,6 +12,7 @@ use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::request::Rng;
+use crate::size_conditions::Crop;
 use kiln_media::quoted;
 
 /// A value that is set.
@@ -328,6 +329,16 @@ impl Scalar for CacheUse {
 }
 
 impl Scalar for FreeuFactors {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+impl Scalar for Crop {
     fn parse(text: &str) -> Result<Self, String> {
         parsed(text)
     }

@@ -30,6 +30,7 @@ use crate::lora::LoraUse;
 use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::request::Rng;
 use crate::settings::labels;
+use crate::size_conditions::Crop;
 
 options! {
     by_hand in Image {
@@ -395,4 +396,31 @@ options! {
         /// diffusers it begins a sampler of its own, with a1111 the sampler goes on.
         refiner: Option<PathBuf> { kind: Model, infotext: Changed(labels::REFINER) }
     }
+    /// The sizes that SDXL's denoiser takes besides texts. A refiner takes no target size.
+    group SizeOptions in Image {
+        /// SDXL: width and height, as 1024x1024, that an image of the training had before it was made smaller and cut: less gives
+        /// results as from small images.
+        original_size as original: Option<(usize, usize)> = None; Option<(usize, usize)> {
+            kind: Size, default: "the results' size", infotext: Changed("SDXL original size"),
+        }
+        /// SDXL: the pixels that were cut off to the left and above, as 256,0; 0,0 gives results whose object is in the middle.
+        crop as crop: Option<Crop> = None; Option<Crop> { kind: Form("256,0"), default: "0,0", infotext: Changed("SDXL crop") }
+        /// SDXL: width and height that results have for the denoiser.
+        target_size as target: Option<(usize, usize)> = None; Option<(usize, usize)> {
+            kind: Size, default: "the results' size", infotext: Changed("SDXL target size"),
+        }
+        /// SDXL: the value of `original_size` for the negative prompt.
+        negative_original_size as negative_original: Option<(usize, usize)> = None; Option<(usize, usize)> {
+            kind: Size, default: "the prompt's", infotext: Changed("SDXL negative original size"),
+        }
+        /// SDXL: the value of `crop` for the negative prompt.
+        negative_crop as negative_crop: Option<Crop> = None; Option<Crop> {
+            kind: Form("256,0"), default: "the prompt's", infotext: Changed("SDXL negative crop"),
+        }
+        /// SDXL: the value of `target_size` for the negative prompt.
+        negative_target_size as negative_target: Option<(usize, usize)> = None; Option<(usize, usize)> {
+            kind: Size, default: "the prompt's", infotext: Changed("SDXL negative target size"),
+        }
+    }
+    by_hand in Image {}
 }

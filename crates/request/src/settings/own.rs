@@ -245,6 +245,7 @@ impl Job {
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
         self.network.write(&mut request);
+        self.sizes.write(&mut request);
         if let Some(pass) = self.second_pass() {
             pass.write(index, &mut request);
             let literal =

@@ -10,11 +10,14 @@ use super::object::whole;
 use super::{Taken, as_in_comfyui, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
+use crate::size_conditions::{Crop, SizeConditions};
 
 /// The maximum length of a chain of nodes; a longer one is not simple, or is a loop.
 const MAX_CHAIN: usize = 200;
 /// Deeper parentheses are text.
 const MAX_DEPTH: usize = 64;
+/// The node of a text for SDXL's two encoders, with sizes.
+const TEXT_WITH_SIZES: &str = "CLIPTextEncodeSDXL";
 /// The factor of a pair of parentheses.
 const STEP: f64 = 1.1;
 
@@ -62,14 +65,16 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
     if batch > 1 {
         taken.warnings.push(format!("it is one of {batch} images that share their noise; the first one is generated"));
     }
-    let (positive, clip) = reader.text(sampler, "positive")?;
-    let (negative, negative_clip) = reader.text(sampler, "negative")?;
+    let (positive, positive_node) = reader.text(sampler, "positive")?;
+    let (negative, negative_node) = reader.text(sampler, "negative")?;
     let model = reader.chain(sampler, "model", "model")?;
-    let [clip, negative_clip] = [clip, negative_clip].map(|from| reader.chain(from, "clip", "clip"));
+    let [clip, negative_clip] = [positive_node, negative_node].map(|from| reader.chain(from, "clip", "clip"));
     let (clip, negative_clip) = (clip?, negative_clip?);
     if clip.nodes != negative_clip.nodes || clip.checkpoint != model.checkpoint {
         return Err(format!("the prompts and the sampler {id} do not have one model with the same LoRAs"));
     }
+    let size = (reader.whole(latent, "width")? as usize, reader.whole(latent, "height")? as usize);
+    let sizes = [reader.sizes(positive_node)?, reader.sizes(negative_node)?];
     taken.request = Request {
         prompt: dialect::written(&spans(positive)),
         // ComfyUI also encodes empty texts.
@@ -77,12 +82,21 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
         steps: Some(steps),
         seed: Some(reader.whole(sampler, if advanced { "noise_seed" } else { "seed" })?),
         cfg_scale: Some(reader.number(sampler, "cfg")?),
-        width: Some(reader.whole(latent, "width")? as usize),
-        height: Some(reader.whole(latent, "height")? as usize),
+        width: Some(size.0),
+        height: Some(size.1),
         clip_skip: reader.clip_skip(&clip)?,
         loras: reader.loras(&model, &clip)?,
         ..as_in_comfyui()
     };
+    if sizes.iter().any(Option::is_some) {
+        // A text without sizes has those of the image.
+        let [of, negative] = sizes.map(|sizes| sizes.unwrap_or(SizeConditions::of_image(size)));
+        let request = &mut taken.request;
+        (request.original_size, request.crop, request.target_size) =
+            (Some(of.original), Some(of.crop), Some(of.target));
+        request.negative_original_size = Some(negative.original);
+        (request.negative_crop, request.negative_target_size) = (Some(negative.crop), Some(negative.target));
+    }
     taken.sampler_of_comfyui(
         ["sampler_name", "scheduler"],
         Some(reader.name(sampler, "sampler_name")?),
@@ -171,10 +185,30 @@ impl<'a> Reader<'a> {
     /// The text of a sampler's input, and its node.
     fn text(&self, sampler: NodeAt<'a>, name: &str) -> Result<(&'a str, NodeAt<'a>), String> {
         let at = self.link(sampler, name)?;
-        if at.1.class_type != "CLIPTextEncode" {
-            return Err(not_understood(at));
+        match at.1.class_type.as_str() {
+            "CLIPTextEncode" => Ok((self.name(at, "text")?, at)),
+            TEXT_WITH_SIZES => {
+                let (text, of_first) = (self.name(at, "text_g")?, self.name(at, "text_l")?);
+                if text != of_first {
+                    return Err(format!("text_g and text_l of node {} differ, and Kiln has one prompt", named(at)));
+                }
+                Ok((text, at))
+            }
+            _ => Err(not_understood(at)),
         }
-        Ok((self.name(at, "text")?, at))
+    }
+
+    /// The sizes of a text's node, if it has any.
+    fn sizes(&self, at: NodeAt<'a>) -> Result<Option<SizeConditions>, String> {
+        if at.1.class_type != TEXT_WITH_SIZES {
+            return Ok(None);
+        }
+        let number = |name: &str| Ok::<_, String>(self.whole(at, name)? as usize);
+        Ok(Some(SizeConditions {
+            original: (number("width")?, number("height")?),
+            crop: Crop { left: number("crop_w")?, top: number("crop_h")? },
+            target: (number("target_width")?, number("target_height")?),
+        }))
     }
 
     /// Follows `first` of `from`, then `next` of each node, to the checkpoint.

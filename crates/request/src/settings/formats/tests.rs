@@ -173,6 +173,24 @@ fn simple_graphs_are_supported() {
     assert_eq!(taken(&[("prompt", &advanced)]).request, request);
 }
 
+/// `CLIPTextEncodeSDXL` has the sizes of a text; one without has those of the image.
+#[test]
+fn sizes_of_texts_are_taken() {
+    let text = r#""text": "bad hands", "clip": ["12", 0]}, "class_type": "CLIPTextEncode""#;
+    let sizes = r#""text_g": "bad hands", "text_l": "bad hands", "width": 2048, "height": 1024, "crop_w": 16, "crop_h": 32,
+        "target_width": 640, "target_height": 480, "clip": ["12", 0]}, "class_type": "CLIPTextEncodeSDXL""#;
+    let graph = GRAPH.replacen(text, sizes, 1);
+    assert_ne!(graph, GRAPH);
+    let request = taken(&[("prompt", &graph)]).request;
+    assert_eq!(request.negative_prompt.as_deref(), Some("bad hands"));
+    assert_eq!((request.original_size, request.target_size), (Some((512, 768)), Some((512, 768))));
+    assert_eq!((request.negative_original_size, request.negative_target_size), (Some((2048, 1024)), Some((640, 480))));
+    assert_eq!([request.crop, request.negative_crop].map(|crop| crop.unwrap().to_string()), ["0,0", "16,32"]);
+    let other = graph.replacen(r#""text_l": "bad hands""#, r#""text_l": "ugly""#, 1);
+    let expected = "text_g and text_l of node 7 (CLIPTextEncodeSDXL) differ, and Kiln has one prompt";
+    assert_eq!(refused(&[("prompt", &other)]), expected);
+}
+
 #[test]
 fn other_graphs_are_refused_with_the_unsupported_node() {
     for (from, to, expected) in [
