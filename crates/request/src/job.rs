@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_models::{Family, ModelFolder};
-use kiln_scheduler::{Convention, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
+use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
 
@@ -204,6 +204,9 @@ impl Job {
         };
         let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
         let config = config.with_options(&self.sampling).map_err(blame)?;
+        if let Some(config) = self.in_part(&config, model)?.filter(|_| starts) {
+            return Schedule::new(&config, self.steps).map_err(blame);
+        }
         let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
         let Some(strength) = self.init.strength().filter(|_| starts) else { return schedule(self.steps) };
         let (schedule, start) = match self.image.rule {
@@ -227,6 +230,28 @@ impl Job {
             }
         };
         schedule.starting_at(start).map_err(blame)
+    }
+
+    /// The configuration with a part of the distilled timesteps where a latent consistency model with guidance inside begins with an
+    /// image: all steps run, over that part of its timesteps (`LatentConsistencyModelImg2ImgPipeline` of diffusers, which
+    /// has no such class for SDXL nor for masks).
+    fn in_part(&self, config: &Resolved, model: &ModelFolder) -> Result<Option<Resolved>> {
+        let strength = match self.init {
+            Init::Image { strength, .. } | Init::FirstPass { strength, .. } => strength,
+            Init::Noise | Init::Masked { .. } => return Ok(None),
+        };
+        let mut config = config.clone();
+        config.distilled_part = strength;
+        let of_rule = self.image.rule == Rule::Diffusers && self.guidance_inside && model.family() == Family::Sd;
+        let Some((_, kept)) = config.distilled().filter(|_| of_rule) else { return Ok(None) };
+        if kept < self.steps {
+            let name = if self.is_second_pass() { "hires_strength" } else { "strength" };
+            let (all, steps) = (config.distilled_timesteps, self.steps);
+            let expected =
+                format!("more, or fewer steps: it leaves {kept} of the model's {all} timesteps for {steps} steps");
+            return Err(Error::Value { name, found: format!("{strength:?}"), expected });
+        }
+        Ok(Some(config))
     }
 
     /// What schedules are made from, as text: jobs of one model with equal keys have equal ones.

@@ -85,6 +85,7 @@ impl SchedulerConfig {
                 Some(distilled) if (1..=num_train_timesteps).contains(&distilled) => distilled,
                 Some(other) => return unsupported("original_inference_steps", other, "1 to num_train_timesteps"),
             },
+            distilled_part: 1.0,
             timestep_scaling: self.timestep_scaling.unwrap_or(10.0),
             eta: kind.default_eta().unwrap_or(0.0),
             churn: Churn::default(),

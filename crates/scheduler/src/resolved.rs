@@ -52,6 +52,9 @@ pub struct Resolved {
     pub variance: Variance,
     /// LCM, TCD: the number of timesteps that the model was distilled on.
     pub distilled_timesteps: usize,
+    /// LCM, TCD: the part of these timesteps, from the end, over which a schedule is spread: below 1 where an image to begin
+    /// with takes the place of the others (`strength` of diffusers' `LCMScheduler.set_timesteps`). More than 0, at most 1.
+    pub distilled_part: f64,
     /// LCM: the factor of timesteps in the boundary condition.
     pub timestep_scaling: f64,
     /// The share of the noise that is replaced with fresh noise at each step: 0 is none, 1 is as in DDPM.
@@ -62,6 +65,19 @@ pub struct Resolved {
     pub s_noise: f64,
     /// The power of the sigma schedules `karras` and `polyexponential`, if it is not their default.
     pub rho: Option<f64>,
+}
+
+impl Resolved {
+    /// LCM and TCD on the timesteps of their distillation: each how many-th training timestep these are, and how many a schedule
+    /// is spread over.
+    pub fn distilled(&self) -> Option<(usize, usize)> {
+        let of_class =
+            matches!(self.sampler, SamplerKind::Lcm | SamplerKind::Tcd) && self.sigmas == SigmaGrid::Training;
+        of_class.then(|| {
+            let kept = (self.distilled_timesteps as f64 * self.distilled_part) as usize; // Python's `int`
+            (self.num_train_timesteps / self.distilled_timesteps.max(1), kept)
+        })
+    }
 }
 
 /// The training betas.

@@ -18,8 +18,9 @@ impl Schedule {
     pub(super) fn fill_timesteps(&mut self) -> Result<()> {
         let sampler = self.config.sampler;
         let mut timesteps: Vec<i64> = if matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) {
-            let (train, distilled) = (self.config.num_train_timesteps, self.config.distilled_timesteps);
-            distilled_timesteps(train, distilled, self.steps).into_iter().map(|t| t as i64).collect()
+            let train = self.config.num_train_timesteps;
+            let (stride, kept) = self.config.distilled().unwrap_or((1, train));
+            distilled_timesteps(stride, kept, self.steps).into_iter().map(|t| t as i64).collect()
         } else {
             let timesteps = self.grid(self.steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
             timesteps.into_iter().map(|t| t.round_ties_even() as i64).collect()

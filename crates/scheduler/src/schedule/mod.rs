@@ -35,8 +35,7 @@ impl Schedule {
         let (sampler, on_timesteps) = (config.sampler, config.sampler.frame() == Frame::Timesteps);
         let strided = config.sigmas == SigmaGrid::Strided;
         let own_timesteps = on_timesteps && (config.sigmas == SigmaGrid::Training || strided);
-        let distilled = matches!(sampler, SamplerKind::Lcm | SamplerKind::Tcd) && config.sigmas == SigmaGrid::Training;
-        let max = if distilled { config.distilled_timesteps } else { config.num_train_timesteps };
+        let max = config.distilled().map_or(config.num_train_timesteps, |(_, kept)| kept);
         // The multistep formula of order 4 needs four Runge-Kutta steps first.
         let runge_kutta = sampler == SamplerKind::Pndm && !config.skip_prk_steps;
         let min = if runge_kutta { 4 } else { 1 };

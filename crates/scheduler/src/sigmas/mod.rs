@@ -87,7 +87,8 @@ impl Range<'_> {
                 timesteps.into_iter().map(|t| interpolate(&self.training.sigmas, t)).collect()
             }
             SigmaSchedule::Lcm => {
-                let timesteps = distilled_timesteps(last + 1, DISTILLED.max(n).min(last + 1), n);
+                let distilled = DISTILLED.max(n).min(last + 1);
+                let timesteps = distilled_timesteps((last + 1) / distilled, distilled, n);
                 timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
             }
         })
@@ -115,13 +116,12 @@ impl Range<'_> {
     }
 }
 
-/// `n` of the `distilled` evenly spaced training timesteps on which a consistency model was distilled, the noisiest
-/// first: arXiv 2310.04378 section 4.3, as diffusers selects them.
-pub(crate) fn distilled_timesteps(num_train_timesteps: usize, distilled: usize, n: usize) -> Vec<usize> {
-    let stride = num_train_timesteps / distilled;
+/// `n` of the training timesteps on which a consistency model was distilled, the noisiest first: of every `stride`-th one the first
+/// `kept`. arXiv 2310.04378 section 4.3, as diffusers selects them.
+pub(crate) fn distilled_timesteps(stride: usize, kept: usize, n: usize) -> Vec<usize> {
     // NumPy's `linspace` without its endpoint, rounded down.
-    let step = distilled as f64 / n as f64;
-    (0..n).map(|i| (distilled - (i as f64 * step) as usize) * stride - 1).collect()
+    let step = kept as f64 / n as f64;
+    (0..n).map(|i| (kept - (i as f64 * step) as usize) * stride - 1).collect()
 }
 
 /// `n` levels of a list whose last value is the end: NVIDIA's interpolation, linear in the logarithm. A list of the
@@ -141,9 +141,10 @@ mod tests {
 
     #[test]
     fn distilled_timesteps_are_diffusers() {
-        assert_eq!(distilled_timesteps(1000, 50, 4), [999, 759, 499, 259]);
-        assert_eq!(distilled_timesteps(1000, 50, 1), [999]);
-        assert_eq!(distilled_timesteps(1000, 50, 50).len(), 50);
+        assert_eq!(distilled_timesteps(20, 50, 4), [999, 759, 499, 259]);
+        assert_eq!(distilled_timesteps(20, 50, 1), [999]);
+        assert_eq!(distilled_timesteps(20, 50, 50).len(), 50);
+        assert_eq!(distilled_timesteps(20, 35, 6), [699, 599, 479, 359, 239, 119]); // a strength of 0.7
     }
 
     #[test]
