@@ -1,20 +1,44 @@
-//! What does not suit a model that was distilled to run in few steps.
+//! What does not suit a model that was distilled to run in few steps, and guidance that is weaker than none.
 
 use kiln_models::{Distillation, ModelFolder};
+use kiln_scheduler::{Convention, SamplerKind};
 
 use crate::job::Job;
+use crate::lora::LoraUse;
+use crate::options::Request;
+
+/// A model or a LoRA that was distilled: its name, how, and the number of steps that it was made for.
+type Distilled = (String, Distillation, Option<usize>);
+
+/// Of a model and LoRAs those that were distilled, by their names.
+fn distilled<'a>(model: &ModelFolder, loras: &'a [LoraUse]) -> impl Iterator<Item = Distilled> + use<'a> {
+    let of_model = model.distillation().map(|(kind, steps)| (model.name(), kind, steps));
+    let of_loras = loras.iter().filter(|lora| lora.unet != 0.0).filter_map(|lora| {
+        let name = lora.name();
+        Distillation::in_name(&name).map(|(kind, steps)| (name, kind, steps))
+    });
+    of_model.into_iter().chain(of_loras)
+}
+
+impl Request {
+    /// The strength of the guidance that a model takes for one that was asked for. A network that was distilled to run without
+    /// guidance gets 1, none, where less was asked for: its authors' examples have diffusers' `guidance_scale=0`, and all
+    /// values up to 1 mean none there. CFG++ and other programs' rules have a meaning for less.
+    pub(crate) fn strength_for(&self, strength: f64, model: &ModelFolder, loras: &[LoraUse], by: SamplerKind) -> f64 {
+        let has_meaning = strength >= 1.0
+            || model.has_guidance_inside()
+            || by.needs_unconditional()
+            || self.convention != Convention::Diffusers;
+        if has_meaning || distilled(model, loras).next().is_none() { strength } else { 1.0 }
+    }
+}
 
 impl Job {
-    /// What was asked for and does not suit the model or a LoRA, which by its name was distilled to run in few steps: a sentence
-    /// each. The images are made all the same, since a name is no proof.
+    /// What was asked for and does not suit the model or a LoRA, which by its name was distilled to run in few steps, and a guidance
+    /// below 1: a sentence each. The images are made all the same, since a name is no proof.
     pub fn advice(&self, model: &ModelFolder) -> Vec<String> {
-        let of_model = model.distillation().map(|(kind, steps)| (model.name(), kind, steps));
-        let loras = self.loras.iter().filter(|lora| lora.unet != 0.0).filter_map(|lora| {
-            let name = lora.name();
-            Distillation::in_name(&name).map(|(kind, steps)| (name, kind, steps))
-        });
-        let mut advice = Vec::new();
-        for (name, kind, made_for) in of_model.into_iter().chain(loras) {
+        let mut advice: Vec<String> = self.weak_guidance().into_iter().collect();
+        for (name, kind, made_for) in distilled(model, &self.loras) {
             let steps = self.steps;
             match made_for {
                 Some(expected) if steps != expected => {
@@ -37,6 +61,23 @@ impl Job {
             }
         }
         advice
+    }
+
+    /// A sentence about a strength of the guidance below 1, where that is hardly meant.
+    fn weak_guidance(&self) -> Option<String> {
+        if !self.is_guided() || self.sampler.needs_unconditional() {
+            return None;
+        }
+        let (name, weakest) = match &self.cfg_schedule {
+            Some(strengths) => ("cfg_schedule", strengths.iter().copied().fold(f64::INFINITY, f64::min)),
+            None => ("cfg_scale", self.cfg_scale),
+        };
+        let effect = if weakest == 0.0 { "ignores the prompt" } else { "weakens the prompt" };
+        (weakest < 1.0).then(|| {
+            format!(
+                "`{name}` is {weakest}, which {effect}: 1 is no guidance, as diffusers' `guidance_scale` from 0 to 1"
+            )
+        })
     }
 }
 
@@ -64,6 +105,44 @@ mod tests {
                 std::fs::copy(entry.path(), to).unwrap();
             }
         }
+    }
+
+    /// A distilled model knows no guidance below 1; others, CFG++ and other programs' rules do.
+    #[test]
+    fn guidance_below_one_is_none_or_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (turbo, plain) = (named(&folder, "sd-turbo"), named(&folder, "sd1"));
+        let job = |model: &ModelFolder, scale, change: &dyn Fn(&mut Request)| {
+            let mut request =
+                Request { prompt: "a fox".into(), cfg_scale: Some(scale), steps: Some(2), ..Request::default() };
+            change(&mut request);
+            request.resolve(model).unwrap()
+        };
+        let euler = |request: &mut Request| request.sampler = Some(SamplerKind::Euler.into());
+        for scale in [0.0, 0.5, 1.0] {
+            let job = job(&turbo, scale, &euler);
+            assert_eq!((job.cfg_scale, job.is_guided(), job.advice(&turbo)), (1.0, false, Vec::new()));
+        }
+        let by_lora = job(&plain, 0.0, &|request| request.prompt = "a fox <lora:lcm-lora-sdv1-5:1>".into());
+        assert_eq!((by_lora.cfg_scale, by_lora.advice(&plain)), (1.0, Vec::new()));
+        let cfg_pp = job(&turbo, 0.5, &|request| request.sampler = Some(SamplerKind::EulerCfgPp.into()));
+        assert_eq!((cfg_pp.cfg_scale, cfg_pp.advice(&turbo)), (0.5, Vec::new()));
+        let comfy = job(&turbo, 0.5, &|request| {
+            euler(request);
+            request.convention = Convention::ComfyUi;
+        });
+        assert_eq!((comfy.cfg_scale, comfy.is_guided()), (0.5, true));
+        let ignored = job(&plain, 0.0, &euler);
+        assert_eq!((ignored.cfg_scale, ignored.is_guided()), (0.0, true));
+        let advice =
+            "`cfg_scale` is 0, which ignores the prompt: 1 is no guidance, as diffusers' `guidance_scale` from 0 to 1";
+        assert_eq!(ignored.advice(&plain), [advice]);
+        assert!(job(&plain, 0.5, &euler).advice(&plain)[0].contains("is 0.5, which weakens the prompt"));
+        let second = job(&turbo, 0.0, &|request| {
+            (request.hires_scale, request.hires_cfg_scale) = (Some(1.5), Some(0.0));
+            euler(request);
+        });
+        assert_eq!(second.second_pass().unwrap().job.cfg_scale, 1.0);
     }
 
     #[test]

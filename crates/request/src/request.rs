@@ -72,13 +72,15 @@ impl Request {
             refiner.iter().map(|refiner| refiner.model().text_layers()).fold(model.text_layers(), usize::min);
         let mut loras = self.loras.clone();
         loras.extend(tagged(&self.prompt)?);
+        let cfg_scale = self.cfg_scale.unwrap_or(defaults.cfg_scale);
+        let cfg_scale = self.strength_for(cfg_scale, model, &loras, sampler.kind);
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
             width: side("width", self.width.unwrap_or(size.0), multiple)?,
             height: side("height", self.height.unwrap_or(size.1), multiple)?,
             steps,
-            cfg_scale: self.cfg_scale.unwrap_or(defaults.cfg_scale),
+            cfg_scale,
             cfg_schedule: self.cfg_schedule(model)?,
             seed: self.seed.unwrap_or_else(random_seed),
             sampler: sampler.kind,
@@ -108,9 +110,9 @@ impl Request {
             ip_adapters: Vec::new(),
             refiner,
             refining: RefinerOptions::of(self),
+            sizes: SizeOptions::of(self).check(self, model)?,
             parsed: Parsed::default(),
             hires: None,
-            sizes: SizeOptions::of(self).check(self, model)?,
         };
         let controls =
             self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;

@@ -157,7 +157,7 @@ impl Request {
             width,
             height,
             steps: self.hires_steps.unwrap_or(first.steps),
-            cfg_scale: self.hires_cfg_scale.unwrap_or(first.cfg_scale),
+            cfg_scale: self.strength_for(self.hires_cfg_scale.unwrap_or(first.cfg_scale), model, &loras, sampler),
             cfg_schedule: first.cfg_schedule.clone().filter(|_| self.hires_cfg_scale.is_none()),
             sampler,
             scheduler,
