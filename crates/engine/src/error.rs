@@ -78,8 +78,8 @@ pub enum Error {
         stage: &'static str,
         /// The number of values.
         count: usize,
-        /// The necessary action.
-        remedy: &'static str,
+        /// The cause and the necessary action.
+        remedy: String,
     },
     /// The user interrupted the run.
     #[error("interrupted")]

@@ -132,7 +132,7 @@ impl TimeIds {
             Self::None => None,
             Self::Sizes => Some(sizes.map(|of| row(of, &[of.target.1 as f32, of.target.0 as f32]))),
             Self::Scores { conditional, unconditional } => {
-                Some([unconditional, conditional].map(|score| [&size[..], &[score as f32]].concat()))
+                Some([row(negative, &[unconditional as f32]), row(positive, &[conditional as f32])])
             }
         }
     }
@@ -202,6 +202,8 @@ pub struct Conditions {
     shared: SharedConditions,
     /// The text of each row that was handed out last.
     current: Vec<Option<usize>>,
+    /// The weight of a word that differs most from 0.
+    heaviest: f32,
 }
 
 impl Conditions {
@@ -215,7 +217,17 @@ impl Conditions {
         };
         let wanted = plan.rows.contains(&Row::Zeros);
         let zeros = encoded.first().filter(|_| wanted).map(nothing).transpose()?;
-        Ok(Self { plan, encoded, zeros, shared, current: Vec::new() })
+        Ok(Self { plan, encoded, zeros, shared, current: Vec::new(), heaviest: 1.0 })
+    }
+
+    /// The same conditions with the weight of a word of their texts that differs most from 0.
+    pub(crate) fn with_heaviest(self, heaviest: f32) -> Self {
+        Self { heaviest, ..self }
+    }
+
+    /// The weight of a word that differs most from 0, for messages.
+    pub(crate) fn heaviest(&self) -> f32 {
+        self.heaviest
     }
 
     /// Whether the first rows are unconditional.

@@ -112,7 +112,7 @@ pub(crate) fn in_a_type_that_holds(
         if count == 0 {
             return Ok(result);
         }
-        let remedy = "its weights are damaged, or belong to another model";
+        let remedy = "its weights are damaged, or belong to another model".to_string();
         let to = wider(from).ok_or(Error::NotANumber { stage, count, remedy })?;
         upcast(UpcastRetry { from, to })?;
         part.set_dtype(to); // both do not need to fit at once

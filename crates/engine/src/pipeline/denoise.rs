@@ -101,6 +101,9 @@ pub(super) fn denoise(
     Ok(denoised)
 }
 
+/// The weight of a word in a prompt from which on it is the likely cause of values that are not finite.
+const UNUSUAL_WEIGHT: f32 = 100.0;
+
 /// What the steps of a group gave, in the host's memory, checked.
 ///
 /// # Errors
@@ -110,7 +113,11 @@ pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     match count_not_finite(&latents)? {
         0 => Ok(Denoised { latents, visible: group.visible()? }),
         count => {
-            let remedy = "try `dtype` f32, or a model whose weights are not damaged";
+            let heaviest = group.turns().current().conditions.heaviest();
+            let remedy = match heaviest.abs() > UNUSUAL_WEIGHT {
+                true => format!("the weight {heaviest:e} in a prompt is too large; usual weights are from 0.5 to 1.5"),
+                false => "try `dtype` f32, or a model whose weights are not damaged".into(),
+            };
             Err(Error::NotANumber { stage: "the denoiser", count, remedy })
         }
     }

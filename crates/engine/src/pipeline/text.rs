@@ -222,6 +222,8 @@ impl TextEncoders {
         proceed: &mut Proceed<'_>,
     ) -> Result<Conditions> {
         let encoded = self.encode(&plan.texts, keep, kept, proceed)?;
+        let heaviest = plan.texts.iter().map(|(_, tokens)| tokens.heaviest());
+        let heaviest = heaviest.fold(1.0, |a: f32, b| if b.abs() > a.abs() { b } else { a });
         let TextPlan { mut conditions, lengths, empty, .. } = plan;
         let tokens = chunk_length(&self.encoders);
         let empty = empty.and_then(|number| encoded.get(number)).map(|encoded| encoded.context.clone());
@@ -236,7 +238,7 @@ impl TextEncoders {
             _ => TimeIds::Sizes,
         };
         let shared = SharedConditions::new(time_ids, job.size_conditions(), guidance, &self.device)?;
-        Conditions::new(conditions, encoded, shared)
+        Ok(Conditions::new(conditions, encoded, shared)?.with_heaviest(heaviest))
     }
 
     fn key(&self, job: &Job, text: &str) -> Key {

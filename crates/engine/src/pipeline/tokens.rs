@@ -30,6 +30,12 @@ impl TextTokens {
         self.count
     }
 
+    /// The weight of a token that differs most from 0; 1 without tokens.
+    pub(crate) fn heaviest(&self) -> f32 {
+        let weights = self.chunks.iter().flatten().flat_map(|chunk| &chunk.weights).copied();
+        weights.fold(1.0, |heaviest, weight| if weight.abs() > heaviest.abs() { weight } else { heaviest })
+    }
+
     /// The chunks for encoder `i`, and the words with vectors of their own.
     pub(crate) fn of_encoder(&self, i: usize) -> Option<(&[Chunk], &TokenEmbeddings)> {
         Some((self.chunks.get(i)?, self.words.get(i)?))

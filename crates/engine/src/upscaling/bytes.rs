@@ -34,7 +34,7 @@ pub(super) fn to_image(tensor: &Tensor) -> Result<Rgb8Image> {
         bytes.extend(pixels.into_iter().map(|value| (value.clamp(0.0, 1.0) * 255.0).round_ties_even() as u8));
     }
     if count > 0 {
-        return Err(Error::NotANumber { stage: "the upscaler", count, remedy: "its file may be damaged" });
+        return Err(Error::NotANumber { stage: "the upscaler", count, remedy: "its file may be damaged".into() });
     }
     Ok(Rgb8Image::new(width, height, bytes)?)
 }

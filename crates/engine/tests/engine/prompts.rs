@@ -4,7 +4,7 @@ use kiln_engine::{Emphasis, Engine, GeneratedImage, Request, Setup};
 use kiln_scheduler::SamplerKind;
 use kiln_testkit::fixtures;
 
-use crate::support::{cpu, images, load, tiny};
+use crate::support::{cpu, images, load, tiny, try_images};
 
 const MODELS: [&str; 2] = ["models/sd1", "models/sdxl"];
 
@@ -95,6 +95,16 @@ fn emphasis_modes_are_applied() {
             assert!(all[..i].iter().all(|other| other != one), "{model}: {:?}", Emphasis::ALL[i]);
         }
     }
+}
+
+/// A weight that no number of the network holds is named; others damage the image alone.
+#[test]
+fn a_weight_that_is_too_large_is_named() {
+    let engine = &mut engine("models/sd1");
+    let prompt = format!("a ({}:{}) cat", "red", "9".repeat(38));
+    let error = try_images(engine, &request(&prompt)).unwrap_err().to_string();
+    assert!(error.contains("the weight 1e38 in a prompt is too large") && !error.contains("f32"), "{error}");
+    try_images(engine, &request("a (red:100) cat")).unwrap();
 }
 
 #[test]
