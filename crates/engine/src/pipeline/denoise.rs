@@ -115,7 +115,7 @@ pub(crate) fn finished(group: &Group) -> Result<Denoised> {
         count => {
             let heaviest = group.turns().current().conditions.heaviest();
             let remedy = match heaviest.abs() > UNUSUAL_WEIGHT {
-                true => format!("the weight {heaviest:e} in a prompt is too large; usual weights are from 0.5 to 1.5"),
+                true => format!("the weight {heaviest:.0e} of a word in a prompt is too large; 0.5 to 1.5 are usual"),
                 false => "try `dtype` f32, or a model whose weights are not damaged".into(),
             };
             Err(Error::NotANumber { stage: "the denoiser", count, remedy })

@@ -101,9 +101,13 @@ fn emphasis_modes_are_applied() {
 #[test]
 fn a_weight_that_is_too_large_is_named() {
     let engine = &mut engine("models/sd1");
-    let prompt = format!("a ({}:{}) cat", "red", "9".repeat(38));
-    let error = try_images(engine, &request(&prompt)).unwrap_err().to_string();
-    assert!(error.contains("the weight 1e38 in a prompt is too large") && !error.contains("f32"), "{error}");
+    for (digits, shown) in [(38, "1e38"), (40, "inf")] {
+        let prompt = format!("a (red:{}) cat", "9".repeat(digits));
+        let heavy = Request { emphasis: Emphasis::NoNorm, ..request(&prompt) };
+        let error = try_images(engine, &heavy).unwrap_err().to_string();
+        assert!(error.contains(&format!("the weight {shown} of a word in a prompt is too large")), "{error}");
+        assert!(!error.contains("f32"), "{error}");
+    }
     try_images(engine, &request("a (red:100) cat")).unwrap();
 }
 
