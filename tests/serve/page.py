@@ -1,6 +1,8 @@
 """Runs the page of `kiln serve` in Chromium: what a user does with it, and what it must not do.
 
-Run: python3 tests/serve/page.py target/release/kiln [--screenshots DIR]
+Run: python3 tests/serve/page.py target/release/kiln [--screenshots DIR] [--page crates/serve/page]
+
+With `--page` the files of a folder are used instead of those in the program, so that a change needs no build.
 
 It needs Chromium (`apt-get install chromium`), the package playwright of PyPI and, for the checks of accessibility, npm, from which
 axe-core comes. Where one of them is missing, it says so and ends with success.
@@ -16,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -25,6 +28,11 @@ DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
 #: Milliseconds for images to be done.
 LONG = 120_000
+#: The most bytes of the first load of the page.
+FIRST_LOAD = 170_000
+#: The folder of page files that are used instead of the program's.
+FILES = None
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class Page:
@@ -34,12 +42,21 @@ class Page:
         self.context = browser.new_context(**{"viewport": DESKTOP, **context})
         self.problems = []
         self.address = address
+        if FILES:
+            self.context.route(re.compile(re.escape(address) + r"(page/.*)?$"), self.from_folder)
         self.page = self.context.new_page()
         self.page.on("console", self.console)
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         self.page.on("request", self.request)
         self.page.goto(address)
         self.page.wait_for_selector("#generate:enabled, dialog[open]")
+
+    def from_folder(self, route):
+        answer = route.fetch()
+        path = FILES / (route.request.url.removeprefix(self.address).removeprefix("page/") or "index.html")
+        policy = {"content-security-policy": answer.headers["content-security-policy"]} if answer.ok else {}
+        headers = {"content-type": TYPES[path.suffix], **policy}
+        route.fulfill(status=200, headers=headers, body=path.read_bytes())
 
     def console(self, message):
         if message.type in ("error", "warning"):
@@ -58,7 +75,16 @@ class Page:
 
     def images(self, count):
         """Waits until the gallery has so many images."""
-        self.page.wait_for_function("(n) => document.querySelectorAll('.tile').length === n", arg=count, timeout=LONG)
+        self.page.wait_for_function("(n) => document.querySelectorAll('#gallery .tile').length === n", arg=count, timeout=LONG)
+
+    def view(self, at=0):
+        """Opens an image of the gallery with its settings."""
+        tile = self.page.locator("#gallery .tile button").nth(at)
+        if tile.get_attribute("aria-current") is None:
+            tile.click()
+            self.page.wait_for_function("(at) => document.querySelectorAll('#gallery .tile button')[at].ariaCurrent === 'true'", arg=at)
+        self.page.click("#details")
+        self.page.wait_for_selector(".viewer")
 
     def count(self, selector):
         return self.page.locator(selector).count()
@@ -87,11 +113,11 @@ def make_and_use(browser, address, shoot):
     page = Page(browser, address)
     page.page.evaluate("""() => {
         window.previews = new Set();
-        new MutationObserver(() => document.querySelectorAll('.job .live img').forEach((image) => previews.add(image.src)))
+        new MutationObserver(() => document.querySelectorAll('#stage img.live').forEach((image) => previews.add(image.src)))
             .observe(document.body, { childList: true, subtree: true, attributes: true });
     }""")
     page.generate("a red apple", steps=12, seed=42)
-    page.page.wait_for_selector(".job .live img", timeout=LONG)
+    page.page.wait_for_selector("#stage img.live", timeout=LONG)
     shoot(page, "running")
     page.images(1)
     assert page.page.evaluate("previews.size") >= 3, "previews did not change"
@@ -101,9 +127,10 @@ def make_and_use(browser, address, shoot):
 
     page.generate("a sailing boat", steps=3, seed=7)
     page.images(2)
-    page.page.locator(".tile button").nth(1).click()
+    page.view(1)
     facts = page.facts()
     assert "a red apple" in facts and "42" in facts and "12" in facts, facts
+    assert "backtrack" not in facts.lower() and "chunks" not in facts, facts
     shoot(page, "viewer")
     page.page.keyboard.press("ArrowLeft")
     page.page.wait_for_selector(".viewer .prompt:has-text('a sailing boat')")
@@ -123,6 +150,229 @@ def make_and_use(browser, address, shoot):
     other.close()
     shoot(page, "gallery")
     page.close()
+
+
+def large(browser, address, shoot):
+    """The newest image is large; a tile that is selected becomes so; two images are compared."""
+    page = Page(browser, address)
+    for seed, prompt in ((1, "a red apple"), (2, "a sailing boat")):
+        page.generate(prompt, steps=4, seed=seed)
+        page.images(seed)
+        page.page.wait_for_selector(f"#stage .text:has-text('{prompt}')")
+    image = page.page.locator("#stage .canvas img")
+    assert image.bounding_box()["height"] > 400, image.bounding_box()
+    page.page.locator("#gallery .tile button").nth(1).click()
+    page.page.wait_for_selector("#stage .text:has-text('a red apple')")
+    assert "seed 1" in page.text("#stage .caption") and page.count("dialog") == 0
+    marked = page.page.evaluate("[...document.querySelectorAll('#gallery .tile button')].map((tile) => tile.ariaCurrent)")
+    assert marked == [None, "true"], marked
+    page.page.locator("#stage .canvas").focus()
+    page.page.keyboard.press("ArrowLeft")
+    page.page.wait_for_selector("#stage .text:has-text('a sailing boat')")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_selector(".viewer .prompt:has-text('a sailing boat')")
+    page.page.keyboard.press("Escape")
+
+    page.page.click("#compare")
+    line = page.page.locator(".comparison input")
+    assert page.count(".comparison img") == 2 and line.input_value() == "50"
+    line.focus()
+    page.page.keyboard.press("End")
+    assert page.page.evaluate("document.querySelector('.comparison').style.getPropertyValue('--at')") == "100%"
+    box = line.bounding_box()
+    page.page.mouse.click(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+    assert abs(float(line.input_value()) - 25) < 3, line.input_value()
+    before = page.page.get_attribute(".comparison .before", "src")
+    page.page.get_by_role("button", name="Swap", exact=True).click()
+    page.page.wait_for_function("(before) => document.querySelector('.comparison .before').src !== before", arg=before)
+    shoot(page, "compare")
+    page.page.click("#compare")
+    page.page.wait_for_selector("#stage .canvas")
+
+    # An image that is made from another one is compared with that.
+    page.view()
+    page.page.click("text=Start from this image")
+    page.page.wait_for_selector(".slot .shown img")
+    page.page.fill("#form [data-option=seed]", "")
+    page.page.click("#last-seed")
+    assert page.page.input_value("#form [data-option=seed]") == "2"
+    page.generate("a green boat", steps=4)
+    page.images(3)
+    page.page.wait_for_selector("#stage .text:has-text('a green boat')")
+    page.page.click("#compare")
+    page.page.wait_for_selector(".comparison img.before")
+    same = page.page.evaluate("""async () => {
+        const bytes = async (url) => new Uint8Array(await (await fetch(url)).arrayBuffer()).join();
+        return await bytes(document.querySelector('.comparison .before').src) === await bytes(document.querySelector('.slot .shown img').src);
+    }""") if page.page.evaluate("document.querySelector('.slot .shown img').src.startsWith('data:')") else None
+    assert same in (True, None), "the image on the left is the input image"
+    page.close()
+
+
+def prompts(browser, address, shoot):
+    """Tokens, styles, the history of prompts, and an empty prompt."""
+    page = Page(browser, address)
+    tokens = lambda text: page.page.wait_for_function("(text) => document.querySelector('#prompt-tokens').textContent === text", arg=text)
+    tokens("0/75")
+    page.page.fill("#prompt", "a red apple")
+    tokens("3/75")
+    page.page.fill("#prompt", "apple " * 80)
+    tokens("80/150")
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", encoding="utf-8") as file:
+        file.write('\ufeffname,prompt,negative_prompt\nOil,"{prompt}, oil, thick ""paint""",photo\nBright,"bright,\ncolors",\n,,\nhead,,\n')
+        file.flush()
+        section = page.section("Styles")
+        with page.page.expect_file_chooser() as chooser:
+            section.get_by_role("button", name="Import styles.csv").click()
+        chooser.value.set_files(file.name)
+    section.get_by_role("button", name="Oil", exact=True).click()
+    section.get_by_role("button", name="Bright", exact=True).click()
+    assert "Oil, Bright" in page.text("summary:has-text('Styles')")
+    assert section.locator("li").count() == 2
+    with page.page.expect_request("**/v1/jobs") as sent:
+        page.generate("a red apple", seed=1)
+    body = json.loads(sent.value.post_data)
+    assert body["prompt"] == 'a red apple, oil, thick "paint", bright,\ncolors', body["prompt"]
+    assert body["negative_prompt"] == "photo"
+    page.images(1)
+    page.page.fill("#prompt", "a green pear")
+    section.get_by_label("Name of a new style").fill("Pear")
+    section.get_by_role("button", name="Save the prompts").click()
+    shoot(page, "styles")
+    page.page.reload()
+    page.page.wait_for_selector("#generate:enabled")
+    section = page.section("Styles")
+    assert section.locator("li > :first-child").all_inner_texts() == ["Bright", "Oil", "Pear"]
+    page.page.once("dialog", lambda dialog: dialog.accept())
+    section.get_by_role("button", name="Remove Oil").click()
+    assert section.locator("li").count() == 2
+
+    page.page.fill("#prompt", "something else")
+    page.page.click("#history-open")
+    shoot(page, "history")
+    page.page.get_by_label("Search", exact=True).fill("red")
+    page.page.locator(".history button:has-text('a red apple')").click()
+    assert page.page.input_value("#prompt") == "a red apple" and page.count("dialog") == 0
+
+    asked = []
+    page.page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.page.fill("#prompt", " ")
+    page.page.keyboard.press("Control+Enter")
+    page.page.wait_for_function("() => document.activeElement.id === 'prompt'")
+    assert len(asked) == 1 and "prompt is empty" in asked[0] and page.count(".job") == 0, asked
+    page.close()
+
+
+def settings(browser, address, shoot):
+    """Sizes by aspect ratio, sliders, the default sampler's name, and the search in options."""
+    page = Page(browser, address)
+    value = lambda name: page.page.input_value(f"#form [data-option={name}]")
+    ratio = page.page.get_by_label("Aspect ratio")
+    assert ratio.input_value() == ""
+    ratio.select_option("16:9")
+    assert (value("width"), value("height")) == ("344", "192"), (value("width"), value("height"))
+    page.page.get_by_role("button", name="Swap width and height").click()
+    assert (value("width"), value("height"), ratio.input_value()) == ("192", "344", "9:16")
+    page.page.fill("#form [data-option=width]", "200")
+    assert ratio.input_value() == "own"
+    ratio.select_option("")
+    assert (value("width"), value("height")) == ("", "")
+    steps = page.page.locator(".slide:has([data-option=steps]) input[type=range]")
+    assert steps.input_value() == page.page.get_attribute("[data-option=steps]", "placeholder")
+    steps.focus()
+    page.page.keyboard.press("ArrowRight")
+    assert value("steps") == steps.input_value() == "21"
+    page.page.fill("[data-option=steps]", "300")
+    assert steps.input_value() == "60" and value("steps") == "300"
+    assert page.text("[data-option=sampler] option").startswith("Default ("), page.text("[data-option=sampler] option")
+
+    section = page.section("More options")
+    assert section.locator("details.group").count() > 8
+    assert section.locator(".field:visible").count() == 1, "groups are folded"
+    search = section.get_by_label("Search options")
+    search.fill("perturbed")
+    assert section.locator("details.group:visible").count() == 1
+    section.get_by_label("Perturbed attention: scale").fill("2")
+    search.fill("no such option")
+    assert section.locator("details.group:visible").count() == 0 and section.get_by_text("No option has this name").is_visible()
+    search.fill("")
+    assert section.locator("details.group:visible").count() > 8
+    assert section.locator(".group:has-text('Perturbed') .state").inner_text() == "1"
+    section.locator("summary", has_text="Rules of another program").click()
+    labels = section.locator(".group[open] label").all_inner_texts()
+    assert labels == ["Noise levels and first noise as in", "Input images and refiners as in"], labels
+    shoot(page, "options")
+    page.close()
+
+
+def first_load(browser, address):
+    """The first load is small, and asks for no module twice."""
+    context = browser.new_context(viewport=DESKTOP)
+    page, sizes = context.new_page(), {}
+
+    def note(request):
+        assert request.url not in sizes or request.url.endswith("icon.svg"), request.url  # a tab has its icon by itself
+        sizes[request.url] = request.sizes()["responseBodySize"]
+
+    page.on("requestfinished", note)
+    page.goto(address, wait_until="networkidle")
+    page.wait_for_selector("#generate:enabled")
+    total = sum(sizes.values())
+    print(f"  {len(sizes)} requests, {total} bytes")
+    assert FILES or total < FIRST_LOAD, (total, sizes)
+    context.close()
+
+
+def server_gallery(browser, program, shoot):
+    """The images of all browsers: search, selection, ZIP, settings, deletion."""
+    with tempfile.TemporaryDirectory() as folder, Server(program, "--output", folder) as address:
+        page = Page(browser, address)
+        for seed, prompt in enumerate(("a red apple", "a sailing boat", "a green pear")):
+            page.generate(prompt, seed=seed)
+            page.images(seed + 1)
+        page.close()
+        other = Page(browser, address)
+        assert other.count("#gallery .tile") == 0, "another browser has no images of its own"
+        other.page.click("#place-server")
+        tiles = other.page.locator(".server .tile")
+        other.page.wait_for_function("() => document.querySelectorAll('.server .tile img').length === 3")
+        assert other.text("#gallery-count") == "3"
+        labels = tiles.locator("button").evaluate_all("(all) => all.map((button) => button.ariaLabel)")
+        assert [label.split(",")[0] for label in labels] == ["Image of a green pear", "Image of a sailing boat", "Image of a red apple"], labels
+        tiles.nth(2).locator("button").click()
+        other.page.wait_for_selector("#stage .text:has-text('a red apple')")
+        shoot(other, "server")
+        other.page.click("#details")
+        facts = other.facts()
+        assert re.search(r"Steps\s+4", facts) and "emoji" in facts, facts
+        other.page.click("text=Use these settings")
+        assert other.page.input_value("#prompt") == "a red apple"
+
+        other.page.get_by_label("Search prompts").fill("BOAT")
+        other.page.wait_for_function("() => document.querySelectorAll('.server .tile').length === 1")
+        other.page.get_by_label("Search prompts").fill("")
+        other.page.wait_for_function("() => document.querySelectorAll('.server .tile').length === 3")
+        other.page.get_by_role("button", name="Select", exact=True).click()
+        for at in (0, 1):
+            tiles.nth(at).locator("button").click()
+        shoot(other, "server-selection")
+        with other.page.expect_download() as saved:
+            other.page.get_by_role("button", name="Download ZIP (2)").click()
+        with zipfile.ZipFile(saved.value.path()) as archive:
+            assert archive.testzip() is None and len(archive.namelist()) == 2
+            for name in archive.namelist():
+                assert archive.read(name) == (Path(folder) / name).read_bytes(), name
+        asked = []
+        other.page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+        other.page.get_by_role("button", name="Delete (2)").click()
+        assert len(asked) == 1 and "cannot be undone" in asked[0] and len(os.listdir(folder)) == 3
+        other.page.once("dialog", lambda dialog: dialog.accept())
+        other.page.get_by_role("button", name="Delete (2)").click()
+        other.page.wait_for_function("() => document.querySelectorAll('.server .tile').length === 1")
+        assert len(os.listdir(folder)) == 1
+        other.page.click("#place-browser")
+        assert other.count("#gallery:visible") == 0 or other.count("#gallery .tile") == 0
+        other.close()
 
 
 def weights(browser, address):
@@ -154,7 +404,7 @@ def paint(browser, address, shoot):
     page = Page(browser, address)
     page.generate("a red apple", seed=42)
     page.images(1)
-    page.page.click(".tile button")
+    page.view()
     page.page.click("text=Start from this image")
     page.page.wait_for_selector(".slot .shown img")
     page.page.click("#paint")
@@ -225,7 +475,7 @@ def paint(browser, address, shoot):
             context.drawImage(bitmap, 0, 0);
             return (y) => context.getImageData(0, y, bitmap.width, 8).data.join();
         };
-        const [result, input] = await Promise.all([...document.querySelectorAll('.tile img')].map(pixels));
+        const [result, input] = await Promise.all([...document.querySelectorAll('#gallery .tile img')].map(pixels));
         return [result(240) === input(240), result(64) === input(64)];
     }""") if page.page.wait_for_function("() => document.querySelectorAll('.tile img').length === 2") else None
     assert same == [True, False], same
@@ -256,8 +506,14 @@ def cancel(browser, address):
     page.page.fill("[data-option=steps]", "4")
     page.page.fill("[data-option=width]", "250")
     page.page.click("#generate")
-    page.page.wait_for_selector(".job.waiting:has-text('width')", timeout=LONG)
+    page.page.wait_for_selector(".field .error:has-text('Width is 250')", timeout=LONG)
     assert page.page.evaluate("document.activeElement.dataset.option") == "width"
+    assert page.count(".job") == 0, "an error at its field needs no place in the queue"
+    page.page.fill("[data-option=width]", "64")
+    assert page.count(".field .error") == 0
+    page.page.fill("#prompt", "a <lora:nope:1> b")
+    page.page.click("#generate")
+    page.page.wait_for_selector(".field:has(#prompt) .error:has-text('nope')", timeout=LONG)
     page.problems = [problem for problem in page.problems if "400" not in problem]  # the browser notes each answer
     page.close()
 
@@ -326,6 +582,9 @@ def grid(browser, address, shoot):
     assert heads == ["Steps: 2", "Steps: 4", "Steps: 6", "apple", "boat"], heads
     shoot(page, "grid")
     page.page.locator("#grid td button").nth(4).click()
+    page.page.wait_for_selector("#stage .text:has-text('a red boat')")
+    if page.count(".viewer") == 0:
+        page.page.click("#details")
     facts = page.facts()
     assert "a red boat" in facts and re.search(r"Steps\s+4", facts), facts
     page.page.keyboard.press("Escape")
@@ -358,7 +617,7 @@ def many(browser, address):
     page.page.locator(".tile").last.scroll_into_view_if_needed()
     page.page.wait_for_selector(".tile:last-child img")
     page.page.wait_for_function("() => document.querySelectorAll('.tile img').length < 150")
-    page.page.locator(".tile button").last.click()
+    page.view(999)
     page.page.wait_for_selector(".viewer .prompt:has-text('number 0')")
     page.page.keyboard.press("Delete")
     page.images(999)
@@ -376,7 +635,7 @@ def enlarge(browser, address):
     page = Page(browser, address)
     page.generate("a red apple", seed=42, width=64, height=64)
     page.images(1)
-    page.page.click(".tile button")
+    page.view()
     page.facts()
     viewer = page.page.locator(".viewer")
     viewer.get_by_label("Upscaler", exact=True).select_option("lanczos")
@@ -412,7 +671,7 @@ def networks(browser, program):
 
         def with_lora(route):
             answer = route.fetch()
-            route.fulfill(response=answer, json={**answer.json(), "loras": ["ink"]})
+            route.fulfill(response=answer, json={**answer.json(), "loras": ["ink"], "ip_adapters": ["face"]})
 
         page.page.route("**/v1/capabilities", with_lora)
         page.page.reload()
@@ -423,9 +682,28 @@ def networks(browser, program):
         with page.page.expect_request("**/v1/jobs") as sent:
             page.generate("a red apple")
         assert json.loads(sent.value.post_data)["loras"] == [{"lora": {"named": "ink"}, "text": 0.8, "unet": 0.8}]
-        page.page.wait_for_selector(".job:has-text('ink')")
+        page.page.wait_for_selector(".section .error:has-text('ink')")
         section.get_by_role("button", name="Remove ink").click()
         assert "LoRAs" == page.text("summary:has-text('LoRAs')").strip()
+        section = page.section("Image prompts")
+        section.get_by_role("button", name="Add an image prompt").click()
+        page.page.fill("#prompt", "a pear")
+        page.page.click("#generate")
+        page.page.wait_for_selector(".message.bad:has-text('face has no image')")
+        page.page.evaluate(DROP, ["face.png", list(png("", 64)), ".section[open] .unit .slot"])
+        page.page.wait_for_selector(".unit .shown img")
+        with page.page.expect_request("**/v1/jobs") as sent:
+            page.generate("a pear")
+        prompt = json.loads(sent.value.post_data)["ip_adapters"][0]
+        assert prompt.pop("image").startswith("data:image/png")
+        assert prompt == {"model": "face", "weight": 1, "start": 0, "end": 1}, prompt
+        page.page.wait_for_selector(".job.failed")
+        section.get_by_role("button", name="Remove this image prompt").click()
+        page.page.fill("#prompt", "")
+        page.page.locator("#prompt").press_sequentially("a pear <lora:i")
+        assert page.page.locator(".names li").all_inner_texts() == ["ink"]
+        page.page.keyboard.press("Enter")
+        assert page.page.input_value("#prompt") == "a pear <lora:ink:1>" and not page.page.locator(".names").first.is_visible()
         page.problems = [problem for problem in page.problems if "400" not in problem]
         page.close()
 
@@ -454,7 +732,7 @@ def phone(browser, address, shoot):
     """A phone: nothing is wider than the window, and buttons are large enough for a finger."""
     page = Page(browser, address, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
     page.generate("a red apple", seed=42, steps=8)
-    page.page.wait_for_selector(".job .live img", timeout=LONG)
+    page.page.wait_for_selector("#stage img.live", timeout=LONG)
     shoot(page, "phone-running")
     page.images(1)
     wide = "document.documentElement.scrollWidth - innerWidth"
@@ -466,7 +744,7 @@ def phone(browser, address, shoot):
     small = page.page.evaluate("""() => [...document.querySelectorAll('button, select, input:not([type=checkbox], [type=range])')]
         .filter((element) => element.checkVisibility() && element.getBoundingClientRect().height < 32).map((element) => element.outerHTML)""")
     assert not small, small
-    page.page.locator(".tile button").first.click()
+    page.view()
     page.page.wait_for_selector(".viewer img")
     shoot(page, "phone-viewer")
     page.page.click("text=Start from this image")
@@ -491,14 +769,14 @@ def accessible(browser, address, axe):
 
         check("empty")
         page.generate("a red apple", steps=30, seed=42)
-        page.page.wait_for_selector(".job .live img", timeout=LONG)
+        page.page.wait_for_selector("#stage img.live", timeout=LONG)
         check("running")
         page.images(1)
         for title in ("Input image", "Grid", "More options"):
             page.section(title)
         check("sections")
         page.page.evaluate("scrollTo(0, 0)")
-        page.page.click(".tile button")
+        page.view()
         page.page.wait_for_selector(".viewer img")
         check("viewer")
         page.page.click("text=Start from this image")
@@ -549,7 +827,10 @@ def main():
     arguments.add_argument("program")
     arguments.add_argument("--screenshots", type=Path)
     arguments.add_argument("--only")
+    arguments.add_argument("--page", type=Path)
     given = arguments.parse_args()
+    global FILES
+    FILES = given.page
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -572,6 +853,10 @@ def main():
         with Server(given.program) as address:
             tests = {
                 "make and use": lambda: make_and_use(browser, address, shoot),
+                "large": lambda: large(browser, address, shoot),
+                "prompts": lambda: prompts(browser, address, shoot),
+                "settings": lambda: settings(browser, address, shoot),
+                "first load": lambda: first_load(browser, address),
                 "weights": lambda: weights(browser, address),
                 "paint": lambda: paint(browser, address, shoot),
                 "cancel": lambda: cancel(browser, address),
@@ -582,6 +867,7 @@ def main():
                 "phone": lambda: phone(browser, address, shoot),
                 "networks": lambda: networks(browser, given.program),
                 "login": lambda: login(browser, given.program),
+                "server gallery": lambda: server_gallery(browser, given.program, shoot),
             }
             if axe:
                 tests["accessible"] = lambda: accessible(browser, address, axe)

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kiln_engine::ByteSize;
-use kiln_serve::{Access, Limits, ServeOptions, Tls};
+use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 
 use crate::run_args::{PromptCache, RunArgs};
-use crate::values::parse_count;
+use crate::values::{parse_as, parse_count};
 
 /// `kiln serve`.
 #[derive(Debug, Args)]
@@ -36,6 +36,10 @@ pub struct ServeArgs {
     /// A folder into which all images are written, with their settings.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// What clients may do with the images of that folder, in the gallery of the page: off, read, or full, with deletion.
+    #[arg(long, value_name = "ACCESS", default_value = "full", value_parser = parse_as::<GalleryAccess>, requires = "output",
+          help_heading = ACCESS)]
+    gallery: GalleryAccess,
     /// The folder of control networks that requests name.
     #[arg(long, value_name = "DIR")]
     control_dir: Option<PathBuf>,
@@ -162,6 +166,7 @@ impl ServeArgs {
             control_dir: self.control_dir,
             upscaler_dir: self.upscaler_dir,
             output: self.output,
+            gallery: self.gallery,
             prompt_store: self.served.run.prompt_store(),
             keep: Duration::from_secs(self.keep as u64),
             job_prefix: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kiln_engine::{locate_model, start_threads};
 use kiln_models::fetched;
-use kiln_serve::{Access, Limits, ServeOptions};
+use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions};
 use pyo3::prelude::*;
 
 use crate::call::Watcher;
@@ -81,6 +81,7 @@ impl Server {
                 upscaler_dir: settings.upscaler_dir,
                 prompt_store: settings.prompt_store,
                 output: None,
+                gallery: GalleryAccess::Off,
                 keep: KEEP,
                 job_prefix: settings.job_prefix,
                 access: Access { keys: settings.keys, ..Access::default() },

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use crate::error::{Refused, RefusedKind};
+use crate::gallery::Gallery;
 use crate::http::WebOptions;
 use crate::image_format::ImageFormat;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob};
@@ -21,6 +22,7 @@ use crate::models::{Model, Models};
 use crate::named_files;
 use crate::options::ServeOptions;
 use crate::scheduler::{Control, Previews, Scheduler, Task};
+use crate::tokens::TokenCounter;
 
 /// The state of the server.
 pub(crate) struct App {
@@ -29,6 +31,9 @@ pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) scheduler: Scheduler,
     pub(crate) metrics: Arc<Metrics>,
+    /// The images of the folder `output`.
+    pub(crate) gallery: Gallery,
+    pub(crate) tokens: TokenCounter,
     pub(crate) runtime: Handle,
     /// The settings of AUTOMATIC1111's web UI.
     pub(crate) web_options: Mutex<WebOptions>,

@@ -6,7 +6,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use kiln_engine::{ModelOptions, Setup};
-//! use kiln_serve::{Access, Limits, ServeOptions, Server};
+//! use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Server};
 //!
 //! let server = Server::start(ServeOptions {
 //!     listen: ([127, 0, 0, 1], 7860).into(),
@@ -20,6 +20,7 @@
 //!     control_dir: None,
 //!     upscaler_dir: None,
 //!     output: None,
+//!     gallery: GalleryAccess::Full,
 //!     prompt_store: None,
 //!     keep: Duration::from_secs(600),
 //!     job_prefix: None,
@@ -37,6 +38,7 @@
 mod app;
 mod base64_image;
 mod error;
+mod gallery;
 mod http;
 mod image_format;
 mod jobs;
@@ -49,8 +51,9 @@ mod redis_texts;
 mod scheduler;
 mod server;
 mod tls;
+mod tokens;
 
 pub use error::{Error, Result};
-pub use options::{Access, Limits, ServeOptions, Tls};
+pub use options::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 pub use parse::read_request;
 pub use server::Server;

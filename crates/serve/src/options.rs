@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub prompt_store: Option<String>,
     /// The folder into which all images are written, with their settings.
     pub output: Option<PathBuf>,
+    /// What clients may do with the images of that folder.
+    pub gallery: GalleryAccess,
     /// How long finished jobs and their images are kept.
     pub keep: Duration,
     /// What the numbers of jobs begin with, before a `-`: letters and digits, by which a program in front of several servers knows
@@ -82,6 +84,38 @@ impl Default for Limits {
     }
 }
 
+/// What clients may do with the images of the folder `output`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GalleryAccess {
+    /// Nothing.
+    Off,
+    /// See and download them.
+    Read,
+    /// Delete them, too.
+    #[default]
+    Full,
+}
+
+impl GalleryAccess {
+    /// Its name on a command line and in the answer of `/v1/capabilities`.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Read => "read",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl std::str::FromStr for GalleryAccess {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let all = [Self::Off, Self::Read, Self::Full];
+        all.into_iter().find(|access| access.id() == text).ok_or_else(|| "expected off, read or full".into())
+    }
+}
+
 /// Who may come in. Without keys and users everybody may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
@@ -105,6 +139,12 @@ impl ServeOptions {
     pub(crate) fn setup(&self) -> &Setup {
         static NONE: LazyLock<Setup> = LazyLock::new(Setup::default);
         self.setups.first().unwrap_or(&NONE)
+    }
+
+    /// What clients may do with the gallery. The images of all clients are in one folder, so that several users have none.
+    pub(crate) fn gallery(&self) -> GalleryAccess {
+        let clients = self.access.keys.len() + self.access.users.len();
+        if self.output.is_none() || clients > 1 { GalleryAccess::Off } else { self.gallery }
     }
 
     /// Refuses options that cannot be, before anything is opened.

@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::error::{Error, Result};
+use crate::gallery::Gallery;
 use crate::http::router;
 use crate::jobs::{Current, Jobs};
 use crate::metrics::Metrics;
@@ -28,6 +29,7 @@ use crate::options::ServeOptions;
 use crate::redis_texts::RedisTexts;
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::tls;
+use crate::tokens::TokenCounter;
 
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
@@ -86,6 +88,8 @@ impl Server {
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
         let jobs = Jobs::new(options.keep, options.job_prefix.clone());
         let app = Arc::new(App {
+            gallery: Gallery::new(options.output.clone()),
+            tokens: TokenCounter::default(),
             options,
             models,
             jobs,

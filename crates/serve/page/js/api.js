@@ -89,6 +89,33 @@ export const image = async (id) => (await send("GET", `v1/images/${id}`)).blob()
 /** The settings in an image file. */
 export const settings = (file) => json("POST", "v1/settings", { body: file, type: file.type || "image/png" });
 
+/** The lengths of prompts in tokens. */
+export const tokens = (texts, signal) =>
+  json("POST", "v1/tokens", { body: JSON.stringify(texts), type: "application/json", signal });
+
+/** A part of the gallery of the server. */
+export function gallery({ limit, search, before }) {
+  const query = new URLSearchParams({ limit });
+  if (search) query.set("search", search);
+  if (before) query.set("before", before);
+  return json("GET", `v1/gallery?${query}`);
+}
+
+/** An image of that gallery: its file, or a thumbnail of at most `side` pixels. */
+export async function galleryImage(name, side) {
+  const size = side ? `?side=${side}` : "";
+  return (await send("GET", `v1/gallery/${encodeURIComponent(name)}${size}`)).blob();
+}
+
+/** Deletes an image of that gallery. */
+export const galleryRemove = (name) => json("DELETE", `v1/gallery/${encodeURIComponent(name)}`);
+
+/** Images of that gallery in a ZIP file. */
+export async function galleryZip(names) {
+  const body = JSON.stringify({ names });
+  return (await send("POST", "v1/gallery/zip", { body, type: "application/json" })).blob();
+}
+
 /** An image file, larger. */
 export async function upscale(file, { scale, upscaler }) {
   const query = new URLSearchParams({ scale, upscaler });

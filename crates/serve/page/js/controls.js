@@ -1,7 +1,7 @@
 /** Inputs of options, made from the rows of `/v1/capabilities`. */
 
 import { check, field, h, newId, select } from "./dom.js";
-import { label, sentence, valueText } from "./labels.js";
+import { label, sentence, usualOf, valueText } from "./labels.js";
 import { parse } from "./settings.js";
 
 /** Steps of the arrows of numbers, where 1 is not fitting. */
@@ -9,13 +9,13 @@ const STEPS = { cfg_scale: 0.5, hires_cfg_scale: 0.5, hires_scale: 0.25, width: 
 
 /**
  * The input of an option with its label, bound to the settings. Null where the server does not have the option.
- * `more.label` and `more.help` replace or add texts; `more.slide` makes a slider with a number.
+ * `more.label` and `more.help` replace or add texts; `more.slide` makes a slider with a number, up to `more.most`.
  */
 export function control(settings, name, more = {}) {
   const row = settings.row(name);
   if (!row) return null;
   const text = more.label ?? label(name);
-  if (more.slide) return slider(settings, row, text);
+  if (more.slide) return slider(settings, row, text, more);
   const input =
     row.type === "boolean" ? switchOf(settings, row) : row.choices ? choice(settings, row) : typed(settings, row);
   input.dataset.option = name;
@@ -62,7 +62,8 @@ function choice(settings, row) {
   const [, id, words] = /^(\S+) \((.+)\)$/.exec(usual) ?? [];
   const isUsual = (name) => name === usual || name === id;
   const choices = row.choices.filter((name) => !isUsual(name)).map((name) => [name, row.titles?.get(name) ?? name]);
-  const input = select([["", sentence(words ?? row.titles?.get(usual) ?? usual)], ...choices], {
+  const first = words ?? row.titles?.get(usual) ?? usual;
+  const input = select([["", id === "default" ? "Default" : sentence(first)], ...choices], {
     onchange: () => settings.set(row.name, input.value || undefined),
   });
   settings.watch(row.name, (value = "") => {
@@ -80,33 +81,32 @@ function typed(settings, row) {
   const attributes = isNumber
     ? { type: "number", min: row.minimum, max: row.maximum, step: row.type === "integer" ? 1 : "any" }
     : { type: "text", spellcheck: "false" };
+  // What the user types is left as it is typed.
+  let types = false;
   attributes.inputmode = isNumber ? (row.type === "integer" ? "numeric" : "decimal") : undefined;
   const input = h("input", {
     ...attributes,
     placeholder: usualOf(row),
     title: row.default ? `Default: ${row.default.replaceAll("`", "")}` : undefined,
     oninput: () => {
+      types = true;
       try {
-        if (input.validity.badInput) throw new Error("this is not a number");
+        if (input.validity.badInput) throw new Error("This is not a number");
         settings.set(row.name, parse(row, input.value));
         mark(input, "");
       } catch (error) {
         mark(input, error.message);
       }
+      types = false;
     },
   });
   if (isNumber) stepped(input, row, settings);
   settings.watch(row.name, (value) => {
     const text = value === undefined ? "" : Array.isArray(value) ? value.join(", ") : valueText(value);
-    if (document.activeElement !== input || input.value === "") input.value = text;
+    if (!types) input.value = text;
     if (value !== undefined) mark(input, "");
   });
   return input;
-}
-
-/** The default in short: of `4; with something else 7` the first part. */
-function usualOf(row) {
-  return row.default.split(";")[0];
 }
 
 /** The arrow keys begin at the default, and go in useful steps. */
@@ -126,31 +126,40 @@ function stepped(input, row, settings) {
 }
 
 /** A slider and a number for an option between two ends. */
-function slider(settings, row, text) {
+function slider(settings, row, text, { most: end, step }) {
   const number = typed(settings, row);
   number.id = newId("field");
   number.dataset.option = row.name;
-  const usual = Number.parseFloat(row.default) || row.minimum;
-  const most = row.name === "mask_blur" ? 64 : row.maximum;
+  // The model's default is the number's placeholder.
+  const usual = () => Number.parseFloat(number.placeholder) || Number.parseFloat(row.default) || row.minimum;
+  const most = end ?? (row.name === "mask_blur" ? 64 : row.maximum);
   const bar = h("input", {
     type: "range",
     min: row.minimum,
     max: most,
-    step: row.type === "integer" || most > 8 ? 1 : 0.01,
+    step: step ?? (row.type === "integer" || most > 8 ? 1 : 0.01),
     "aria-label": text,
     oninput: () => settings.set(row.name, Number(bar.value)),
   });
   settings.watch(row.name, (value) => {
-    bar.value = String(value ?? usual);
+    bar.value = String(value ?? usual());
     if (document.activeElement === bar) number.value = value === undefined ? "" : String(value);
   });
+  number.addEventListener("usual", () => (bar.value = String(settings.get(row.name) ?? usual())));
   const pair = h("div", { class: "pair" }, bar, number);
   return h("div", { class: "field slide wide" }, h("label", { for: number.id }, text), pair);
 }
 
-/** Marks an input as wrong, or as right where the message is empty. */
+/** Marks an input as wrong, with the message below it, or as right where the message is empty. */
 export function mark(input, message) {
-  input.setCustomValidity(message);
-  if (message) input.setAttribute("aria-invalid", "true");
-  else input.removeAttribute("aria-invalid");
+  if (!message && !input.hasAttribute("aria-invalid")) return;
+  input.setCustomValidity?.(message);
+  const place = input.closest(".field") ?? input;
+  place.querySelector(".error")?.remove();
+  input.removeAttribute("aria-errormessage");
+  if (!message) return input.removeAttribute("aria-invalid");
+  const error = h("small", { class: "error", id: newId("error"), role: "alert" }, message);
+  place.append(error);
+  input.setAttribute("aria-invalid", "true");
+  input.setAttribute("aria-errormessage", error.id);
 }

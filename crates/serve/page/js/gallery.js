@@ -3,6 +3,7 @@
 import { byId, h } from "./dom.js";
 import { sizeClass } from "./files.js";
 import { report } from "./messages.js";
+import { focusTile, moveFocus } from "./tiles.js";
 
 /** How far outside of the window tiles have their images. */
 const MARGIN = "600px";
@@ -19,7 +20,7 @@ export class Gallery {
     this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.#seen(entry)), {
       rootMargin: MARGIN,
     });
-    this.list.addEventListener("keydown", (event) => this.#key(event));
+    this.list.addEventListener("keydown", (event) => moveFocus(this.list, event));
     byId("gallery-clear").addEventListener("click", () => this.clear());
   }
 
@@ -48,6 +49,7 @@ export class Gallery {
 
   async remove(record) {
     await this.store.remove(record.key);
+    const at = this.records.indexOf(record);
     this.records = this.records.filter((other) => other !== record);
     const tile = this.#tiles.get(record.key);
     this.#tiles.delete(record.key);
@@ -55,6 +57,7 @@ export class Gallery {
     this.watcher.unobserve(tile);
     tile.remove();
     this.#count();
+    await this.removed?.(record, this.records[at] ?? this.records[at - 1]);
   }
 
   async clear() {
@@ -66,6 +69,14 @@ export class Gallery {
     this.records = [];
     this.list.replaceChildren();
     this.#count();
+    this.cleared?.();
+  }
+
+  /** The number of images, and what belongs to the list alone. */
+  drawHead() {
+    const count = this.records.length;
+    byId("gallery-count").textContent = count ? String(count) : "";
+    byId("gallery-clear").hidden = count === 0;
   }
 
   #tile(record) {
@@ -109,40 +120,21 @@ export class Gallery {
 
   #count() {
     const count = this.records.length;
-    byId("gallery-count").textContent = count ? String(count) : "";
-    byId("gallery-clear").hidden = count === 0;
+    if (!this.list.hidden) this.drawHead();
     byId("empty").hidden = count > 0;
     // One tile is reached by Tab, the others by arrow keys.
     if (!this.list.querySelector('[tabindex="0"]')) this.list.querySelector("button")?.setAttribute("tabindex", "0");
   }
 
-  #key(event) {
-    const tiles = [...this.list.children];
-    const at = tiles.findIndex((tile) => tile.contains(document.activeElement));
-    const columns = getComputedStyle(this.list).gridTemplateColumns.split(" ").length;
-    const moves = {
-      ArrowLeft: at - 1,
-      ArrowRight: at + 1,
-      ArrowUp: at - columns,
-      ArrowDown: at + columns,
-      Home: 0,
-      End: tiles.length - 1,
-    };
-    const next = tiles[moves[event.key]];
-    if (at < 0 || !next) return;
-    event.preventDefault();
-    this.#focus(next.firstElementChild);
-  }
-
-  #focus(button) {
-    this.list.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
-    button.setAttribute("tabindex", "0");
-    button.focus();
+  /** Marks the tile of a record. */
+  mark(record) {
+    this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
+    this.#tiles.get(record?.key)?.firstElementChild.setAttribute("aria-current", "true");
   }
 
   /** Puts the focus on the tile of a record. */
   focus(record) {
     const tile = this.#tiles.get(record.key);
-    if (tile) this.#focus(tile.firstElementChild);
+    if (tile) focusTile(this.list, tile.firstElementChild);
   }
 }

@@ -1,6 +1,9 @@
 /** LoRAs with their weights. */
 
-import { h, select } from "./dom.js";
+import { field, h, select } from "./dom.js";
+
+/** LoRAs from which on there is a search. */
+const MANY = 6;
 
 /** Dispatches `change` when a LoRA comes or goes. */
 export class Loras extends EventTarget {
@@ -14,12 +17,40 @@ export class Loras extends EventTarget {
     this.list = h("ul", { class: "chips" });
     const add = select([["", "Add a LoRA …"], ...names], {
       "aria-label": "Add a LoRA",
+      "data-option": "loras",
       onchange: () => {
         this.#add({ name: add.value, text: 1, unet: 1 });
         add.value = "";
       },
     });
-    this.element = h("div", { class: "content" }, this.list, add);
+    this.input = add;
+    const filter = () => {
+      const text = search.value.toLowerCase();
+      const found = names.filter((name) => name.toLowerCase().includes(text));
+      add.replaceChildren(
+        h("option", { value: "" }, text ? `Add one of ${found.length} …` : "Add a LoRA …"),
+        ...found.map((name) => h("option", { value: name }, name)),
+      );
+      return found;
+    };
+    const enter = (event) => {
+      if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      const [name] = filter();
+      if (!name || !search.value) return;
+      this.#add({ name, text: 1, unet: 1 });
+      search.value = "";
+      filter();
+    };
+    const search = h("input", { type: "search", placeholder: "Enter adds the first", oninput: filter, onkeydown: enter });
+    const searchField = field("Search LoRAs", search);
+    searchField.hidden = names.length < MANY;
+    this.element = h("div", { class: "content" }, searchField, this.list, h("div", { class: "field" }, add));
+  }
+
+  /** Whether one of this name is chosen here, and not by a tag of the prompt. */
+  has(name) {
+    return this.#chosen.some((lora) => lora.name === name);
   }
 
   get state() {

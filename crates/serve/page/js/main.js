@@ -7,12 +7,14 @@ import { Form } from "./form.js";
 import { Gallery } from "./gallery.js";
 import { Grid } from "./grid.js";
 import { cellRequest } from "./gridsettings.js";
+import { openHistory, remember } from "./history.js";
 import { askForKey } from "./login.js";
 import { report, notify } from "./messages.js";
 import { Queue } from "./queue.js";
 import { QueueView } from "./queueview.js";
 import { Settings } from "./settings.js";
 import { listen } from "./shortcuts.js";
+import { Stage } from "./stage.js";
 import { openStore } from "./store.js";
 import { Viewer } from "./viewer.js";
 
@@ -26,20 +28,29 @@ class Page {
     this.capabilities = capabilities;
     this.settings = new Settings(named(capabilities));
     this.queue = new Queue();
-    new QueueView(this.queue);
-    this.gallery = new Gallery(store, (record) => this.viewer.open(record));
+    this.stage = new Stage({
+      details: (source, record) => new Viewer(source, this).open(record),
+      seed: ({ seed }) => this.settings.set("seed", seed),
+      jobs: () => this.queue.jobs,
+    });
+    new QueueView(this.queue, (job) => this.stage.live === job);
+    this.gallery = new Gallery(store, (record) => this.#select(this.gallery, record));
+    this.gallery.removed = (record, next) => this.stage.forget(record, next);
+    this.gallery.cleared = () => this.stage.source === this.gallery && this.stage.forget(this.stage.record);
     // Latents are enlarged only within a run.
     this.upscalers = (capabilities.upscalers ?? []).filter((name) => !name.startsWith("latent"));
-    this.viewer = new Viewer(this.gallery, this);
     this.#models();
-    this.form = new Form(this.settings, capabilities, () => this.model);
+    this.form = new Form(this.settings, capabilities, () => this.model, () => this.#lastSeed());
     this.#restore();
     this.#listen();
   }
 
   async start() {
     await this.gallery.load();
+    const [newest] = this.gallery.records;
+    if (newest) await this.stage.made(this.gallery, newest);
     this.queue.resume();
+    if (this.capabilities.gallery && this.capabilities.gallery !== "off") await this.#serverGallery();
   }
 
   /** Sends what the form says: one job, or those of a grid. */
@@ -47,6 +58,10 @@ class Page {
     if (!this.form.check()) return;
     try {
       const request = await this.form.request();
+      if (!request.prompt.trim() && !confirm("The prompt is empty. Generate an image without a prompt?"))
+        return byId("prompt").focus();
+      remember({ prompt: this.settings.get("prompt"), negative_prompt: this.settings.get("negative_prompt") });
+      this.stage.followJobs();
       if (this.form.grid.isOn) this.#startGrid(request);
       else this.#submit({ ...request, batch_count: Number(this.form.count.value) });
     } catch (error) {
@@ -75,7 +90,9 @@ class Page {
     const made = await api.upscale(file, how);
     const { width, height } = await bitmap(made);
     const { seed, model, request, parameters } = record;
-    return this.gallery.add({ width, height, seed, model, request, parameters }, made);
+    const larger = await this.gallery.add({ width, height, seed, model, request, parameters }, made);
+    this.stage.keepBefore(larger, file);
+    return larger;
   }
 
   /** Shows an image file with its settings. */
@@ -89,15 +106,56 @@ class Page {
       });
       found.warnings.forEach(notify);
       const record = { ...found, width, height, seed: found.request.seed };
-      const alone = { records: [record], file: async () => file };
+      const alone = { records: [record], file: async () => file, isAlone: true };
       await new Viewer(alone, this).open(record);
     } catch (error) {
       report(error);
     }
   }
 
+  /** The viewer shows an image, which is then the large one of the page, too. */
+  shown(source, record) {
+    if (!source.isAlone && record !== this.stage.record) this.stage.select(source, record);
+  }
+
+  /** Makes an image the large one; what is large already is shown with its settings. */
+  #select(source, record) {
+    const { stage } = this;
+    if (stage.record === record && !stage.live && !stage.compares) return stage.open();
+    if (document.querySelector(".results").getBoundingClientRect().top < -80) byId("stage").scrollIntoView();
+    return stage.select(source, record);
+  }
+
+  #lastSeed() {
+    return this.gallery.records[0]?.seed ?? this.stage.record?.seed;
+  }
+
+  /** The gallery of the server, beside that of the browser. */
+  async #serverGallery() {
+    const { ServerGallery } = await import("./servergallery.js");
+    const all = new ServerGallery((record) => this.#select(all, record), this.capabilities.gallery === "full");
+    all.removed = (record, next) => this.stage.forget(record, next);
+    this.server = all;
+    const places = { browser: byId("place-browser"), server: byId("place-server") };
+    const show = (isServer) => {
+      places.browser.setAttribute("aria-pressed", String(!isServer));
+      places.server.setAttribute("aria-pressed", String(isServer));
+      all.element.hidden = !isServer;
+      this.gallery.list.hidden = isServer;
+      byId("gallery-clear").hidden = isServer;
+      document.body.classList.toggle("server", isServer);
+      if (isServer) all.load();
+      else this.gallery.drawHead();
+    };
+    places.browser.addEventListener("click", () => show(false));
+    places.server.addEventListener("click", () => show(true));
+    byId("places").hidden = false;
+    show(false);
+  }
+
   #submit(request) {
     const job = this.queue.add(request);
+    job.before = this.form.input.slot.file;
     if (matchMedia("(max-width: 820px)").matches)
       document.querySelector(".results").scrollIntoView({ behavior: "smooth" });
     return job;
@@ -109,7 +167,7 @@ class Page {
     const search = axes.find(({ name }) => name === "prompt");
     if (search && !request.prompt.includes(search.values[0]))
       throw new Error(`The prompt does not have “${search.values[0]}”.`);
-    this.grid = new Grid(axes, (record) => this.viewer.open(record));
+    this.grid = new Grid(axes, (record) => this.#select(this.gallery, record));
     this.grid.places.forEach(({ x, y }, cell) => {
       const values = [axes[0].values[x], axes[1].values[y]];
       const job = this.#submit(cellRequest(request, axes, values));
@@ -127,6 +185,8 @@ class Page {
         file,
       );
       job.cell?.grid.set(job.cell.i, record, file);
+      if (job.before) this.stage.keepBefore(record, job.before);
+      await this.stage.made(this.gallery, record);
     } catch (error) {
       report(error);
     }
@@ -139,10 +199,22 @@ class Page {
       "change",
       ({ detail: { job } }) => job.cell && job.preview && job.cell.grid.preview(job.cell.i, job.preview),
     );
+    queue.addEventListener("change", ({ detail: { job } }) => this.stage.preview(job));
     queue.addEventListener("end", ({ detail: { job } }) => {
       job.warnings.forEach(notify);
-      if (job.status === "failed") this.form.blame(job.cause ?? {});
+      // What is shown at its field needs no place in the queue.
+      if (job.status === "failed" && this.form.blame(job.cause ?? {})) queue.dismiss(job);
+      this.stage.ended(job);
     });
+    this.stage.addEventListener("change", () => {
+      this.gallery.mark(this.stage.record);
+      this.server?.mark(this.stage.record);
+    });
+    const useOld = (entry) => {
+      ["prompt", "negative_prompt"].forEach((name) => this.settings.set(name, entry[name]));
+      byId("prompt").focus();
+    };
+    byId("history-open").addEventListener("click", () => openHistory(useOld));
     byId("generate").disabled = false;
     byId("form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -213,6 +285,7 @@ class Page {
     const choice = byId("model-choice");
     if (choice) choice.value = this.model.id;
     this.form.changed();
+    this.form.countTokens();
   }
 
   #remember() {

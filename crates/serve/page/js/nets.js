@@ -1,4 +1,4 @@
-/** Control networks, each with its image. */
+/** Networks with images: ControlNets, and IP-Adapters, for which an image is a prompt. */
 
 import { field, h, select } from "./dom.js";
 import { dataUrl } from "./files.js";
@@ -15,16 +15,33 @@ const RESIZE = [
   ["fill", "Fill"],
 ];
 
+const BLOCKS = [
+  ["", "All"],
+  ["style", "Style (SDXL)"],
+  ["layout", "Layout (SDXL)"],
+];
+
+/** The field of a request, that of a network's name, and words for people. */
+export const CONTROLS = {
+  field: "controls",
+  name: "net",
+  what: "network",
+  slot: "Control image",
+  hint: "Without an image the input image is used.",
+};
+export const IP_ADAPTERS = { field: "ip_adapters", name: "model", what: "image prompt", slot: "Image", needsImage: true };
+
 /** Dispatches `change` when a network comes or goes. */
 export class Nets extends EventTarget {
   #units = [];
 
-  /** `names` are those that the server has. */
-  constructor(names) {
+  /** `names` are those that the server has, of a `kind` above. */
+  constructor(names, kind) {
     super();
-    this.names = names;
+    Object.assign(this, { names, kind });
     this.list = h("div", { class: "chips" });
-    const add = h("button", { type: "button", onclick: () => this.#add() }, "Add a network");
+    const article = kind.needsImage ? "an" : "a";
+    const add = h("button", { type: "button", onclick: () => this.#add() }, `Add ${article} ${kind.what}`);
     this.element = h("div", { class: "content" }, this.list, add);
   }
 
@@ -34,8 +51,8 @@ export class Nets extends EventTarget {
 
   /** The field of a request. */
   async request() {
-    const controls = await Promise.all(this.#units.map((unit) => unit.request()));
-    return controls.length ? { controls } : {};
+    const all = await Promise.all(this.#units.map((unit) => unit.request()));
+    return all.length ? { [this.kind.field]: all } : {};
   }
 
   /** Removes all: settings of an image do not have the images of its networks. */
@@ -45,7 +62,7 @@ export class Nets extends EventTarget {
   }
 
   #add() {
-    const unit = new Unit(this.names, () => {
+    const unit = new Unit(this.names, this.kind, () => {
       this.#units = this.#units.filter((other) => other !== unit);
       this.#draw();
     });
@@ -61,17 +78,22 @@ export class Nets extends EventTarget {
 
 /** One network. */
 class Unit {
-  constructor(names, remove) {
+  constructor(names, kind, remove) {
+    this.kind = kind;
     this.net = select(names);
-    this.slot = new Slot("Control image");
-    this.slot.element.title = "Without an image the input image is used.";
+    this.slot = new Slot(kind.slot);
+    this.slot.element.title = kind.hint ?? "";
     const number = (value, most) => h("input", { type: "number", min: 0, max: most, step: 0.05, value });
     this.weight = number(1, 2);
     this.start = number(0, 1);
     this.end = number(1, 1);
     this.mode = select(MODES);
     this.resize = select(RESIZE);
-    const button = h("button", { type: "button", class: "quiet", onclick: remove }, "Remove this network");
+    this.blocks = select(BLOCKS);
+    const own = kind.needsImage
+      ? [field("Blocks", this.blocks)]
+      : [field("Mode", this.mode), field("Resize", this.resize)];
+    const button = h("button", { type: "button", class: "quiet", onclick: remove }, `Remove this ${kind.what}`);
     this.element = h(
       "div",
       { class: "unit" },
@@ -81,19 +103,23 @@ class Unit {
         "div",
         { class: "rows" },
         field("Weight", this.weight),
-        field("Mode", this.mode),
+        own[0],
         field("Start", this.start),
         field("End", this.end),
-        field("Resize", this.resize),
+        own[1],
       ),
       button,
     );
   }
 
   async request() {
-    const control = { net: this.net.value, mode: this.mode.value, resize: this.resize.value };
-    for (const name of ["weight", "start", "end"]) control[name] = Number(this[name].value);
-    if (this.slot.file) control.image = await dataUrl(this.slot.file);
-    return control;
+    const { kind, slot } = this;
+    if (kind.needsImage && !slot.file) throw new Error(`The ${kind.what} ${this.net.value} has no image.`);
+    const made = { [kind.name]: this.net.value };
+    if (!kind.needsImage) Object.assign(made, { mode: this.mode.value, resize: this.resize.value });
+    else if (this.blocks.value) made.blocks = this.blocks.value;
+    for (const name of ["weight", "start", "end"]) made[name] = Number(this[name].value);
+    if (slot.file) made.image = await dataUrl(slot.file);
+    return made;
   }
 }

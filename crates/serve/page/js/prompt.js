@@ -73,7 +73,7 @@ function tagAt(text, place) {
 const rounded = (weight) => Math.round(weight * 100) / 100;
 
 /** Replaces a part of a text so that the browser can undo it. */
-function replace(area, start, end, text) {
+export function replace(area, start, end, text) {
   area.setSelectionRange(start, end);
   // The only way to an edit that can be undone. Where it is missing, the value is set.
   if (!document.execCommand("insertText", false, text)) {

@@ -17,8 +17,9 @@ const STAGES = {
 export class QueueView {
   #cards = new Map();
 
-  constructor(queue) {
-    this.queue = queue;
+  /** `isStaged` says whether a job's preview is the large image. */
+  constructor(queue, isStaged) {
+    Object.assign(this, { queue, isStaged });
     this.place = byId("queue");
     this.list = h("ul", { class: "jobs" });
     this.rest = h("span");
@@ -79,7 +80,8 @@ export class QueueView {
 /** A job in the list. */
 class Card {
   constructor(job, view) {
-    this.job = job;
+    Object.assign(this, { job, view });
+    // The large image has the preview of one job; this is for those that run beside it.
     this.live = h("div", { class: "live" });
     this.text = h("p", { class: "text" });
     this.where = h("p", { class: "where" });
@@ -103,6 +105,7 @@ class Card {
   draw() {
     const { job } = this;
     const runs = job.status === "running";
+    this.element.classList.toggle("staged", this.view.isStaged(job));
     this.element.classList.toggle("waiting", !runs);
     this.element.classList.toggle("failed", job.status === "failed");
     this.text.textContent = job.request.prompt || "No prompt";

@@ -2,7 +2,7 @@
 
 import { dialog, field, h, select, takesText } from "./dom.js";
 import { sizeClass } from "./files.js";
-import { fullLabel, valueText } from "./labels.js";
+import { fullLabel, usualOf, valueText } from "./labels.js";
 import { report, notify } from "./messages.js";
 
 /** Fields that are shown above the list. */
@@ -31,10 +31,12 @@ export class Viewer {
     this.record = record;
     try {
       this.file = await this.source.file(record);
+      await this.source.complete?.(record, this.file);
     } catch (error) {
       report(error);
       return this.dialog.close();
     }
+    this.page.shown?.(this.source, record);
     if (this.url) URL.revokeObjectURL(this.url);
     this.url = URL.createObjectURL(this.file);
     const image = h("img", { src: this.url, alt: record.request.prompt ?? "", class: sizeClass(record) });
@@ -77,13 +79,19 @@ export class Viewer {
   #facts() {
     const { width, height, model, request } = this.record;
     const facts = Object.entries(request).filter(
-      ([name]) => !ABOVE.includes(name) && !["width", "height"].includes(name),
+      ([name, value]) => !ABOVE.includes(name) && !["width", "height"].includes(name) && !this.#isUsual(name, value),
     );
     const title = (name, value) => this.page.settings.row(name)?.titles?.get(value) ?? valueText(value);
     const rows = facts.map(([name, value]) => [fullLabel(name), title(name, value)]);
     if (width) rows.unshift(["Size", `${width} × ${height}`]);
     if (model) rows.push(["Model", model]);
     return h("dl", {}, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  }
+
+  /** Whether a value of "More options" is its default, which says nothing about the image. */
+  #isUsual(name, value) {
+    const row = this.page.settings.row(name);
+    return Boolean(row) && !this.page.form.hasPlace(name) && usualOf(row) === valueText(value);
   }
 
   #actions() {
@@ -98,7 +106,8 @@ export class Viewer {
       "Use these settings",
     );
     const edit = h("button", { type: "button", onclick: then(() => this.page.edit(file)) }, "Start from this image");
-    const name = `kiln-${record.seed ?? "image"}.png`;
+    const ending = { "image/jpeg": "jpg", "image/webp": "webp" }[file.type] ?? "png";
+    const name = `kiln-${record.seed ?? "image"}.${ending}`;
     const save = h("a", { class: "button", href: this.url, download: name }, "Download");
     const remove = this.source.remove
       ? h("button", { type: "button", onclick: () => this.#remove() }, "Delete")
@@ -138,6 +147,7 @@ export class Viewer {
     const { records } = this.source;
     const at = records.indexOf(this.record);
     const next = records[at + 1] ?? records[at - 1];
+    if (this.source.confirms && !confirm("Delete this image from the server's folder? This cannot be undone.")) return;
     await this.source.remove(this.record).catch(report);
     if (next) await this.#show(next);
     else this.dialog.close();

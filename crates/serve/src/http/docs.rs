@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::jobs::MOST_PRIORITY;
-use super::{health, jobs, lists, openai, settings, upscale};
+use super::{gallery, health, jobs, lists, openai, settings, tokens, upscale};
 use crate::app::is_of_server;
 
 #[derive(OpenApi)]
@@ -18,11 +18,13 @@ use crate::app::is_of_server;
     info(title = "Kiln", description = "Images from prompts."),
     paths(
         jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, jobs::events, jobs::image, lists::capabilities,
-        lists::models, lists::model, openai::generations, openai::edits, openai::variations, settings::read, upscale::upscale, health::healthz, health::readyz, health::metrics
+        lists::models, lists::model, openai::generations, openai::edits, openai::variations, settings::read, tokens::count, upscale::upscale,
+        gallery::list, gallery::image, gallery::remove, gallery::zip, health::healthz, health::readyz, health::metrics
     ),
     tags(
         (name = "jobs", description = "Jobs, their events and images"),
         (name = "lists", description = "What the server has"),
+        (name = "gallery", description = "The images of the server's folder"),
         (name = "openai", description = "The API of OpenAI"),
         (name = "server", description = "The state of the server"),
     )

@@ -35,6 +35,8 @@ pub(super) struct Capabilities {
     controls: Vec<String>,
     /// Names for `hires_upscaler`: filters, and the server's networks.
     upscalers: Vec<String>,
+    /// What this server allows with the images of its folder: `off`, `read` or `full`.
+    gallery: &'static str,
     /// The fields of a request.
     options: Vec<OptionView>,
     limits: LimitsView,
@@ -55,6 +57,8 @@ pub(super) struct ModelView {
     height: usize,
     steps: usize,
     cfg_scale: f64,
+    /// The sampler of requests that name none, as in `samplers`.
+    sampler: Option<&'static str>,
     /// Width and height are multiples of this.
     size_multiple: usize,
     /// Whether it takes a mask and a masked image.
@@ -119,6 +123,7 @@ pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
         embeddings: embedding_names(setup.embeddings_dir.as_deref()),
         controls: names(control_networks(app.options.control_dir.as_deref())),
         upscalers: filters.into_iter().chain(names(upscalers(app.options.upscaler_dir.as_deref()))).collect(),
+        gallery: app.options.gallery().id(),
         options: OPTIONS.iter().filter_map(option_view).collect(),
         limits: LimitsView {
             pixels: limits.pixels,
@@ -144,10 +149,17 @@ fn model_view(app: &App, model: &Model) -> ModelView {
         height: defaults.height,
         steps: defaults.steps,
         cfg_scale: defaults.cfg_scale,
+        sampler: folder.scheduler_config().sampler().ok().map(|kind| kind.id()),
         size_multiple: folder.size_multiple(),
         inpainting: folder.takes_mask(),
         previews: folder.latent_rgb().is_some(),
     }
+}
+
+/// The names of the options of a request over HTTP.
+#[cfg(test)]
+pub(super) fn shown_options() -> impl Iterator<Item = &'static str> {
+    OPTIONS.iter().filter_map(option_view).map(|option| option.name)
 }
 
 /// An option of a request over HTTP, which names no files of the server.

@@ -3,6 +3,8 @@
 mod a1111;
 mod access;
 mod docs;
+mod download;
+mod gallery;
 mod health;
 mod jobs;
 mod lists;
@@ -12,6 +14,7 @@ mod openai;
 mod page;
 mod payload;
 mod settings;
+mod tokens;
 mod upscale;
 
 use std::sync::Arc;
@@ -67,6 +70,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/capabilities", get(lists::capabilities))
         .route("/v1/models", get(lists::models))
         .route("/v1/models/{id}", get(lists::model))
+        .route("/v1/gallery", get(gallery::list))
+        .route("/v1/gallery/zip", post(gallery::zip))
+        .route("/v1/gallery/{name}", get(gallery::image).merge(delete(gallery::remove)))
+        .route("/v1/tokens", post(tokens::count))
         .route("/v1/settings", post(settings::read))
         .route("/v1/upscale", post(upscale::upscale))
         .route("/", get(page::index))

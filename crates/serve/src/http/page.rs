@@ -1,11 +1,14 @@
 //! The page for browsers: files that are part of the program.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::LazyLock;
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use ring::digest::{SHA256, digest};
 
 use crate::error::Refused;
@@ -27,15 +30,18 @@ macro_rules! files {
 static FILES: &[(&str, &[u8])] = &files![
     "index.html" "icon.svg"
     "css/base.css" "css/inputs.css" "css/layout.css" "css/results.css"
-    "js/api.js" "js/controls.js" "js/dom.js" "js/events.js" "js/files.js" "js/form.js" "js/gallery.js" "js/grid.js"
-    "js/gridsettings.js" "js/input.js" "js/labels.js" "js/login.js" "js/loras.js" "js/main.js" "js/mask.js" "js/messages.js"
-    "js/nets.js" "js/painter.js" "js/prompt.js" "js/queue.js" "js/queueview.js" "js/settings.js" "js/shortcuts.js" "js/slot.js"
-    "js/store.js" "js/viewer.js"
+    "js/api.js" "js/compare.js" "js/complete.js" "js/controls.js" "js/dom.js" "js/events.js" "js/files.js" "js/form.js" "js/gallery.js" "js/grid.js"
+    "js/gridsettings.js" "js/history.js" "js/input.js" "js/kept.js" "js/labels.js" "js/login.js" "js/loras.js" "js/main.js" "js/mask.js"
+    "js/messages.js" "js/nets.js" "js/options.js" "js/painter.js" "js/prompt.js" "js/queue.js" "js/queueview.js"
+    "js/servergallery.js" "js/settings.js" "js/shortcuts.js" "js/sizes.js" "js/slot.js" "js/stage.js" "js/store.js" "js/styles.js"
+    "js/tiles.js" "js/tokens.js" "js/viewer.js"
 ];
 
 /// A file with its media type and its tag.
 struct PageFile {
     bytes: &'static [u8],
+    /// The same by gzip.
+    packed: Vec<u8>,
     media_type: &'static str,
     tag: HeaderValue,
 }
@@ -44,7 +50,9 @@ static BY_PATH: LazyLock<HashMap<&str, PageFile>> = LazyLock::new(|| {
     let file = |bytes: &'static [u8], path: &str| {
         let hash = kiln_files::hex(&digest(&SHA256, bytes).as_ref()[..TAG]);
         let tag = HeaderValue::from_str(&format!("\"{hash}\"")).unwrap_or(HeaderValue::from_static("\"\""));
-        PageFile { bytes, media_type: media_type(path), tag }
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        let packed = encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default();
+        PageFile { bytes, packed, media_type: media_type(path), tag }
     };
     FILES.iter().map(|(path, bytes)| (*path, file(bytes, path))).collect()
 });
@@ -79,7 +87,11 @@ fn answer(path: &str, headers: &HeaderMap) -> Result<Response, Refused> {
     let file = BY_PATH.get(path).ok_or_else(|| Refused::not_found(format!("the page has no file {path}")))?;
     let known = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
     let is_known = known.is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == file.tag));
-    let caching = [(header::ETAG, file.tag.clone()), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    let caching = [
+        (header::ETAG, file.tag.clone()),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::VARY, HeaderValue::from_static("accept-encoding")),
+    ];
     if is_known {
         return Ok((StatusCode::NOT_MODIFIED, caching).into_response());
     }
@@ -88,7 +100,16 @@ fn answer(path: &str, headers: &HeaderMap) -> Result<Response, Refused> {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
+    if takes_gzip(headers) && !file.packed.is_empty() {
+        return Ok((caching, of_file, [(header::CONTENT_ENCODING, "gzip")], file.packed.as_slice()).into_response());
+    }
     Ok((caching, of_file, file.bytes).into_response())
+}
+
+/// Whether a browser unpacks gzip.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let codings = headers.get(header::ACCEPT_ENCODING).and_then(|codings| codings.to_str().ok()).unwrap_or_default();
+    codings.split(',').map(str::trim).any(|coding| coding == "gzip")
 }
 
 #[cfg(test)]
@@ -96,6 +117,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::http::lists::shown_options;
 
     fn text(path: &str) -> &'static str {
         let (_, bytes) = FILES.iter().find(|(known, _)| *known == path).unwrap_or_else(|| panic!("{path} is missing"));
@@ -142,6 +164,30 @@ mod tests {
         assert!(!index.contains("<style") && !index.contains(" style=") && !index.contains(" onclick"));
         let named = index.split(['"']).filter_map(|part| part.strip_prefix("page/"));
         assert!(named.inspect(|path| _ = text(path)).count() >= 6);
+    }
+
+    /// A new option gets a name for people in `js/labels.js`.
+    #[test]
+    fn every_option_of_a_request_has_a_label() {
+        let labels = text("js/labels.js");
+        let is_there = |name: &str| labels.contains(&format!("\n  {name}: \""));
+        let missing: Vec<&str> = shown_options().filter(|name| !is_there(name)).collect();
+        assert!(missing.is_empty(), "crates/serve/page/js/labels.js has no label of {missing:?}");
+        assert!(!is_there("nothing") && shown_options().count() > 80);
+    }
+
+    #[test]
+    fn browsers_that_unpack_gzip_get_less() {
+        let asks = |codings: &str| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_str(codings).unwrap())]);
+            answer("js/main.js", &headers).unwrap().headers().get(header::CONTENT_ENCODING).cloned()
+        };
+        assert_eq!(asks("gzip, deflate, br").unwrap(), "gzip");
+        assert!(asks("br").is_none() && asks("gzip;q=0").is_none() && asks("").is_none());
+        let main = &BY_PATH["js/main.js"];
+        let mut unpacked = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*main.packed), &mut unpacked).unwrap();
+        assert!(unpacked == main.bytes && 2 * main.packed.len() < main.bytes.len());
     }
 
     #[test]

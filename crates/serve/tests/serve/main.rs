@@ -4,6 +4,7 @@ mod a1111;
 mod access;
 mod control;
 mod devices;
+mod gallery;
 mod jobs;
 mod load;
 mod openai;

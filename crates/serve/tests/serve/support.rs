@@ -9,7 +9,7 @@ use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, GeneratedImage, ModelFolder, ModelOptions, Request, Setup,
 };
 use kiln_media::{DecodeOptions, decode};
-use kiln_serve::{Access, Limits, ServeOptions, Server};
+use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Server};
 use kiln_testkit::fixtures;
 use serde_json::Value;
 use ureq::http::Response;
@@ -35,6 +35,7 @@ pub fn options() -> ServeOptions {
         control_dir: None,
         upscaler_dir: None,
         output: None,
+        gallery: GalleryAccess::Full,
         prompt_store: None,
         keep: Duration::from_secs(600),
         job_prefix: None,
