@@ -153,7 +153,7 @@ mod tests {
     fn sizes_that_mean_nothing_are_refused() {
         let crop = Request { crop: Some(Crop::default()), ..Request::default() };
         let message = resolved("sd1", crop).unwrap_err().to_string();
-        assert_eq!(message, "`crop` is 0,0, expected none: sd1 is not an SDXL model, and only those take sizes");
+        assert_eq!(message, "`crop` is \"0,0\", expected none: sd1 is not an SDXL model, and only those take sizes");
         for size in [(0, 8), (8, 65_537)] {
             let request = Request { negative_original_size: Some(size), ..Request::default() };
             let message = resolved("sdxl", request).unwrap_err().to_string();
