@@ -32,6 +32,7 @@ use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, Progress, run_batch};
 use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::pipeline::shared_texts::{SharedTexts, TextStore};
+use crate::pipeline::steering::Steering;
 use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{BatchTexts, Shape};
 use crate::pipeline::trace::TraceFile;
@@ -80,6 +81,8 @@ pub struct Engine {
     pub(crate) trace: Option<TraceFile>,
     /// Calls of the denoiser between two previews.
     pub(crate) preview_every: Option<usize>,
+    /// The caller that takes part in jobs.
+    pub(crate) steering: Option<Arc<dyn Steering>>,
     /// After all that runs there.
     _operators: [Operators; 2],
     /// Last, so that it is dropped after all that is on the GPU.
@@ -215,6 +218,7 @@ impl Engine {
             timings,
             trace,
             preview_every: None,
+            steering: None,
             _operators: operators,
             pool,
         };

@@ -110,6 +110,7 @@ pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;
+pub use pipeline::steering::{NoiseDraw, Steering, StepChange};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{
     BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, SecondPassWork, StagePlan,

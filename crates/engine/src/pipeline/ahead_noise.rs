@@ -24,7 +24,7 @@ impl AheadNoise {
     /// # Errors
     /// Those of the source.
     pub(crate) fn draw_ahead(&mut self) -> Result<()> {
-        if let Some(shape) = self.asked.take().filter(|_| self.drawn.is_none()) {
+        if let Some(shape) = self.asked.take().filter(|_| self.drawn.is_none() && self.source.may_draw_ahead()) {
             self.drawn = Some(self.source.sample(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?)?);
         }
         Ok(())

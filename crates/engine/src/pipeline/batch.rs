@@ -7,6 +7,8 @@ use candle_core::Tensor;
 use kiln_request::{Job, ParsedPrompt};
 use kiln_scheduler::{ImageNoise, NoiseSource, Result};
 
+use crate::pipeline::steering::SteeredNoise;
+
 /// One batch. Every image has its own noise, its own prompts and its own first image; all else is the first job's.
 pub struct Batch<'a>(Vec<(&'a Job, usize)>);
 
@@ -54,19 +56,39 @@ impl<'a> Batch<'a> {
 
     /// The noise of all images. A latent covers `f` by `f` pixels.
     pub(crate) fn noise(&self, f: usize) -> BatchNoise {
-        BatchNoise(self.0.iter().map(|(job, index)| job.noise(*index, f)).collect())
+        BatchNoise { images: self.0.iter().map(|(job, index)| job.noise(*index, f)).collect(), steered: None }
     }
 }
 
-/// The noise of the images of a batch. Each image draws from its own generator.
+/// The noise of the images of a batch. Each image draws from its own generator, or a caller gives the noise.
 #[derive(Clone)]
-pub(crate) struct BatchNoise(Vec<ImageNoise>);
+pub(crate) struct BatchNoise {
+    images: Vec<ImageNoise>,
+    steered: Option<SteeredNoise>,
+}
 
 impl BatchNoise {
     /// The latents at the start, before they are scaled: `(n, c, h, w)` in f32 on the CPU.
     pub(crate) fn latents(&mut self, shape: (usize, usize, usize)) -> Result<Tensor> {
-        let all = self.0.iter_mut().map(|noise| noise.latents(shape)).collect::<Result<Vec<_>>>()?;
+        let (c, h, w) = shape;
+        if let Some(drawn) = self.steered_draw(&[self.images.len(), c, h, w], false)? {
+            return Ok(drawn);
+        }
+        let all = self.images.iter_mut().map(|noise| noise.latents(shape)).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&all, 0)?)
+    }
+
+    /// The same noise, which `steered` gives where it does.
+    pub(crate) fn steered_by(self, steered: Option<SteeredNoise>) -> Self {
+        Self { steered, ..self }
+    }
+
+    /// The noise of a caller `(n, c, h, w)` in f32 on the CPU, where it gives any.
+    pub(crate) fn steered_draw(&mut self, shape: &[usize], is_of_input: bool) -> Result<Option<Tensor>> {
+        match (&mut self.steered, shape) {
+            (Some(steered), &[n, c, h, w]) => steered.draw([n, c, h, w], is_of_input),
+            _ => Ok(None),
+        }
     }
 
     /// What `draw` gives for each image and its part of `like`, in one tensor.
@@ -75,10 +97,10 @@ impl BatchNoise {
         like: &Tensor,
         mut draw: impl FnMut(&mut ImageNoise, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        if let [one] = &mut self.0[..] {
+        if let [one] = &mut self.images[..] {
             return draw(one, like);
         }
-        let images = self.0.iter_mut().enumerate();
+        let images = self.images.iter_mut().enumerate();
         let all = images.map(|(i, noise)| draw(noise, &like.narrow(0, i, 1)?)).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&all, 0)?)
     }
@@ -86,7 +108,14 @@ impl BatchNoise {
 
 impl NoiseSource for BatchNoise {
     fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
+        if let Some(drawn) = self.steered_draw(like.dims(), false)? {
+            return Ok(drawn.to_dtype(like.dtype())?.to_device(like.device())?);
+        }
         self.each(like, |noise, like| noise.sample(like))
+    }
+
+    fn may_draw_ahead(&self) -> bool {
+        self.steered.is_none()
     }
 
     fn brownian_increment(&mut self, like: &Tensor, range: (f64, f64), from: f64, to: f64) -> Result<Tensor> {

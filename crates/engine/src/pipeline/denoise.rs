@@ -63,6 +63,7 @@ pub(super) fn denoise(
             // The steps that are done are not done again.
             engine.attempt(Stage::Refine, tell, |engine, _| engine.advance(&mut running, trace.as_mut()))?;
         }
+        let ends = engine.steer_step(&mut running, id, (call + 1, calls))?;
         engine.read_ahead(&running);
         traced = trace.or(traced);
         if call == 0 {
@@ -79,6 +80,9 @@ pub(super) fn denoise(
                 tell(Event::Preview { index, step: progress.before + call + 1, image })?;
             }
             pace.done(begin);
+        }
+        if ends {
+            break;
         }
     }
     engine.log_of_stream(acting.first().copied().unwrap_or_default(), calls)?;

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use candle_core::Tensor;
 use kiln_request::{DenoiserSpan, Init, InitImage};
-use kiln_scheduler::NoiseSource;
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -42,7 +41,7 @@ pub(crate) fn first_stages(
     };
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
-    let mut noise = batch.noise(f);
+    let mut noise = engine.noise_of(batch, f);
     if batch.images().any(|(job, _)| job.lacks_pixels()) {
         let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
         return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
@@ -53,7 +52,10 @@ pub(crate) fn first_stages(
     let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
     let image = match enlarged {
         Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, tell)?),
-        None => encode_images(engine, &images, &mut noise, tell)?,
+        None => match engine.input_latents(images.len(), shape)? {
+            Some(given) => Some(given),
+            None => encode_images(engine, &images, &mut noise, tell)?,
+        },
     };
     let drawn = noise.latents(shape)?;
     let extra = if takes_mask {
@@ -165,7 +167,7 @@ pub(super) fn encode_each(
         let (keep, tiling) =
             (engine.memory_manager.keep(Stage::EncodeImage)?, engine.memory_manager.plan().encode_tiling);
         *noise = before.clone();
-        let draw = |like: &Tensor| Ok(noise.sample(like)?);
+        let draw = |like: &Tensor| Ok(noise.sample_of_input(like)?);
         let mut upcast = |UpcastRetry { from, to }| {
             tracing::warn!(
                 "an initial image overflowed {} in the VAE; it is encoded in {}",

@@ -8,7 +8,7 @@ use kiln_request::PromptSteps;
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 use kiln_unet::Conditioning;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipeline::ahead_noise::AheadNoise;
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::control_inputs::{At, ControlInputs};
@@ -181,6 +181,27 @@ impl Group {
     /// The latents as they are now, `(n, c, h, w)` in f32.
     pub fn latents(&self) -> &Tensor {
         &self.latents
+    }
+
+    /// Replaces the latents between two evaluations.
+    ///
+    /// # Errors
+    /// [`Error::Request`] for another shape than `(n, c, h, w)`.
+    pub(crate) fn set_latents(&mut self, latents: &Tensor) -> Result<()> {
+        if latents.dims() != self.latents.dims() {
+            let [found, expected] = [latents, &self.latents].map(|tensor| format!("{:?}", tensor.dims()));
+            return Err(Error::value("latents", found, format!("{expected}, as they were")));
+        }
+        self.latents = latents.to_dtype(DType::F32)?.to_device(self.latents.device())?;
+        Ok(())
+    }
+
+    /// Sets the strength of guidance for all evaluations that are left; 1 turns it off.
+    ///
+    /// # Errors
+    /// [`Error::Request`] where the images began without guidance, or for a negative number.
+    pub(crate) fn set_cfg_scale(&mut self, scale: f64) -> Result<()> {
+        self.turns.all_mut().try_for_each(|turn| turn.guidance.set_strength(scale))
     }
 
     /// The step of the prompts' schedules that the next evaluation belongs to, and its guidance.

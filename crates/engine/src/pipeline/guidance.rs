@@ -7,7 +7,7 @@ use candle_core::{D, Tensor};
 use kiln_request::{GuidanceOptions, Job, NetworkOptions, PromptSteps, Threshold};
 use kiln_scheduler::{MimicCfg, ModelOutput};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipeline::conditioning::{Conditions, StepRows};
 use crate::pipeline::projection::Projection;
 
@@ -87,6 +87,22 @@ impl Guidance {
         let projection = Projection::new(&job.guidance);
         let (options, network) = (job.guidance, job.network);
         Self { strengths, options, network, projection, both, guided, composed, evaluations, counted }
+    }
+
+    /// Sets one strength for all evaluations; 1 turns guidance off.
+    ///
+    /// # Errors
+    /// [`Error::Request`] without an unconditional half that it could act on, and for numbers below 0 or above 1000.
+    pub(crate) fn set_strength(&mut self, strength: f64) -> Result<()> {
+        if !(0.0..=1000.0).contains(&strength) {
+            return Err(Error::value("cfg_scale", strength, "a number from 0 to 1000"));
+        }
+        if !self.guided && strength != 1.0 {
+            return Err(Error::value("cfg_scale", strength, "1: the images began without guidance"));
+        }
+        // A schedule of two: a step of strength 1 has no unconditional half then.
+        self.strengths = vec![strength; 2];
+        Ok(())
     }
 
     /// The guidance of an evaluation of the schedule, which is at `timestep`.
@@ -299,6 +315,20 @@ mod tests {
             assert_eq!(values(&answer_of(guide, false)?.output), [1.0, 0.0, 4.0, 8.0]);
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_strength_that_changes_between_steps_holds_for_the_rest() {
+        let mut guide = Guidance::plain(3.0, true, 4);
+        guide.set_strength(5.0).unwrap();
+        assert_eq!(guide.at(2, 500.0).within_step, Some(5.0));
+        guide.set_strength(1.0).unwrap();
+        assert!(!guide.at(3, 250.0).on, "a step of strength 1 has one half");
+        assert!(guide.set_strength(f64::NAN).is_err() && guide.set_strength(-1.0).is_err());
+        let mut plain = Guidance::plain(1.0, false, 4);
+        assert!(plain.set_strength(1.0).is_ok());
+        let message = plain.set_strength(2.0).unwrap_err().to_string();
+        assert!(message.contains("began without guidance"), "{message}");
     }
 
     #[test]

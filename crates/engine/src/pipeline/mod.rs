@@ -44,6 +44,7 @@ mod self_attention;
 pub(crate) mod shared_texts;
 mod soft_inpaint;
 pub(crate) mod start;
+pub(crate) mod steering;
 pub(crate) mod step;
 pub(crate) mod text;
 pub(crate) mod text_cache;

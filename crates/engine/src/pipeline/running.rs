@@ -125,7 +125,7 @@ impl RunningBatch {
     /// Says whether the clean image that the denoiser predicts for a group is kept at its next evaluations, for
     /// [`Self::prediction`].
     pub fn keep_prediction(&mut self, id: GroupId, keep: bool) {
-        if let Some((_, group)) = self.groups.iter_mut().find(|(known, _)| *known == id) {
+        if let Some(group) = self.group_mut(id) {
             group.keep_prediction(keep);
         }
     }
@@ -170,6 +170,11 @@ impl RunningBatch {
     /// [`Error::Request`] where it has left, or never was there.
     pub fn finish(&mut self, id: GroupId) -> Result<Group> {
         self.take(id).ok_or_else(|| Error::value("group", id.0, "a group of this running batch"))
+    }
+
+    /// The group of this number, to be changed between evaluations.
+    pub(crate) fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.iter_mut().find(|(known, _)| *known == id).map(|(_, group)| group)
     }
 
     fn group(&self, id: GroupId) -> Option<&Group> {

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_request::{ImageOptions, Init, InitImage, InitLatents, Mask, MaskContent, Rule};
-use kiln_scheduler::{NoiseSource, Schedule};
+use kiln_scheduler::Schedule;
 
 use crate::error::Result;
 use crate::pipeline::batch::BatchNoise;
@@ -128,7 +128,7 @@ impl Start {
         if !takes_mask
             && inits.iter().any(|init| init.image().is_some_and(|image| image.latents() == InitLatents::Sample))
         {
-            noise.sample(&drawn)?;
+            noise.sample_of_input(&drawn)?;
         }
         let mask = masks.iter().map(|mask| mask.of_latents(shape, f)).collect::<kiln_request::Result<Vec<_>>>()?;
         let mask = Tensor::cat(&mask, 0)?;

@@ -55,6 +55,11 @@ impl Turns {
         &mut self.turns[self.current].0
     }
 
+    /// All turns, to change them.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Turn> {
+        self.turns.iter_mut().map(|(turn, _)| turn)
+    }
+
     /// The weights of the conditional rows, where parts are combined.
     pub(crate) fn weights(&self) -> Option<&Tensor> {
         self.turns[self.current].1.as_ref()

@@ -13,6 +13,11 @@ pub trait NoiseSource {
     /// Unit normal noise of the shape, dtype and device of `like` (n, c, h, w).
     fn sample(&mut self, like: &Tensor) -> Result<Tensor>;
 
+    /// Whether [`Self::sample`] may be called before a sampler asks, for noise that may not be used.
+    fn may_draw_ahead(&self) -> bool {
+        true
+    }
+
     /// Unit normal noise for the step from one noise level to another: the increment of a Brownian path over the noise
     /// levels of `range` (least, largest), which does not depend on the steps. A source without paths returns
     /// independent noise.
