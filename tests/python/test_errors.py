@@ -56,7 +56,7 @@ def test_files_are_named(engine, tmp_path):
     with pytest.raises(kiln.FileError, match="a.png"):
         engine.img2img("a", tmp_path / "a.png")
     with pytest.raises(kiln.RequestError, match="expected a name that ends in .png"):
-        engine.txt2img("a", **FAST)[0].save(tmp_path / "a.jpg")
+        engine.txt2img("a", **FAST)[0].save(tmp_path / "a.bmp")
     with pytest.raises(kiln.RequestError, match="`jobs` is empty"):
         engine.batch([], tmp_path)
     with pytest.raises(kiln.RequestError, match="jobs:1: stepz|unknown field `stepz`"):

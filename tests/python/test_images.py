@@ -57,6 +57,22 @@ def test_capsules_have_what_a_consumer_asks_for(image):
     assert (latents == image.latents.numpy()).all()
 
 
+def test_files_have_the_format_of_their_name(image, tmp_path):
+    for name, format in (("a.jpg", "JPEG"), ("b.jpeg", "JPEG"), ("c.webp", "WEBP"), ("d.PNG", "PNG")):
+        image.save(tmp_path / name)
+        found = pil.open(tmp_path / name)
+        assert (found.format, found.size) == (format, (64, 64))
+        off = abs(numpy.asarray(found.convert("RGB"), numpy.float32) - image.numpy()).mean()
+        assert off < (16 if format == "JPEG" else 1e-6)
+    assert "a red apple" in str(kiln.inspect(tmp_path / "c.webp"))
+    image.save(tmp_path / "e.jpg", quality=10)
+    assert (tmp_path / "e.jpg").stat().st_size < (tmp_path / "a.jpg").stat().st_size
+    for arguments, field in [((tmp_path / "a.bmp",), "path"), ((tmp_path / "a.jpg", 0), "quality")]:
+        with pytest.raises(kiln.RequestError) as raised:
+            image.save(*arguments)
+        assert raised.value.field == field
+
+
 def test_images_of_every_kind_begin_the_same_image(engine, image, tmp_path):
     image.save(tmp_path / "a.png")
     array = image.numpy()

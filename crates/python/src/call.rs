@@ -42,6 +42,8 @@ pub(crate) struct Watcher {
     raised: Option<PyErr>,
     /// The images that are finished.
     pub(crate) images: Vec<Generated>,
+    /// Whether settings make the images again.
+    pub(crate) has_settings: bool,
 }
 
 impl Watcher {
@@ -54,7 +56,16 @@ impl Watcher {
         let threading = py.import("threading")?;
         let [this, main] = ["current_thread", "main_thread"].map(|name| threading.call_method0(name));
         let handles_signals = this?.is(&main?);
-        Ok(Self { on_step, on_preview, handles_signals, stop, is_stopped: false, raised: None, images: Vec::new() })
+        Ok(Self {
+            on_step,
+            on_preview,
+            handles_signals,
+            stop,
+            is_stopped: false,
+            raised: None,
+            images: Vec::new(),
+            has_settings: true,
+        })
     }
 
     pub(crate) fn has_previews(&self) -> bool {
@@ -64,7 +75,7 @@ impl Watcher {
     /// Takes an event of the engine.
     pub(crate) fn event(&mut self, event: Event) -> kiln_engine::Result<ControlFlow<()>> {
         match event {
-            Event::Image(image) => self.images.push(Generated::of(*image)?),
+            Event::Image(image) => self.images.push(Generated::of(*image, self.has_settings)?),
             Event::Step { done, total } if self.on_step.is_some() => {
                 return Ok(self.call(|py, watcher| goes_on(py, watcher.on_step.as_ref(), (done, total))));
             }
@@ -126,6 +137,13 @@ impl Watcher {
             logger.call_method1("warning", ("%s", text)).map(drop)
         };
         if let Err(error) = Python::attach(log) {
+            self.raised.get_or_insert(error);
+        }
+    }
+
+    /// Takes the exception of a caller's other code, which ended the call.
+    pub(crate) fn raise(&mut self, error: Option<PyErr>) {
+        if let Some(error) = error {
             self.raised.get_or_insert(error);
         }
     }

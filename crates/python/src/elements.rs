@@ -129,6 +129,36 @@ impl Elements {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.memory.copy()
     }
+
+    /// A copy in memory of its own.
+    fn copied(&self) -> Self {
+        let shape: Vec<usize> = self.shape.iter().map(|side| *side as usize).collect();
+        match self.memory.kind {
+            Kind::U8 => Self::of_bytes(self.bytes(), &shape),
+            Kind::F32 => Self::of_f32(floats(&self.bytes()), &shape),
+        }
+    }
+}
+
+/// The values of bytes in the machine's order.
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+}
+
+/// The elements of a pickled array: its bytes, its shape, and `uint8` or `float32`.
+#[pyfunction]
+pub fn elements(bytes: Vec<u8>, shape: Vec<usize>, dtype: &str) -> PyResult<Elements> {
+    let size = match dtype {
+        "uint8" => 1,
+        "float32" => 4,
+        _ => return Err(PyValueError::new_err(format!("`dtype` is {dtype}, expected uint8 or float32"))),
+    };
+    let expected = shape.iter().try_fold(size, |all: usize, side| all.checked_mul(*side));
+    if expected != Some(bytes.len()) {
+        let found = bytes.len();
+        return Err(PyValueError::new_err(format!("`bytes` has {found} bytes, expected those of the shape {shape:?}")));
+    }
+    Ok(if size == 1 { Elements::of_bytes(bytes, &shape) } else { Elements::of_f32(floats(&bytes), &shape) })
 }
 
 #[pymethods]
@@ -166,15 +196,7 @@ impl Elements {
         if dl_device.is_some_and(|device| device != (CPU, 0)) {
             return Err(PyBufferError::new_err("`dl_device` is another one than (1, 0), the CPU, where the memory is"));
         }
-        let shape: Vec<usize> = self.shape.iter().map(|side| *side as usize).collect();
-        let memory = match (copy, self.memory.kind) {
-            (Some(true), Kind::U8) => Self::of_bytes(self.bytes(), &shape).memory,
-            (Some(true), Kind::F32) => {
-                let value = |bytes: &[u8]| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                Self::of_f32(self.bytes().chunks_exact(4).map(value).collect(), &shape).memory
-            }
-            _ => self.memory.clone(),
-        };
+        let memory = if copy == Some(true) { self.copied().memory } else { self.memory.clone() };
         let size = self.memory.kind.size() as isize;
         let shape = self.shape.iter().map(|side| *side as i64).collect();
         let strides = self.strides.iter().map(|stride| (*stride / size) as i64).collect();

@@ -2,13 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use kiln_batch::JobSpec;
 use kiln_engine::{
-    Enlarger, HostPool, Job, LoraName, ModelFolder, OpenUpscaler, Request, Setup, TileRows, UpscalerChoice, fetched,
-    locate_model,
+    Enlarger, HostPool, Job, LoraName, ModelFolder, OpenUpscaler, Request, Setup, Steering, TileRows, UpscalerChoice,
+    fetched, locate_model,
 };
 use kiln_media::{AlphaRule, DecodeOptions};
 use kiln_models::ModelOptions;
@@ -19,9 +20,10 @@ use serde_json::{Map, Value, json};
 
 use crate::call::{Stop, Watcher};
 use crate::engine_options::EngineOptions;
-use crate::error::{busy, closed, of_engine, of_field, refused};
+use crate::error::{busy, closed, forked, of_engine, of_field, refused};
 use crate::image::Generated;
 use crate::reports;
+use crate::steering::PySteering;
 
 /// The time between two looks at signals, while another thread has the engine.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -34,6 +36,8 @@ pub struct Engine {
     caller: Mutex<Option<ThreadId>>,
     /// What is known without the engine.
     model: ModelFolder,
+    /// The process that loaded the model: the engine's threads do not come along to a process that was forked from it.
+    process: u32,
 }
 
 /// A model with what calls keep for the next ones.
@@ -65,8 +69,16 @@ impl Turn<'_> {
 }
 
 impl Engine {
+    /// Whether this process was forked from the one that loaded the model.
+    fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Waits for the calls of other threads.
     pub(crate) fn turn(&self, watcher: &mut Watcher) -> PyResult<Turn<'_>> {
+        if self.is_of_parent() {
+            return Err(forked());
+        }
         let this = thread::current().id();
         if *self.caller.lock() == Some(this) {
             return Err(busy());
@@ -123,13 +135,16 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, model: Option<PathBuf>, options: &str) -> PyResult<Self> {
         let object = serde_json::from_str(options).map_err(|error| refused("options", error, "an object"))?;
-        let options = EngineOptions::read(object)
+        let mut options = EngineOptions::read(object)
             .map_err(|(field, message)| of_field(kiln_batch::FieldError { field: Some(field), message }))?;
-        let setup = options.setup().map_err(of_engine)?;
-        let model_options = options.model_options().map_err(of_engine)?;
         let hub = options.hub().map_err(of_engine)?;
         let mut watcher = Watcher::new(py, None, None, None)?;
         let loaded = py.detach(|| {
+            let parts = [&mut options.unet, &mut options.vae, &mut options.taesd];
+            for path in parts.into_iter().flatten() {
+                *path = fetched(path, &hub, &mut |_| watcher.look())?;
+            }
+            let (setup, model_options) = (options.setup()?, options.model_options()?);
             setup.check()?;
             let model = match model {
                 Some(model) => fetched(&model, &hub, &mut |_| watcher.look())?,
@@ -137,11 +152,12 @@ impl Engine {
             };
             let model = ModelFolder::open_with(&locate_model(Some(&model))?, &model_options)?;
             let engine = kiln_engine::Engine::load(model.clone(), &setup, &mut |_| watcher.look())?;
-            Ok((model, engine))
+            Ok((model, engine, setup, model_options))
         });
-        let (model, engine) = watcher.result(loaded.map_err(|error: kiln_engine::Error| of_engine(error)))?;
+        let loaded = watcher.result(loaded.map_err(|error: kiln_engine::Error| of_engine(error)))?;
+        let (model, engine, setup, model_options) = loaded;
         let loaded = Loaded { engine, setup, model_options, inputs: InputCache::default(), enlarger: None };
-        Ok(Self { loaded: Mutex::new(Some(loaded)), caller: Mutex::new(None), model })
+        Ok(Self { loaded: Mutex::new(Some(loaded)), caller: Mutex::new(None), model, process: std::process::id() })
     }
 
     /// The model's name, and its defaults, as JSON.
@@ -156,8 +172,9 @@ impl Engine {
         .to_string()
     }
 
-    /// Makes the images of a request, which is an object of JSON.
-    #[pyo3(signature = (request, on_step = None, on_preview = None, preview_every = 1, stop = None))]
+    /// Makes the images of a request, which is an object of JSON. With `steering`, they have no settings.
+    #[pyo3(signature = (request, on_step = None, on_preview = None, preview_every = 1, stop = None, steering = None))]
+    #[allow(clippy::too_many_arguments)]
     fn generate(
         &self,
         py: Python<'_>,
@@ -166,9 +183,12 @@ impl Engine {
         on_preview: Option<Py<PyAny>>,
         preview_every: usize,
         stop: Option<Stop>,
+        steering: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Generated>> {
         let mut request = read(request)?;
         let mut watcher = Watcher::new(py, on_step, on_preview, stop)?;
+        let steering = steering.map(|object| PySteering::new(&object)).transpose()?.map(Arc::new);
+        watcher.has_settings = steering.is_none();
         let result = py.detach(|| {
             let mut turn = self.turn(&mut watcher)?;
             let loaded = turn.loaded()?;
@@ -176,12 +196,15 @@ impl Engine {
             let made = loaded.fetch(&mut request, &hub).and_then(|()| {
                 let job = loaded.job(&request)?;
                 loaded.engine.preview_every(watcher.has_previews().then_some(preview_every));
+                loaded.engine.steer(steering.clone().map(|steering| steering as Arc<dyn Steering>));
                 let made = loaded.engine.txt2img(&job, &mut |event| watcher.event(event));
+                loaded.engine.steer(None);
                 loaded.engine.preview_every(None);
                 made
             });
             Ok(made)
         });
+        watcher.raise(steering.and_then(|steering| steering.raised()));
         match result {
             Ok(made) => watcher.images(py, made),
             Err(error) => watcher.result(Err(error)),
@@ -257,6 +280,9 @@ impl Engine {
 
     /// Gives back the model's memory. Later calls fail.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_of_parent() {
+            return Ok(()); // the memory is the parent's to give back
+        }
         let mut watcher = Watcher::new(py, None, None, None)?;
         let ended = py.detach(|| {
             let mut turn = self.turn(&mut watcher)?;
@@ -273,6 +299,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            // To end the engine would wait for its threads, which this process does not have.
+            std::mem::forget(self.loaded.get_mut().take());
+            return;
+        }
         if self.loaded.get_mut().take().is_some() {
             HostPool::trim(0.0);
         }

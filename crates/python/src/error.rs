@@ -27,6 +27,13 @@ pub(crate) fn closed() -> PyErr {
     exception("Error", "the engine is closed; make another one".into(), None)
 }
 
+/// The engine was loaded by the process from which this one was forked.
+pub(crate) fn forked() -> PyErr {
+    let message = "the engine was loaded before this process was forked, and its threads are the parent's; make another \
+                   one here, or start processes by `spawn`";
+    exception("Error", message.into(), None)
+}
+
 /// A callback of a call uses the engine that makes the call.
 pub(crate) fn busy() -> PyErr {
     exception(

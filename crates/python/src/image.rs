@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 
 use kiln_engine::GeneratedImage;
-use kiln_media::{Image8, encode_png};
+use kiln_media::{Image8, Rgb8Image, StillFormat, encode_png, encode_with_settings};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,10 +29,11 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// Takes the pixels and the latents without a copy.
-    pub(crate) fn of(image: GeneratedImage) -> kiln_engine::Result<Self> {
+    /// Takes the pixels and the latents without a copy. Without `has_settings` the image has no settings: they would not make it again.
+    pub(crate) fn of(image: GeneratedImage, has_settings: bool) -> kiln_engine::Result<Self> {
         let (values, shape) = image.latents()?;
         let GeneratedImage { index, seed, width, height, rgb, parameters, settings, .. } = image;
+        let (parameters, settings) = if has_settings { (parameters, settings) } else { Default::default() };
         let latents = Elements::of_f32(values, &shape);
         let pixels = Elements::of_bytes(rgb, &[height, width, 3]);
         let made = Python::attach(|py| Ok::<_, PyErr>((Py::new(py, pixels)?, Py::new(py, latents)?)));
@@ -81,6 +82,27 @@ impl Generated {
         self.latents.as_ref().map(|latents| latents.clone_ref(py))
     }
 
+    /// The bytes of a file of this ending: png with all settings; jpg and jpeg, of a quality from 1 to 100, and webp, which is
+    /// lossless, with AUTOMATIC1111's settings.
+    fn file<'py>(&self, py: Python<'py>, ending: &str, quality: u8) -> PyResult<Bound<'py, PyBytes>> {
+        let format = match ending {
+            "png" => return self.png(py),
+            "jpg" | "jpeg" => StillFormat::Jpeg(quality),
+            "webp" => StillFormat::WebPLossless,
+            _ => return Err(refused("path", ending, "a name that ends in .png, .jpg, .jpeg or .webp")),
+        };
+        let rgb = self.pixels.get().bytes();
+        let file = py.detach(|| {
+            let image = Rgb8Image::new(self.width, self.height, rgb)?;
+            match self.parameters.as_str() {
+                "" => kiln_media::encode(&image, format),
+                parameters => encode_with_settings(&image, format, parameters),
+            }
+        });
+        let file = file.map_err(|error: kiln_media::Error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyBytes::new(py, &file))
+    }
+
     /// The bytes of a PNG file with the settings.
     fn png<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let rgb = self.pixels.get().bytes();
@@ -89,6 +111,27 @@ impl Generated {
         let png = py.detach(|| encode_png((self.width, self.height), &rgb, &texts));
         let png = png.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PyBytes::new(py, &png))
+    }
+}
+
+/// A pickled image again.
+#[pyfunction]
+#[pyo3(signature = (index, seed, settings, parameters, pixels, latents = None))]
+pub fn generated(
+    py: Python<'_>,
+    index: usize,
+    seed: u64,
+    settings: String,
+    parameters: String,
+    pixels: Py<Elements>,
+    latents: Option<Py<Elements>>,
+) -> PyResult<Generated> {
+    let shape: Vec<usize> = pixels.bind(py).getattr("shape")?.extract()?;
+    match (&shape[..], pixels.bind(py).getattr("dtype")?.extract::<String>()?.as_str()) {
+        (&[height, width, 3], "uint8") => {
+            Ok(Generated { index, seed, width, height, settings, parameters, pixels, latents })
+        }
+        _ => Err(refused("pixels", format!("{shape:?}"), "uint8 of the shape (height, width, 3)")),
     }
 }
 

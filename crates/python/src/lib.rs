@@ -17,7 +17,9 @@ mod error;
 mod image;
 mod python_types;
 mod reports;
+mod rng;
 mod server;
+mod steering;
 
 use pyo3::prelude::*;
 
@@ -31,13 +33,15 @@ mod _kiln {
     #[pymodule_export]
     use crate::call::Stop;
     #[pymodule_export]
-    use crate::elements::Elements;
+    use crate::elements::{Elements, elements};
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]
-    use crate::image::{Generated, write_png};
+    use crate::image::{Generated, generated, write_png};
     #[pymodule_export]
     use crate::reports::{devices, inspect, options};
+    #[pymodule_export]
+    use crate::rng::Rng;
     #[pymodule_export]
     use crate::server::Server;
 

@@ -8,6 +8,7 @@ from kiln import _kiln
 from kiln.engine import Engine
 from kiln.errors import DeviceError, Error, FileError, OutOfMemoryError, RequestError, Stopped
 from kiln.image import Array, Image
+from kiln.image_list import ImageList
 from kiln.reports import devices, inspect, options
 
 __version__: str = _kiln.__version__
@@ -19,6 +20,7 @@ __all__ = [
     "Error",
     "FileError",
     "Image",
+    "ImageList",
     "OutOfMemoryError",
     "RequestError",
     "Stopped",

@@ -15,6 +15,7 @@ from kiln import _kiln
 from kiln._fields import options_json, plain, request_json
 from kiln.errors import RequestError, Stopped
 from kiln.image import Array, Image, ImageLike, StrPath, image_files
+from kiln.image_list import ImageList
 from kiln.keywords import EngineOptions, ImageOptions, PlanOptions, SetOptions
 from kiln.reports import options as _options
 
@@ -47,23 +48,23 @@ class Engine:
         """The model's family, and its defaults: width, height, steps, cfg_scale, sampler, size_multiple."""
         return {name: value for name, value in self._model.items() if name not in ("name", "path")}
 
-    def txt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> list[Image]:
+    def txt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> ImageList:
         """Makes images of a prompt."""
         return self._generate({**_without_init(options), "prompt": prompt})
 
-    def img2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> list[Image]:
+    def img2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> ImageList:
         """Makes images of a prompt and an image to begin with."""
         return self._generate({**options, "prompt": prompt, "init": _given(init)})
 
-    async def atxt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> list[Image]:
+    async def atxt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> ImageList:
         """As `txt2img`, on a thread; canceling the task stops the call at its next step."""
         return await _on_thread(self._generate, {**_without_init(options), "prompt": prompt})
 
-    async def aimg2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> list[Image]:
+    async def aimg2img(self, prompt: str, init: ImageLike, **options: Unpack[ImageOptions]) -> ImageList:
         """As `img2img`, on a thread; canceling the task stops the call at its next step."""
         return await _on_thread(self._generate, {**options, "prompt": prompt, "init": _given(init)})
 
-    def _generate(self, fields: Mapping[str, Any], stop: _kiln.Stop | None = None) -> list[Image]:
+    def _generate(self, fields: Mapping[str, Any], stop: _kiln.Stop | None = None, steering: Any = None) -> ImageList:
         fields = dict(fields)
         on_step: Callable[[int, int], object] | None = fields.pop("on_step", None)
         on_preview: Callable[[int, int, Array], object] | None = fields.pop("on_preview", None)
@@ -77,7 +78,8 @@ class Engine:
         with image_files() as files:
             request = request_json(fields, files)
             try:
-                return [Image(image) for image in self._engine.generate(request, on_step, hear, every, stop)]
+                made = self._engine.generate(request, on_step, hear, every, stop, steering)
+                return ImageList(Image(image) for image in made)
             except Stopped as stopped:
                 stopped.images = [Image(image) for image in vars(stopped).pop("generated", [])]
                 raise

@@ -66,8 +66,20 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.elements.__dlpack_device__()
 
+    def __reduce__(self) -> Any:
+        return _array, (_pickled(self.elements),)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shape} {self.dtype}>"
+
+
+def _pickled(elements: _kiln.Elements) -> tuple[bytes, list[int], str]:
+    """The arguments of `_kiln.elements`."""
+    return memoryview(elements).tobytes(), list(elements.shape), elements.dtype
+
+
+def _array(elements: tuple[bytes, list[int], str]) -> Array:
+    return Array(_kiln.elements(*elements))
 
 
 class Image(Array):
@@ -116,17 +128,23 @@ class Image(Array):
         """A PNG file with the settings, which `kiln inspect` shows and `kiln txt2img --like` repeats."""
         return self._generated.png()
 
-    def save(self, path: StrPath) -> None:
-        """Writes a PNG file with the settings. An existing file is replaced, at once and as a whole."""
+    def save(self, path: StrPath, quality: int = 90) -> None:
+        """Writes a file by its name's ending: .png with all settings, .jpg of a `quality` from 1 to 100 and .webp, which is
+        lossless, with AUTOMATIC1111's settings. An existing file is replaced, at once and as a whole."""
         path = os.fspath(path)
-        if os.path.splitext(path)[1].lower() != ".png":
-            raise RequestError(f"`path` is {path!r}, expected a name that ends in .png; pil() writes other formats", "path")
+        ending = os.path.splitext(path)[1].lower().removeprefix(".")
+        if ending not in ("png", "jpg", "jpeg", "webp"):
+            expected = "a name that ends in .png, .jpg, .jpeg or .webp; pil() writes other formats"
+            raise RequestError(f"`path` is {path!r}, expected {expected}", "path")
+        if not isinstance(quality, int) or not 1 <= quality <= 100:
+            raise RequestError(f"`quality` is {quality!r}, expected a whole number from 1 to 100", "quality")
+        data = bytes(self._generated.file(ending, quality))
         folder = os.path.dirname(os.path.abspath(path))
-        temporary = os.path.join(folder, f".kiln-{secrets.token_hex(8)}.png")
+        temporary = os.path.join(folder, f".kiln-{secrets.token_hex(8)}.{ending}")
         try:
             handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
             with os.fdopen(handle, "wb") as file:
-                file.write(self.png())
+                file.write(data)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -141,6 +159,17 @@ class Image(Array):
 
     def _repr_png_(self) -> bytes:
         return self.png()
+
+    def __reduce__(self) -> Any:
+        made, latents = self._generated, self._generated.latents
+        texts = (made.index, made.seed, made.settings, made.parameters)
+        return _image, (texts, _pickled(made.pixels), None if latents is None else _pickled(latents))
+
+
+def _image(texts: tuple[int, int, str, str], pixels: Any, latents: Any) -> Image:
+    """A pickled image again."""
+    elements = [None if part is None else _kiln.elements(*part) for part in (pixels, latents)]
+    return Image(_kiln.generated(*texts, *elements))
 
 
 class ImageFiles:
