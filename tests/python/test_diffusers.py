@@ -1,10 +1,13 @@
-"""`kiln.diffusers` takes scripts that were written for diffusers, with one changed import, and makes their images."""
+"""`kiln.diffusers` takes scripts that were written for diffusers, with changed imports, and makes their images."""
+
+import json
 
 import pytest
 from conftest import MODEL, ROOT
 
 import kiln
 import kiln.diffusers
+from kiln.diffusers.weight_files import write
 
 numpy = pytest.importorskip("numpy")
 pil = pytest.importorskip("PIL.Image")
@@ -126,6 +129,75 @@ images = 10 * pipe(
 ).images
 """
 
+LARGE = """
+import torch
+from diffusers import AutoPipelineForText2Image, EulerDiscreteScheduler
+from diffusers.callbacks import SDXLCFGCutoffCallback
+
+pipe = AutoPipelineForText2Image.from_pretrained(LARGE_MODEL, torch_dtype=torch.float32, add_watermarker=False)
+pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+generator = torch.Generator().manual_seed(6)
+draw = lambda **arguments: pipe(
+    ["a rocket", "a cat"], num_inference_steps=4, width=64, height=64, generator=generator, output_type="np", **arguments
+).images
+images = [*draw(negative_prompt="blue"), *draw(guidance_scale=7.0), *draw(guidance_scale=1.0)]
+images += [*draw(callback_on_step_end=SDXLCFGCutoffCallback(cutoff_step_ratio=None, cutoff_step_index=1))]
+"""
+
+LARGE_IMAGE = """
+import torch
+from diffusers import EulerDiscreteScheduler, StableDiffusionXLImg2ImgPipeline
+
+pipe = StableDiffusionXLImg2ImgPipeline.from_pretrained(LARGE_MODEL, torch_dtype=torch.float32, add_watermarker=False)
+pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "a rocket", image=INIT, strength=0.6, num_inference_steps=5, num_images_per_prompt=2,
+    generator=torch.Generator().manual_seed(6), output_type="np", prompt_2="a rocket",
+).images
+"""
+
+LARGE_INPAINT = """
+import torch
+from diffusers import DDIMScheduler, StableDiffusionXLInpaintPipeline
+
+pipe = StableDiffusionXLInpaintPipeline.from_pretrained(LARGE_MODEL, torch_dtype=torch.float32, add_watermarker=False)
+pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "a rocket", image=INIT, mask_image=MASK, width=128, height=128, num_inference_steps=4,
+    generator=[torch.Generator().manual_seed(seed) for seed in (6, 9)], num_images_per_prompt=2, output_type="np",
+).images
+"""
+
+PERTURBED = """
+import torch
+from diffusers import AutoPipelineForText2Image, DDIMScheduler
+
+pipe = AutoPipelineForText2Image.from_pretrained(MODEL, enable_pag=True, pag_applied_layers=["mid"], torch_dtype=torch.float32)
+pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+images = pipe(
+    "a rocket", num_inference_steps=4, width=64, height=64, pag_scale=2.0, generator=torch.Generator().manual_seed(6)
+).images
+"""
+
+GIVEN = """
+import torch
+from diffusers import AutoencoderTiny, EulerDiscreteScheduler, StableDiffusionPipeline
+
+pipe = StableDiffusionPipeline.from_pretrained(MODEL, torch_dtype=torch.float32)
+pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
+pipe.set_progress_bar_config(disable=True)
+pipe.load_textual_inversion(EMBEDDING, token="<style>")
+latents = torch.randn((2, 4, 8, 8), generator=torch.Generator().manual_seed(2))
+draw = lambda text: pipe(text, latents=latents, num_images_per_prompt=2, num_inference_steps=4).images
+images = draw("a <style> apple")
+pipe.vae = AutoencoderTiny.from_pretrained(TAESD, torch_dtype=torch.float32)
+images += draw("a rocket")
+"""
+
 SCRIPTS = {
     "text": TEXT_TO_IMAGE,
     "scheduler": SCHEDULER,
@@ -135,10 +207,23 @@ SCRIPTS = {
     "controlnet-inpaint": CONTROLNET_INPAINT,
     "image-prompt": IMAGE_PROMPT,
     "latents": LATENTS,
+    "large": LARGE,
+    "large-image": LARGE_IMAGE,
+    "large-inpaint": LARGE_INPAINT,
+    "perturbed": PERTURBED,
+    "given": GIVEN,
 }
 
 
-def run(script):
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory):
+    path = tmp_path_factory.mktemp("embedding") / "learned_embeds.safetensors"
+    width = json.loads((MODEL / "text_encoder" / "config.json").read_text())["hidden_size"]
+    write(str(path), {"emb_params": numpy.random.default_rng(1).normal(size=(1, width)).astype(numpy.float32)})
+    return str(path)
+
+
+def run(script, embedding):
     values = numpy.add.outer(numpy.arange(128), numpy.arange(128)).astype(numpy.uint8)
     init = pil.fromarray(numpy.stack([values, values[::-1], values[:, ::-1]], axis=2))
     mask = pil.new("L", (128, 128), 0)
@@ -146,18 +231,19 @@ def run(script):
     edges = pil.open(ROOT / "assets" / "control" / "house-edges.png").convert("RGB").resize((128, 128))
     lion = pil.open(ROOT / "assets" / "ip-adapter" / "lion.png").convert("RGB")
     models = {"MODEL": MODEL, "CONTROL": MODEL.parent / "emoji-controlnet-edges", "ADAPTER": MODEL.parent / "emoji-ip-adapter"}
-    names = {"INIT": init, "MASK": mask, "EDGES": edges, "LION": lion, **{name: str(path) for name, path in models.items()}}
+    fixtures = ROOT / "tests" / "fixtures"
+    models["LARGE_MODEL"], models["TAESD"] = fixtures / "models" / "sdxl", fixtures / "taesd" / "default"
+    names = {"EMBEDDING": embedding, "INIT": init, "MASK": mask, "EDGES": edges, "LION": lion, **{name: str(path) for name, path in models.items()}}
     exec(compile(script, "script", "exec"), names)
     return names, [numpy.asarray(image, dtype=numpy.float32) for image in names["images"]]
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_a_script_makes_the_same_images_with_one_changed_import(script):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    pytest.importorskip("diffusers")
-    theirs, expected = run(script)
-    ours, found = run(script.replace("from diffusers import", "from kiln.diffusers import"))
+def test_a_script_makes_the_same_images_with_changed_imports(script, embedding):
+    for name in ("torch", "transformers", "diffusers"):
+        pytest.importorskip(name, reason=f"{name} is not installed, with which the images are compared")
+    theirs, expected = run(script, embedding)
+    ours, found = run(script.replace("from diffusers", "from kiln.diffusers"), embedding)
     assert len(found) == len(expected)
     for found, expected in zip(found, expected):
         scale = 255.0 if expected.max() <= 1.0 else 1.0
@@ -180,10 +266,16 @@ def make(pipe, prompt="a rocket", **arguments):
 
 def test_seeds_and_outputs(pipe):
     seeded = lambda seed: kiln.diffusers.Generator().manual_seed(seed)
-    both = make(pipe, num_images_per_prompt=2, generator=seeded(1), output_type="np")
+    both = make(pipe, num_images_per_prompt=2, generator=[seeded(1), seeded(2)], output_type="np")
     assert both.images.shape == (2, 64, 64, 3) and both.nsfw_content_detected is None
     second = make(pipe, generator=seeded(2), output_type="np", return_dict=False)[0]
     assert (both.images[1] == second[0]).all()
+    # One generator goes on: from image to image of a call, and from call to call.
+    one, again = seeded(1), seeded(1)
+    both = make(pipe, num_images_per_prompt=2, generator=one, output_type="np").images
+    several = [make(pipe, generator=again, output_type="np").images[0] for _ in range(3)]
+    assert (both[0] == several[0]).all() and (both[1] == several[1]).all()
+    assert (make(pipe, generator=one, output_type="np").images[0] == several[2]).all()
     listed = make(pipe, generator=[seeded(2)]).images[0]
     assert (numpy.asarray(listed) == (second[0] * 255).round()).all()
     own = pipe.engine.txt2img("a rocket", steps=2, width=64, height=64, cfg_scale=7.5, seed=2, emphasis="none")[0]
@@ -195,11 +287,10 @@ def test_tensors_come_out(pipe):
     torch = pytest.importorskip("torch")
     assert make(pipe, output_type="pt").images.shape == (1, 3, 64, 64)
     assert make(pipe, output_type="latent").images.shape == (1, 4, 8, 8)
-    generator = torch.Generator().manual_seed(1)
-    make(pipe, generator=generator)
-    with pytest.raises(kiln.RequestError, match="has drawn numbers before"):
-        make(pipe, generator=generator)
-    make(pipe, generator=generator.manual_seed(1))
+    ours, theirs = kiln.diffusers.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    for _ in range(2):
+        pair = [numpy.asarray(make(pipe, generator=one, output_type="np").images) for one in (ours, theirs)]
+        assert abs(pair[0] - pair[1]).max() < 0.05
 
 
 @pytest.mark.parametrize(
@@ -284,9 +375,12 @@ def test_a_callback_may_end_a_call(pipe):
         pipe._interrupt = True
         return {}
 
-    with pytest.raises(kiln.Stopped):
-        make(pipe, callback_on_step_end=end)
-    with pytest.raises(kiln.RequestError, match="changes latents"):
+    seeded = lambda: kiln.diffusers.Generator().manual_seed(1)
+    ended = make(pipe, ["a rocket", "a cat face"], generator=seeded(), callback_on_step_end=end, output_type="np").images
+    assert ended.shape == (2, 64, 64, 3) and pipe.interrupt
+    whole = make(pipe, ["a rocket", "a cat face"], generator=seeded(), output_type="np").images
+    assert (ended != whole).any() and not pipe.interrupt
+    with pytest.raises(kiln.RequestError, match="`latents` has the shape"):
         make(pipe, callback_on_step_end=lambda *_: {"latents": 1})
 
 
@@ -301,6 +395,7 @@ def test_adapters_are_set_and_taken_away(pipe):
     pipe.enable_lora()
     with pytest.raises(kiln.RequestError, match="`adapter_names` has 'other'"):
         pipe.delete_adapters("other")
+    pipe.unfuse_lora()
     pipe.delete_adapters("lcm")
     pipe.enable_freeu(s1=0.9, s2=0.2, b1=1.2, b2=1.4)
     assert pipe._of_adapters(1.0, None) == {"loras": None, "ip_adapters": None, "freeu": "1.2,1.4,0.9,0.2"}

@@ -1,9 +1,13 @@
-"""A subset of diffusers on Kiln: scripts change one import.
+"""A subset of diffusers on Kiln: scripts change their imports.
 
     from kiln.diffusers import StableDiffusionPipeline
+    from kiln.diffusers.utils import load_image
 
-docs/python.md lists what is taken. Arguments that are not in the list are errors, since an image would differ without a word.
+docs/python.md lists what is taken. Arguments and attributes that are not in the list are errors, since an image would differ without a
+word.
 """
+
+from typing import Any
 
 from kiln.diffusers.auto import (
     AutoPipelineForImage2Image,
@@ -11,22 +15,52 @@ from kiln.diffusers.auto import (
     AutoPipelineForText2Image,
     DiffusionPipeline,
 )
+from kiln.diffusers.callbacks import (
+    MultiPipelineCallbacks,
+    PipelineCallback,
+)
+from kiln.diffusers.components import (
+    AutoencoderKL,
+    AutoencoderTiny,
+    UNet2DConditionModel,
+)
 from kiln.diffusers.controlled import (
     StableDiffusionControlNetImg2ImgPipeline,
     StableDiffusionControlNetInpaintPipeline,
     StableDiffusionControlNetPipeline,
     StableDiffusionXLControlNetImg2ImgPipeline,
+    StableDiffusionXLControlNetInpaintPipeline,
     StableDiffusionXLControlNetPipeline,
 )
-from kiln.diffusers.controlnets import ControlNetModel
-from kiln.diffusers.generators import Generator
-from kiln.diffusers.outputs import StableDiffusionPipelineOutput
+from kiln.diffusers.controlnets import (
+    ControlNetModel,
+    ControlNetUnionModel,
+    MultiAdapter,
+    T2IAdapter,
+)
+from kiln.diffusers.generators import (
+    Generator,
+)
+from kiln.diffusers.help_texts import document as _document
+from kiln.diffusers.image_processor import (
+    VaeImageProcessor,
+)
+from kiln.diffusers.missing import (
+    MissingError,
+    missing as _missing,
+)
+from kiln.diffusers.outputs import (
+    StableDiffusionPipelineOutput,
+    StableDiffusionXLPipelineOutput,
+)
 from kiln.diffusers.pipelines import (
     StableDiffusionImg2ImgPipeline,
     StableDiffusionInpaintPipeline,
+    StableDiffusionPAGPipeline,
     StableDiffusionPipeline,
     StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLInpaintPipeline,
+    StableDiffusionXLPAGPipeline,
     StableDiffusionXLPipeline,
 )
 from kiln.diffusers.schedulers import (
@@ -46,12 +80,22 @@ from kiln.diffusers.schedulers import (
     TCDScheduler,
     UniPCMultistepScheduler,
 )
+from kiln.diffusers.unions import (
+    StableDiffusionAdapterPipeline,
+    StableDiffusionXLAdapterPipeline,
+    StableDiffusionXLControlNetUnionImg2ImgPipeline,
+    StableDiffusionXLControlNetUnionInpaintPipeline,
+    StableDiffusionXLControlNetUnionPipeline,
+)
 
 __all__ = [
     "AutoPipelineForImage2Image",
     "AutoPipelineForInpainting",
     "AutoPipelineForText2Image",
+    "AutoencoderKL",
+    "AutoencoderTiny",
     "ControlNetModel",
+    "ControlNetUnionModel",
     "DDIMScheduler",
     "DDPMScheduler",
     "DEISMultistepScheduler",
@@ -66,19 +110,41 @@ __all__ = [
     "KDPM2DiscreteScheduler",
     "LCMScheduler",
     "LMSDiscreteScheduler",
+    "MissingError",
+    "MultiAdapter",
+    "MultiPipelineCallbacks",
     "PNDMScheduler",
+    "PipelineCallback",
+    "StableDiffusionAdapterPipeline",
     "StableDiffusionControlNetImg2ImgPipeline",
     "StableDiffusionControlNetInpaintPipeline",
     "StableDiffusionControlNetPipeline",
     "StableDiffusionImg2ImgPipeline",
     "StableDiffusionInpaintPipeline",
+    "StableDiffusionPAGPipeline",
     "StableDiffusionPipeline",
     "StableDiffusionPipelineOutput",
+    "StableDiffusionXLAdapterPipeline",
     "StableDiffusionXLControlNetImg2ImgPipeline",
+    "StableDiffusionXLControlNetInpaintPipeline",
     "StableDiffusionXLControlNetPipeline",
+    "StableDiffusionXLControlNetUnionImg2ImgPipeline",
+    "StableDiffusionXLControlNetUnionInpaintPipeline",
+    "StableDiffusionXLControlNetUnionPipeline",
     "StableDiffusionXLImg2ImgPipeline",
     "StableDiffusionXLInpaintPipeline",
+    "StableDiffusionXLPAGPipeline",
     "StableDiffusionXLPipeline",
+    "StableDiffusionXLPipelineOutput",
+    "T2IAdapter",
     "TCDScheduler",
+    "UNet2DConditionModel",
     "UniPCMultistepScheduler",
+    "VaeImageProcessor",
 ]
+
+_document(value for value in list(globals().values()) if isinstance(value, type))
+
+
+def __getattr__(name: str) -> Any:
+    raise _missing(name)

@@ -1,4 +1,4 @@
-"""Arguments of diffusers: those that are taken, and errors for others."""
+"""Arguments of diffusers: those that are taken, those that may be given as they ask for nothing, and errors for others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kiln.errors import RequestError
+from kiln.errors import FileError, RequestError
 
 #: Of `from_pretrained`.
 FROM_PRETRAINED = (
@@ -21,7 +21,38 @@ FROM_PRETRAINED = (
     "requires_safety_checker",
     "feature_extractor",
     "scheduler",
+    "vae",
+    "unet",
+    "config",
 )
+#: Arguments of `from_pretrained` that change nothing with these values; `...` stands for every value.
+HARMLESS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "low_cpu_mem_usage": ((...,), ""),
+    "offload_state_dict": ((...,), ""),
+    "disable_mmap": ((...,), ""),
+    "output_loading_info": ((None, False), "nothing is loaded yet"),
+    "force_download": ((None, False), "`kiln pull` downloads a model"),
+    "resume_download": ((...,), ""),
+    "proxies": ((None,), "proxies are those of the environment"),
+    "cache_dir": ((None,), "the cache is the one of the environment variable HF_HOME"),
+    "token": ((None, False), "a token is read from the environment variable HF_TOKEN"),
+    "use_auth_token": ((None, False), "a token is read from the environment variable HF_TOKEN"),
+    "mirror": ((None,), "models come from the Hugging Face Hub"),
+    "custom_pipeline": ((None,), "Kiln runs no code of a model"),
+    "custom_revision": ((None,), "Kiln runs no code of a model"),
+    "trust_remote_code": ((None, False), "Kiln runs no code of a model"),
+    "use_onnx": ((None, False), "Kiln reads safetensors"),
+    "max_memory": ((None,), "memory is planned by the engine"),
+    "offload_folder": ((None,), "memory is planned by the engine"),
+    "image_encoder": ((None,), "`load_ip_adapter` names the encoder"),
+    "add_watermarker": ((None, False), "Kiln has no invisible watermark"),
+    "load_safety_checker": ((None, False), "Kiln has no filter of contents"),
+    "text_encoder": ((None,), "Kiln reads the model's own"),
+    "text_encoder_2": ((None,), "Kiln reads the model's own"),
+    "tokenizer": ((None,), "Kiln reads the model's own"),
+    "tokenizer_2": ((None,), "Kiln reads the model's own"),
+    "quantization_config": ((None,), "`torch_dtype` is the type of the weights"),
+}
 #: Of every call.
 CALL = (
     "prompt",
@@ -58,15 +89,33 @@ NONE = (
     "denoising_end",
     "original_size",
     "target_size",
+    "negative_original_size",
+    "negative_target_size",
     "padding_mask_crop",
     "masked_image_latents",
+    "callback",
+    "callback_steps",
 )
+
+
+def shown(value: Any) -> str:
+    """A value for a message: of tensors and arrays the kind and the shape, of others their beginning."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} {tuple(shape)}"
+    if isinstance(value, (list, tuple, dict, set)) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(shown(one) for one in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def only(name: str, value: Any, allowed: tuple[Any, ...], reason: str) -> None:
     """Refuses a value that is none of the allowed ones."""
     if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
-        raise RequestError(f"`{name}` is {value!r}, expected {' or '.join(map(repr, allowed))}: {reason}", name)
+        raise RequestError(f"`{name}` is {shown(value)}, expected {' or '.join(map(repr, allowed))}: {reason}", name)
 
 
 def known(function: str, given: Iterable[str], names: Sequence[str]) -> None:
@@ -77,6 +126,19 @@ def known(function: str, given: Iterable[str], names: Sequence[str]) -> None:
             raise RequestError(f"{function} has no `{name}`; of diffusers' arguments it takes {taken}", name)
 
 
+def without_harmless(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `from_pretrained` that may ask for something; the others are checked."""
+    left = {}
+    for name, value in arguments.items():
+        if name not in HARMLESS:
+            left[name] = value
+            continue
+        allowed, reason = HARMLESS[name]
+        if ... not in allowed:
+            only(name, value, allowed, reason)
+    return left
+
+
 def dtype(value: Any) -> str:
     """Kiln's name of a type of PyTorch."""
     if value is None:
@@ -84,7 +146,7 @@ def dtype(value: Any) -> str:
     names = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "auto": "auto", "f32": "f32", "f16": "f16", "bf16": "bf16"}
     name = str(value).removeprefix("torch.")
     if name not in names:
-        raise RequestError(f"`torch_dtype` is {value}, expected float32, float16, bfloat16 or auto", "torch_dtype")
+        raise RequestError(f"`torch_dtype` is {shown(value)}, expected float32, float16, bfloat16 or auto", "torch_dtype")
     return names[name]
 
 
@@ -115,14 +177,22 @@ def numbers(name: str, value: Any, count: int, of: str) -> list[float]:
     if isinstance(value, (int, float)):
         return [float(value)] * count
     if not isinstance(value, (list, tuple)) or len(value) != count or not all(isinstance(one, (int, float)) for one in value):
-        raise RequestError(f"`{name}` is {value!r}, expected a number, or a list of {count}, one for each {of}", name)
+        raise RequestError(f"`{name}` is {shown(value)}, expected a number, or a list of {count}, one for each {of}", name)
     return [float(one) for one in value]
 
 
-def repository(name: Any) -> str:
-    """What `from_pretrained` names: a path that is there, or `hf:OWNER/NAME`."""
-    path = os.fspath(name)
-    return path if os.path.exists(path) or path.startswith("hf:") else f"hf:{path}"
+def repository(name: Any, is_local: bool | None = None) -> str:
+    """What `from_pretrained` names: a path that is there, or `hf:OWNER/NAME`, where it need not be local."""
+    try:
+        path = os.fspath(name)
+    except TypeError:
+        message = f"`pretrained_model_name_or_path` is {shown(name)}, expected a path or OWNER/NAME"
+        raise RequestError(message, "pretrained_model_name_or_path") from None
+    if os.path.exists(path):
+        return path
+    if is_local:
+        raise FileError(f"{path}: not found; with `local_files_only`, expected a file or a folder")
+    return path if path.startswith("hf:") else f"hf:{path}"
 
 
 def request_scale(arguments: Mapping[str, Any] | None) -> float:

@@ -1,63 +1,94 @@
-"""What all pipelines have in common: a model, a scheduler, and calls."""
+"""What all pipelines have in common: a model, a scheduler, and what a script reads and sets."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self, Unpack
 
 from kiln.diffusers.adapters import Adapters
-from kiln.diffusers.arguments import CALL, NONE, known, only, request_scale, texts
-from kiln.diffusers.generators import mark_used, runs, seeds
+from kiln.diffusers.arguments import dtype, known, only, shown, without_harmless
+from kiln.diffusers.calls import Calls
+from kiln.diffusers.components import Component, checked
+from kiln.diffusers.image_processor import VaeImageProcessor
+from kiln.diffusers.keywords import PretrainedArguments
 from kiln.diffusers.model import Model
-from kiln.diffusers.outputs import TYPES, output
+from kiln.diffusers.progress import Progress
 from kiln.diffusers.schedulers import SCHEDULERS, Scheduler
 from kiln.engine import Engine
 from kiln.errors import FileError, RequestError
-from kiln.image import Image
+from kiln.image import StrPath
 
-#: What arguments of a call are where they are not given.
-_USUAL: dict[str, Any] = {
-    "num_inference_steps": 50,
-    "guidance_scale": 7.5,
-    "num_images_per_prompt": 1,
-    "eta": 0.0,
-    "output_type": "pil",
-    "return_dict": True,
-}
+#: The attributes that a script may set, and those of the classes themselves.
+_ATTRIBUTES = frozenset(
+    (
+        "_model _scheduler _interrupt _guidance_scale _running _values _timesteps _progress _loras _fused _kept _has_loras _ip_adapters "
+        "_ip_scales _freeu _embeddings _pag_layers scheduler vae unet controlnet adapter safety_checker feature_extractor image_encoder"
+    ).split()
+)
 
 
-class Pipeline(Adapters):
+class Pipeline(Adapters, Calls):
     """A model that is loaded by its first call."""
 
     #: The arguments that this pipeline takes besides those of all, with what they are where they are not given.
     _own: Mapping[str, Any] = {}
+    #: Whether it is for Stable Diffusion XL.
+    _is_large = False
 
     def __init__(self, model: Model, scheduler: Any = None) -> None:
         super().__init__()
         self._model = model
         self._scheduler: Scheduler | None = None
         self._interrupt = False
+        self._guidance_scale = 7.5
+        self._running = False
+        self._values: dict[str, Any] = {}
+        self._timesteps = 0
+        self._progress = Progress()
         if scheduler is not None:
             self.scheduler = scheduler
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **arguments: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: StrPath, **arguments: Unpack[PretrainedArguments]) -> Self:
         """Opens a model: a folder, or `OWNER/NAME` on the Hugging Face Hub."""
         return cls(Model.from_pretrained(pretrained_model_name_or_path, arguments), arguments.get("scheduler"))
 
     @classmethod
-    def from_single_file(cls, pretrained_model_link_or_path: str | os.PathLike[str], **arguments: Any) -> Any:
+    def from_single_file(cls, pretrained_model_link_or_path: StrPath, **arguments: Any) -> Self:
         """Opens a checkpoint in one file."""
         return cls.from_pretrained(pretrained_model_link_or_path, **arguments)
 
     @classmethod
-    def from_pipe(cls, pipeline: Pipeline) -> Any:
-        """Another pipeline with the model of this one, which both share, and with its scheduler and adapters."""
+    def from_pipe(cls, pipeline: Pipeline, **arguments: Any) -> Self:
+        """Another pipeline with the model of this one, which both share, and with its scheduler and adapters.
+
+        `torch_dtype` is another type, `scheduler`, `vae` and `unet` are other parts, of the new pipeline alone.
+        """
+        arguments = without_harmless(arguments)
+        known("from_pipe", arguments, ("torch_dtype", "dtype", "scheduler", "vae", "unet", "safety_checker", "feature_extractor"))
         made = cls.__new__(cls)
         made.__dict__.update(pipeline.__dict__)
-        made._interrupt = False
+        made._interrupt = made._running = False
+        asked = arguments.pop("dtype", None) or arguments.pop("torch_dtype", None)
+        if asked is not None:
+            made._model = made._model.with_dtype(dtype(asked))
+        for name, value in arguments.items():
+            if value is not None:
+                setattr(made, name, value)
         return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _ATTRIBUTES:
+            expected = "scheduler, vae, unet, and in a callback _guidance_scale and _interrupt"
+            raise RequestError(f"`{name}` of {type(self).__name__} cannot be set: Kiln would not use it; it takes {expected}", name)
+        if name == "_guidance_scale" and not (isinstance(value, (int, float)) and 0.0 <= value <= 1000.0):
+            raise RequestError(f"`{name}` is {shown(value)}, expected a number from 0 to 1000", name)
+        object.__setattr__(self, name, value)
+
+    def _change(self, name: str) -> None:
+        """Refuses a change in a callback that the steps of the call would not see."""
+        if self._running:
+            raise RequestError(f"`{name}` cannot be changed by a callback; change it before the call", name)
 
     @property
     def engine(self) -> Engine:
@@ -66,12 +97,26 @@ class Pipeline(Adapters):
 
     @property
     def device(self) -> str:
+        """The device, as text."""
         return self._model.device
 
-    def to(self, *places: Any, **named: Any) -> Any:
+    _execution_device = device
+
+    @property
+    def dtype(self) -> Any:
+        """The type of weights and activations: PyTorch's where the script has imported it, else its name."""
+        import sys
+
+        names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+        name = names.get(self._model.dtype, self._model.dtype)
+        return getattr(sys.modules.get("torch"), name, name)
+
+    def to(self, *places: Any, **named: Any) -> Self:
         """Moves the model: a device (`cpu`, `cuda`, `cuda:1`), a type, or both."""
-        known("to", named, ("device", "dtype", "torch_device"))
-        self._model.to((*places, *named.values()))
+        known("to", named, ("device", "dtype", "torch_device", "torch_dtype", "silence_dtype_warnings"))
+        named.pop("silence_dtype_warnings", None)
+        self._change("to")
+        self._model.to((*places, *(value for value in named.values() if value is not None)))
         return self
 
     @property
@@ -87,6 +132,7 @@ class Pipeline(Adapters):
 
     @scheduler.setter
     def scheduler(self, scheduler: Any) -> None:
+        self._change("scheduler")
         if not isinstance(scheduler, Scheduler):
             raise RequestError("`scheduler` is not one of kiln.diffusers; import it from there", "scheduler")
         of_model = self._model.scheduler.base if self._model.scheduler else None
@@ -97,6 +143,87 @@ class Pipeline(Adapters):
         if not scheduler.sampler:
             raise RequestError(f"`scheduler` is of a class that Kiln does not have; it has {', '.join(SCHEDULERS)}", "scheduler")
         self._scheduler = scheduler
+
+    @property
+    def vae(self) -> Component:
+        """The autoencoder."""
+        return self._model.component("vae")
+
+    @vae.setter
+    def vae(self, vae: Any) -> None:
+        self._put("vae", vae)
+
+    @property
+    def unet(self) -> Component:
+        """The U-Net."""
+        return self._model.component("unet")
+
+    @unet.setter
+    def unet(self, unet: Any) -> None:
+        self._put("unet", unet)
+
+    def _put(self, name: str, given: Any) -> None:
+        self._change(name)
+        component = checked(name, given)
+        if self._model.component(name).path != component.path:
+            self._model = self._model.with_component(name, component)
+
+    def _none(self, name: str, value: Any) -> None:
+        only(name, value, (None,), "Kiln has none")
+
+    safety_checker = property(lambda self: None, lambda self, value: self._none("safety_checker", value), doc="None.")
+    feature_extractor = property(lambda self: None, lambda self, value: self._none("feature_extractor", value), doc="None.")
+    image_encoder = property(lambda self: None, lambda self, value: self._none("image_encoder", value), doc="None.")
+
+    @property
+    def vae_scale_factor(self) -> int:
+        """The pixels that a latent covers in each direction."""
+        return 8
+
+    @property
+    def image_processor(self) -> VaeImageProcessor:
+        """Changes images before and after a call."""
+        return VaeImageProcessor(vae_scale_factor=self.vae_scale_factor)
+
+    @property
+    def mask_processor(self) -> VaeImageProcessor:
+        """Changes masks before a call."""
+        return VaeImageProcessor(vae_scale_factor=self.vae_scale_factor)
+
+    @property
+    def guidance_scale(self) -> float:
+        """The strength of guidance: that of the last call, or of the step that runs."""
+        return self._guidance_scale
+
+    @property
+    def do_classifier_free_guidance(self) -> bool:
+        """Whether steps are guided."""
+        return self._guidance_scale > 1.0
+
+    @property
+    def num_timesteps(self) -> int:
+        """The steps of the call, each with one call of the U-Net."""
+        return self._timesteps
+
+    @property
+    def interrupt(self) -> bool:
+        """Whether a callback has ended the call."""
+        return self._interrupt
+
+    @property
+    def clip_skip(self) -> int | None:
+        """The argument of the call."""
+        return self._values.get("clip_skip")
+
+    @property
+    def cross_attention_kwargs(self) -> Any:
+        """The argument of the call."""
+        return self._values.get("cross_attention_kwargs")
+
+    @property
+    def guidance_rescale(self) -> float:
+        """The argument of the call."""
+        return self._values.get("guidance_rescale") or 0.0
 
     def enable_model_cpu_offload(self, gpu_id: int | None = None, device: str = "cuda") -> None:
         """Keeps one network on the GPU at a time."""
@@ -116,87 +243,13 @@ class Pipeline(Adapters):
         """Decodes in strips only where memory is short."""
         self._model.set("vae_tiling", None)
 
+    def set_progress_bar_config(self, **config: Any) -> None:
+        """Options of tqdm for the progress bar; `disable=True` turns it off."""
+        self._progress = Progress(config)
+
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Kiln does so always, or plans its memory by itself: nothing changes."""
 
     enable_vae_slicing = disable_vae_slicing = enable_attention_slicing = disable_attention_slicing = _nothing
     enable_xformers_memory_efficient_attention = disable_xformers_memory_efficient_attention = _nothing
-    set_progress_bar_config = maybe_free_model_hooks = remove_all_hooks = unfuse_lora = _nothing
-
-    def _of_prompts(self, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        """The fields of this kind of pipeline, for each of `count` prompts."""
-        return [{"height": values.get("height"), "width": values.get("width")}] * count
-
-    def _call(self, own: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-        """Makes images. `own` are arguments that may be given by position, `arguments` the others."""
-        known("this pipeline", arguments, (*CALL, *self._own, *NONE))
-        given = {name: value for name, value in {**own, **arguments}.items() if value is not None}
-        values = {**_USUAL, **self._own, **given}
-        for name in NONE:
-            only(name, values.get(name), (None,), "Kiln does not take it")
-        only("output_type", values["output_type"], TYPES, "these are the results")
-        if values.get("prompt") is None:
-            raise RequestError("`prompt` is None, expected a text or a list of texts", "prompt")
-        prompts = texts("prompt", values["prompt"])
-        negatives = texts("negative_prompt", values.get("negative_prompt"), len(prompts))
-        common = self._common(values)
-        per_prompt = values["num_images_per_prompt"]
-        generator = values.get("generator")
-        all_seeds = seeds(generator, len(prompts) * per_prompt)
-        self._interrupt = False
-        images: list[Image] = []
-        for number, fields in enumerate(self._of_prompts(values, len(prompts))):
-            of_prompt = {**common, **fields, "prompt": prompts[number], "negative_prompt": negatives[number]}
-            for seed, rng, count in runs(all_seeds[number * per_prompt : (number + 1) * per_prompt]):
-                request = {**of_prompt, "seed": seed, "rng": rng, "batch_size": count}
-                images += self._made(request, self._callback(values.get("callback_on_step_end"), request))
-        mark_used(generator)
-        return output(images, values["output_type"], values["return_dict"])
-
-    def _common(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that all images of a call share."""
-        scheduler = self._scheduler or self._model.scheduler
-        sampling = scheduler.fields() if scheduler is not None and scheduler.sampler else {}
-        eta, clip_skip = values["eta"], values.get("clip_skip")
-        if sampling.get("sampler") in ("ddim", "tcd"):
-            sampling["eta"] = eta
-        elif eta:
-            raise RequestError(f"`eta` is {eta}, expected 0 except with DDIMScheduler and TCDScheduler", "eta")
-        return {
-            **sampling,
-            **self._of_adapters(request_scale(values.get("cross_attention_kwargs")), values.get("ip_adapter_image")),
-            "steps": values["num_inference_steps"],
-            "guidance_rescale": values.get("guidance_rescale") or None,
-            "cfg_scale": max(float(values["guidance_scale"]), 1.0),
-            "clip_skip": None if clip_skip is None else clip_skip + 1,
-            # Prompts of diffusers are plain text.
-            "emphasis": "none",
-            "keep_comments": True,
-            "literal_prompt": True,
-            "literal_negative_prompt": True,
-        }
-
-    def _made(self, request: dict[str, Any], on_step: Callable[[int, int], object] | None) -> list[Image]:
-        prompt = request.pop("prompt")
-        if "init" in request:
-            return self.engine.img2img(prompt, request.pop("init"), on_step=on_step, **request)
-        return self.engine.txt2img(prompt, on_step=on_step, **request)
-
-    def _callback(self, callback: Callable[..., Any] | None, request: Mapping[str, Any]) -> Callable[[int, int], object] | None:
-        if callback is None:
-            return None
-        timesteps = self.engine.timesteps(**request)
-        self.scheduler.timesteps = timesteps
-
-        def on_step(done: int, total: int) -> bool:
-            del total
-            step = done - 1
-            changed = callback(self, step, timesteps[min(step, len(timesteps) - 1)], {})
-            if changed:
-                raise RequestError(
-                    f"`callback_on_step_end` changes {', '.join(changed)}; Kiln's steps cannot be changed, only ended by _interrupt",
-                    "callback_on_step_end",
-                )
-            return not self._interrupt
-
-        return on_step
+    maybe_free_model_hooks = remove_all_hooks = reset_device_map = set_lora_device = _nothing

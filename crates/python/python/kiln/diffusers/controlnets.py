@@ -1,16 +1,16 @@
-"""ControlNets: the networks, and what a call says of them."""
+"""ControlNets and T2I-Adapters: the networks, and what a call says of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.diffusers.arguments import images, known, numbers, repository
+from kiln.diffusers.arguments import images, known, numbers, only, repository, without_harmless
 from kiln.errors import RequestError
 
-#: Of `ControlNetModel.from_pretrained`; the type is the pipeline's.
-_FROM_PRETRAINED = ("torch_dtype", "dtype", "use_safetensors", "variant", "subfolder")
+#: Of `from_pretrained`; the type is the pipeline's.
+_FROM_PRETRAINED = ("torch_dtype", "dtype", "use_safetensors", "variant", "subfolder", "revision", "local_files_only")
 #: The sizes of images are multiples of this, as diffusers rounds them.
 _MULTIPLE = 8
 
@@ -24,8 +24,13 @@ class ControlNetModel:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **arguments: Any) -> ControlNetModel:
         """A ControlNet in a folder, or `OWNER/NAME` on the Hugging Face Hub."""
-        known("ControlNetModel.from_pretrained", arguments, _FROM_PRETRAINED)
-        path = repository(pretrained_model_name_or_path)
+        arguments = without_harmless(arguments)
+        known(f"{cls.__name__}.from_pretrained", arguments, _FROM_PRETRAINED)
+        only("use_safetensors", arguments.get("use_safetensors"), (None, True), "Kiln chooses the files")
+        only("variant", arguments.get("variant"), (None, "fp16"), "Kiln chooses the files by the type")
+        path = repository(pretrained_model_name_or_path, arguments.get("local_files_only"))
+        if arguments.get("revision"):
+            path += f"@{arguments['revision']}"
         return cls(f"{path}/{arguments['subfolder']}" if arguments.get("subfolder") else path)
 
     @classmethod
@@ -38,17 +43,39 @@ class ControlNetModel:
         return self
 
 
-def networks(controlnet: Any) -> list[ControlNetModel]:
-    """One network, or several."""
+class ControlNetUnionModel(ControlNetModel):
+    """A ControlNet for several types of control images, which its pipeline loads."""
+
+
+class T2IAdapter(ControlNetModel):
+    """A T2I-Adapter, which its pipeline loads."""
+
+
+class MultiAdapter:
+    """Several T2I-Adapters."""
+
+    def __init__(self, adapters: Sequence[T2IAdapter]) -> None:
+        self.adapters = list(adapters)
+
+
+def networks(controlnet: Any, kind: type[ControlNetModel] = ControlNetModel, name: str = "controlnet") -> list[ControlNetModel]:
+    """One network of this class, or several."""
     found = list(controlnet) if isinstance(controlnet, (list, tuple)) else [controlnet]
     for one in found:
-        if not isinstance(one, ControlNetModel):
-            kind = type(one).__name__
-            raise RequestError(f"`controlnet` is a {kind}, expected a ControlNetModel of kiln.diffusers, or a list of them", "controlnet")
+        if type(one) is not kind:
+            expected = f"a {kind.__name__} of kiln.diffusers, or a list of them"
+            raise RequestError(f"`{name}` is a {type(one).__name__}, expected {expected}", name)
     return found
 
 
-def controls(nets: Sequence[ControlNetModel], name: str, image: Any, count: int, arguments: dict[str, Any]) -> list[list[dict[str, Any]]]:
+def adapters(adapter: Any) -> list[ControlNetModel]:
+    """One T2I-Adapter, or several."""
+    return networks(adapter.adapters if isinstance(adapter, MultiAdapter) else adapter, T2IAdapter, "adapter")
+
+
+def controls(
+    nets: Sequence[ControlNetModel], name: str, image: Any, count: int, arguments: Mapping[str, Any]
+) -> list[list[dict[str, Any]]]:
     """The controls of each of `count` prompts. `image` is one for each network, or, of a single network, one for each prompt."""
     if len(nets) == 1:
         of_prompts = [[one] for one in images(name, image, count)]

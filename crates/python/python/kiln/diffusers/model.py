@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.diffusers.arguments import FROM_PRETRAINED, dtype, known, only, repository
+from kiln.diffusers.arguments import FROM_PRETRAINED, dtype, known, only, repository, without_harmless
+from kiln.diffusers.components import CLASSES, Component, checked, options_of
 from kiln.diffusers.schedulers import SCHEDULERS, Scheduler, read_config
 from kiln.engine import Engine
 from kiln.errors import RequestError
@@ -18,6 +19,8 @@ class Model:
 
     def __init__(self, path: str, dtype: str, options: Mapping[str, Any]) -> None:
         self.path, self.dtype, self.device, self.options = path, dtype, "cpu", dict(options)
+        #: The networks that replace the model's, by the pipeline's attribute.
+        self.components: dict[str, Component] = {}
         #: The sampler that the model's configuration names, once it is known.
         self.scheduler: Scheduler | None = None
         self._engine: Engine | None = None
@@ -27,6 +30,7 @@ class Model:
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], arguments: Mapping[str, Any]) -> Model:
         """The model of diffusers' `from_pretrained`, which nothing is loaded of."""
+        arguments = without_harmless(arguments)
         known("from_pretrained", arguments, FROM_PRETRAINED)
         only("safety_checker", arguments.get("safety_checker"), (None,), "Kiln has no filter of contents")
         only("feature_extractor", arguments.get("feature_extractor"), (None,), "Kiln has no filter of contents")
@@ -36,25 +40,55 @@ class Model:
         path = repository(name)
         if arguments.get("revision"):
             path += f"@{arguments['revision']}"
-        options = {"offline": True} if arguments.get("local_files_only") else {}
+        options: dict[str, Any] = {"offline": True} if arguments.get("local_files_only") else {}
+        if arguments.get("config") is not None:
+            options["config"] = os.fspath(arguments["config"])
         model = cls(path, dtype(arguments.get("dtype", arguments.get("torch_dtype"))), options)
         model.device = arguments.get("device_map") or "cpu"
+        for part in CLASSES:
+            if arguments.get(part) is not None:
+                model._put(part, checked(part, arguments[part]))
         return model
 
     @property
     def engine(self) -> Engine:
         """Kiln's engine."""
         if self._engine is None:
-            self._engine = Engine(self.path, device=self.device, dtype=self.dtype, **self.options)  # type: ignore[misc]
+            options = {**self.options, **dict(options_of(self.components))}
+            self._engine = Engine(self.path, device=self.device, dtype=self.dtype, **options)  # type: ignore[misc]
             if os.path.isdir(self._engine.path):
                 self._read_scheduler(self._engine.path)
         return self._engine
+
+    def folder(self) -> str:
+        """The folder or file of the model; one of the Hugging Face Hub is loaded to know it."""
+        return self.engine.path if self.path.startswith("hf:") else self.path
 
     def _read_scheduler(self, folder: str) -> None:
         if self.scheduler is None:
             config = read_config(Path(folder, "scheduler"))
             kind = SCHEDULERS.get(config.get("_class_name", ""), Scheduler)
             self.scheduler = kind(config, {})
+
+    def component(self, name: str) -> Component:
+        """The model's network of this name."""
+        if name not in self.components:
+            folder = self.folder()
+            kind = CLASSES[name][0]
+            own = kind(os.path.join(folder, name) if os.path.isdir(folder) else folder)
+            return own._is_of(self.set)
+        return self.components[name]
+
+    def with_component(self, name: str, component: Component) -> Model:
+        """The same model with another network, for one pipeline: others keep theirs."""
+        made = Model.__new__(Model)
+        made.__dict__.update(self.__dict__)
+        made.options, made.components, made._engine = dict(self.options), dict(self.components), None
+        made._put(name, component)
+        return made
+
+    def _put(self, name: str, component: Component) -> None:
+        self.components[name] = component._is_of(lambda *_: self._close())
 
     def to(self, places: tuple[Any, ...]) -> None:
         """Moves the model to a device, gives it a type, or both."""
@@ -69,6 +103,15 @@ class Model:
                 raise RequestError(f"`device` is {text!r}, expected cpu, cuda or cuda:N", "device")
         if before != (self.device, self.dtype):
             self._close()
+
+    def with_dtype(self, name: str) -> Model:
+        """The same model in another type, for one pipeline: others keep theirs."""
+        if name == self.dtype:
+            return self
+        made = Model.__new__(Model)
+        made.__dict__.update(self.__dict__)
+        made.options, made.dtype, made._engine = dict(self.options), name, None
+        return made
 
     def set(self, option: str, value: Any) -> None:
         """Sets an option of the engine; None is its default."""

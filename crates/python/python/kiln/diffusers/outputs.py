@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kiln.image import Image
@@ -10,12 +11,44 @@ from kiln.image import Image
 TYPES = ("pil", "np", "pt", "latent")
 
 
-class StableDiffusionPipelineOutput(tuple[Any, Any]):
-    """The images of a call: `output.images`, or `output[0]`."""
+class _Output(tuple[Any, ...]):
+    """The values of a call by their place and by their name."""
+
+    _names: tuple[str, ...] = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            if place not in self._names:
+                raise KeyError(place)
+            return super().__getitem__(self._names.index(place))
+        return super().__getitem__(place)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names."""
+        return self._names
+
+    def values(self) -> tuple[Any, ...]:
+        """The values."""
+        return tuple(self)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Names and values."""
+        return zip(self._names, self)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values."""
+        return tuple(self)
 
     @property
     def images(self) -> Any:
+        """The images, of the kind of `output_type`."""
         return self[0]
+
+
+class StableDiffusionPipelineOutput(_Output):
+    """The images of a call: `output.images`, `output["images"]` or `output[0]`."""
+
+    _names = ("images", "nsfw_content_detected")
 
     @property
     def nsfw_content_detected(self) -> None:
@@ -23,20 +56,37 @@ class StableDiffusionPipelineOutput(tuple[Any, Any]):
         return self[1]
 
 
-def output(images: list[Image], output_type: str | None, return_dict: bool) -> Any:
+class StableDiffusionXLPipelineOutput(_Output):
+    """The images of a call of an XL pipeline: `output.images`, `output["images"]` or `output[0]`."""
+
+    _names = ("images",)
+
+
+def results(images: list[Image], output_type: str) -> Any:
     """Images as they are asked for."""
     if output_type == "pil":
-        result: Any = [image.pil() for image in images]
-    elif output_type == "latent":
+        return [image.pil() for image in images]
+    import numpy
+
+    if output_type == "latent":
+        latents = numpy.concatenate([image.latents.numpy() for image in images if image.latents is not None])
+        try:
+            import torch
+        except ImportError:
+            return latents
+        return torch.from_numpy(latents)
+
+    result = numpy.stack([image.numpy() for image in images]).astype(numpy.float32) / 255.0
+    if output_type == "pt":
         import torch
 
-        result = torch.cat([image.latents.torch() for image in images if image.latents is not None])
-    else:
-        import numpy
+        return torch.from_numpy(result.transpose(0, 3, 1, 2).copy())
+    return result
 
-        result = numpy.stack([image.numpy() for image in images]).astype(numpy.float32) / 255.0
-        if output_type == "pt":
-            import torch
 
-            result = torch.from_numpy(result.transpose(0, 3, 1, 2).copy())
-    return StableDiffusionPipelineOutput((result, None)) if return_dict else (result, None)
+def output(result: Any, is_large: bool, return_dict: bool) -> Any:
+    """The result of a call, with names where they are asked for."""
+    values = (result,) if is_large else (result, None)
+    if not return_dict:
+        return values
+    return StableDiffusionXLPipelineOutput(values) if is_large else StableDiffusionPipelineOutput(values)

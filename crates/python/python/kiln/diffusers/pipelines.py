@@ -2,127 +2,236 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self, Unpack
 
-from kiln.diffusers.arguments import images
+from kiln.diffusers.arguments import images, numbers
 from kiln.diffusers.base import Pipeline
-from kiln.image import ImageLike
-
-Prompt = str | Sequence[str] | None
+from kiln.diffusers.keywords import CallArguments, InpaintArguments, PagArguments, PretrainedArguments, TextToImageArguments, Texts
+from kiln.diffusers.large import ImageSizes, Sizes, SIZES
+from kiln.diffusers.masks import Masked
+from kiln.diffusers.outputs import StableDiffusionPipelineOutput, StableDiffusionXLPipelineOutput
+from kiln.diffusers.tensors import is_latents
+from kiln.errors import RequestError
+from kiln.image import ImageLike, StrPath
 
 
 class StableDiffusionPipeline(Pipeline):
     """Text to image, for Stable Diffusion 1 and 2."""
 
-    def __call__(self, prompt: Prompt = None, height: int | None = None, width: int | None = None, **arguments: Any) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
-        return self._call({"prompt": prompt, "height": height, "width": width}, arguments)
-
-
-class StableDiffusionXLPipeline(Pipeline):
-    """Text to image, for Stable Diffusion XL."""
-
-    _own = {"guidance_scale": 5.0}
+    _own = {"latents": None}
 
     def __call__(
         self,
-        prompt: Prompt = None,
-        prompt_2: None = None,
+        prompt: Texts = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
+        **arguments: Unpack[TextToImageArguments],
+    ) -> StableDiffusionPipelineOutput:
+        """Makes images of a prompt."""
+        return self._call({"prompt": prompt, "height": height, "width": width}, arguments)
+
+
+class StableDiffusionXLPipeline(Sizes, Pipeline):
+    """Text to image, for Stable Diffusion XL."""
+
+    _own = {"latents": None, "guidance_scale": 5.0, **SIZES}
+    _is_large = True
+
+    def __call__(
+        self,
+        prompt: Texts = None,
+        prompt_2: Texts = None,
+        height: int | None = None,
+        width: int | None = None,
+        **arguments: Unpack[TextToImageArguments],
+    ) -> StableDiffusionXLPipelineOutput:
+        """Makes images of a prompt."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "height": height, "width": width}, arguments)
 
 
-class _FromImage(Pipeline):
+class FromImage(Pipeline):
     """Begins with an image. The results have its size."""
 
     def _of_prompts(self, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        return [{"init": image, "strength": values["strength"]} for image in images("image", values.get("image"), count)]
+        return [{"init": one, "strength": values["strength"]} for one in begins(values, count)]
+
+    def _encoded(self, values: Mapping[str, Any], prompts: int, images: int) -> int:
+        return images if isinstance(values.get("generator"), (list, tuple)) else given(values, prompts)
 
 
-class StableDiffusionImg2ImgPipeline(_FromImage):
+def given(values: Mapping[str, Any], prompts: int) -> int:
+    """The number of input images that were given, 1 or one for each prompt."""
+    image = values.get("image")
+    return prompts if isinstance(image, (list, tuple)) and len(image) == prompts else 1
+
+
+def begins(values: Mapping[str, Any], count: int) -> list[Any]:
+    """The images that calls of `count` prompts begin with. Latents have a black image of their size, which is not encoded."""
+    image: Any = values.get("image")
+    if is_latents(image):
+        import numpy
+
+        height, width = 8 * image.shape[2], 8 * image.shape[3]
+        return [numpy.zeros((height, width, 3), numpy.uint8)] * count
+    return images("image", image, count)
+
+
+class StableDiffusionImg2ImgPipeline(FromImage):
     """Image to image, for Stable Diffusion 1 and 2."""
 
     _own = {"image": None, "strength": 0.8}
 
-    def __call__(self, prompt: Prompt = None, image: ImageLike = None, strength: float | None = None, **arguments: Any) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
+    def __call__(
+        self,
+        prompt: Texts = None,
+        image: ImageLike = None,
+        strength: float | None = None,
+        **arguments: Unpack[CallArguments],
+    ) -> StableDiffusionPipelineOutput:
+        """Makes images of a prompt and an image, or the latents of one."""
         return self._call({"prompt": prompt, "image": image, "strength": strength}, arguments)
 
 
-class StableDiffusionXLImg2ImgPipeline(_FromImage):
+class StableDiffusionXLImg2ImgPipeline(ImageSizes, FromImage):
     """Image to image, for Stable Diffusion XL."""
 
-    _own = {"image": None, "strength": 0.3, "guidance_scale": 5.0}
+    _own = {"image": None, "strength": 0.3, "guidance_scale": 5.0, **ImageSizes.arguments}
+    _is_large = True
 
     def __call__(
         self,
-        prompt: Prompt = None,
-        prompt_2: None = None,
+        prompt: Texts = None,
+        prompt_2: Texts = None,
         image: ImageLike = None,
         strength: float | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
+        **arguments: Unpack[CallArguments],
+    ) -> StableDiffusionXLPipelineOutput:
+        """Makes images of a prompt and an image, or the latents of one."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "image": image, "strength": strength}, arguments)
 
 
-class _Inpaint(Pipeline):
+class _Inpaint(Masked):
     """The white part of the mask is made again."""
 
     def _of_prompts(self, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         defaults = self.engine.defaults
-        fields = {
-            "height": values.get("height") or defaults["height"],
-            "width": values.get("width") or defaults["width"],
-            "strength": values["strength"],
-            "paste_back": False,
-        }
-        masks = images("mask_image", values.get("mask_image"), count)
-        begins = images("image", values.get("image"), count)
-        return [{**fields, "init": begin, "mask": mask} for begin, mask in zip(begins, masks, strict=True)]
+        size = values.get("height") or defaults["height"], values.get("width") or defaults["width"]
+        fields = {"height": size[0], "width": size[1], "strength": values["strength"]}
+        return [{**fields, **masked} for masked in self._masked(values, count, size)]
 
 
 class StableDiffusionInpaintPipeline(_Inpaint):
     """Inpainting, for Stable Diffusion 1 and 2."""
 
-    _own = {"image": None, "mask_image": None, "strength": 1.0}
+    _own = {"image": None, "mask_image": None, "strength": 1.0, "padding_mask_crop": None}
 
     def __call__(
         self,
-        prompt: Prompt = None,
+        prompt: Texts = None,
         image: ImageLike = None,
         mask_image: ImageLike = None,
         masked_image_latents: None = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
+        padding_mask_crop: int | None = None,
+        strength: float | None = None,
+        **arguments: Unpack[CallArguments],
+    ) -> StableDiffusionPipelineOutput:
+        """Makes the white part of a mask again."""
         own = {"prompt": prompt, "image": image, "mask_image": mask_image, "masked_image_latents": masked_image_latents}
-        return self._call({**own, "height": height, "width": width}, arguments)
+        others = {"height": height, "width": width, "padding_mask_crop": padding_mask_crop, "strength": strength}
+        return self._call({**own, **others}, arguments)
 
 
-class StableDiffusionXLInpaintPipeline(_Inpaint):
+class StableDiffusionXLInpaintPipeline(ImageSizes, _Inpaint):
     """Inpainting, for Stable Diffusion XL."""
 
-    _own = {"image": None, "mask_image": None, "strength": 0.9999}
+    _own = {**StableDiffusionInpaintPipeline._own, "strength": 0.9999, **ImageSizes.arguments}
+    _is_large = True
 
     def __call__(
         self,
-        prompt: Prompt = None,
-        prompt_2: None = None,
+        prompt: Texts = None,
+        prompt_2: Texts = None,
         image: ImageLike = None,
         mask_image: ImageLike = None,
         masked_image_latents: None = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Any,
-    ) -> Any:
-        """Makes images; docs/python.md lists the arguments."""
+        **arguments: Unpack[InpaintArguments],
+    ) -> StableDiffusionXLPipelineOutput:
+        """Makes the white part of a mask again."""
         own = {"prompt": prompt, "prompt_2": prompt_2, "image": image, "mask_image": mask_image}
         return self._call({**own, "masked_image_latents": masked_image_latents, "height": height, "width": width}, arguments)
+
+
+class _Pag(Pipeline):
+    """Perturbed attention guidance: away from what the network predicts without attention in some layers."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._pag_layers = "mid"
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: StrPath, *, pag_applied_layers: Any = "mid", **arguments: Unpack[PretrainedArguments]
+    ) -> Self:
+        """Opens a model. `pag_applied_layers` are begins of the layers' names, such as mid or up_blocks.1."""
+        made = super().from_pretrained(pretrained_model_name_or_path, **arguments)
+        made.set_pag_applied_layers(pag_applied_layers)
+        return made
+
+    @classmethod
+    def from_pipe(cls, pipeline: Pipeline, pag_applied_layers: Any = None, **arguments: Any) -> Self:
+        """Another pipeline with the model of this one, which both share."""
+        made = super().from_pipe(pipeline, **arguments)
+        made.set_pag_applied_layers(pag_applied_layers or made.__dict__.get("_pag_layers", "mid").split(","))
+        return made
+
+    def set_pag_applied_layers(self, pag_applied_layers: Any) -> None:
+        """Sets the layers, as begins of their names: mid, down_blocks.1, up_blocks.1.attentions.0."""
+        self._change("set_pag_applied_layers")
+        layers = [pag_applied_layers] if isinstance(pag_applied_layers, str) else list(pag_applied_layers)
+        for layer in layers:
+            name = layer.removesuffix("_block")
+            parts = name.split(".")
+            is_block = parts[0] in ("down_blocks", "up_blocks") and len(parts) in (2, 4) and parts[1].isdigit()
+            if name != "mid" and not (is_block and parts[2:3] in ([], ["attentions"])):
+                expected = "mid, or down_blocks.N and up_blocks.N, with .attentions.N or without"
+                raise RequestError(f"`pag_applied_layers` has {layer!r}, expected {expected}", "pag_applied_layers")
+        self._pag_layers = ",".join(layer.removesuffix("_block") for layer in layers)
+
+    def _of_perturbation(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        scale, adaptive = (numbers(name, values[name], 1, "call")[0] for name in ("pag_scale", "pag_adaptive_scale"))
+        return {"pag_scale": scale, "pag_adaptive_scale": adaptive or None, "pag_layers": self._pag_layers} if scale else {}
+
+
+class StableDiffusionPAGPipeline(_Pag):
+    """Text to image with perturbed attention guidance, for Stable Diffusion 1 and 2."""
+
+    _own = {"latents": None, "pag_scale": 3.0, "pag_adaptive_scale": 0.0}
+
+    def __call__(
+        self, prompt: Texts = None, height: int | None = None, width: int | None = None, **arguments: Unpack[PagArguments]
+    ) -> StableDiffusionPipelineOutput:
+        """Makes images of a prompt."""
+        return self._call({"prompt": prompt, "height": height, "width": width}, arguments)
+
+
+class StableDiffusionXLPAGPipeline(Sizes, _Pag):
+    """Text to image with perturbed attention guidance, for Stable Diffusion XL."""
+
+    _own = {**StableDiffusionPAGPipeline._own, "guidance_scale": 5.0, **SIZES}
+    _is_large = True
+
+    def __call__(
+        self,
+        prompt: Texts = None,
+        prompt_2: Texts = None,
+        height: int | None = None,
+        width: int | None = None,
+        **arguments: Unpack[PagArguments],
+    ) -> StableDiffusionXLPipelineOutput:
+        """Makes images of a prompt."""
+        return self._call({"prompt": prompt, "prompt_2": prompt_2, "height": height, "width": width}, arguments)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kiln.diffusers.frozen import FrozenConfig
 from kiln.errors import FileError, RequestError
 
 
@@ -17,11 +18,26 @@ class Scheduler:
     #: Kiln's name.
     sampler = ""
 
+    #: Calls of the U-Net in a step.
+    order = 1
+    #: The `solver_type` of Kiln's sampler.
+    _solver_type = "midpoint"
+
     def __init__(self, config: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
         self.base = dict(config)
         self._changes = dict(changes)
         self.timesteps: list[float] = []
         self.fields()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("base", "_changes", "timesteps"):
+            raise RequestError(f"`{name}` of {type(self).__name__} cannot be set: Kiln would not use it; use from_config", name)
+        object.__setattr__(self, name, value)
+
+    @property
+    def compatibles(self) -> list[type[Scheduler]]:
+        """The schedulers that can be made from this one's configuration."""
+        return list(SCHEDULERS.values())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | Scheduler, **changes: Any) -> Any:
@@ -43,7 +59,13 @@ class Scheduler:
 
     def fields(self) -> dict[str, Any]:
         """The fields of a request."""
-        changes = {name: value for name, value in self._changes.items() if self.base.get(name) != value}
+        unset = object()
+        plain = {**_PLAIN, "solver_type": self._solver_type}
+        changes = {
+            name: value
+            for name, value in self._changes.items()
+            if self.base.get(name, plain.get(name, unset)) != value
+        }
         sampler = self.sampler
         schedules = {"use_karras_sigmas": "karras", "use_exponential_sigmas": "exponential", "use_beta_sigmas": "beta_sigmas"}
         named = [schedule for name, schedule in schedules.items() if changes.pop(name, False)]
@@ -83,19 +105,35 @@ _KNOWN_CHANGES = (
 )
 
 
-class _Config(dict[str, Any]):
+#: What arguments of diffusers' schedulers are where they ask for nothing.
+_PLAIN: dict[str, Any] = {
+    "thresholding": False,
+    "rescale_betas_zero_snr": False,
+    "euler_at_final": False,
+    "use_lu_lambdas": False,
+    "use_karras_sigmas": False,
+    "use_exponential_sigmas": False,
+    "use_beta_sigmas": False,
+    "use_flow_sigmas": False,
+    "lower_order_final": True,
+    "final_sigmas_type": "zero",
+    "variance_type": None,
+    "trained_betas": None,
+    "dynamic_thresholding_ratio": 0.995,
+    "sample_max_value": 1.0,
+    "interpolation_type": "linear",
+    "sigma_min": None,
+    "sigma_max": None,
+}
+
+
+class _Config(FrozenConfig):
     """A configuration, with what was changed of the model's."""
 
     def __init__(self, base: Mapping[str, Any], changes: Mapping[str, Any], name: str) -> None:
         super().__init__({**base, **changes, "_class_name": name})
-        self.base = dict(base)
-        self.changed = list(changes)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        self.__dict__["base"] = dict(base)
+        self.__dict__["changed"] = list(changes)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -106,24 +144,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise FileError(f"{path}: {error.strerror}; expected the configuration of a scheduler") from error
 
 
-def _class(name: str, sampler: str) -> type[Scheduler]:
-    return type(name, (Scheduler,), {"sampler": sampler, "__doc__": f"Kiln's sampler `{sampler}`.", "__module__": __name__})
+def _class(name: str, sampler: str, **others: Any) -> type[Scheduler]:
+    about = f"Kiln's sampler `{sampler}`."
+    return type(name, (Scheduler,), {"sampler": sampler, "__doc__": about, "__module__": __name__, **others})
 
 
 DDIMScheduler = _class("DDIMScheduler", "ddim")
 DDPMScheduler = _class("DDPMScheduler", "ddpm")
-DEISMultistepScheduler = _class("DEISMultistepScheduler", "deis")
+DEISMultistepScheduler = _class("DEISMultistepScheduler", "deis", _solver_type="logrho")
 DPMSolverMultistepScheduler = _class("DPMSolverMultistepScheduler", "dpmpp_2m")
-DPMSolverSDEScheduler = _class("DPMSolverSDEScheduler", "dpmpp_sde")
+DPMSolverSDEScheduler = _class("DPMSolverSDEScheduler", "dpmpp_sde", order=2)
 EulerAncestralDiscreteScheduler = _class("EulerAncestralDiscreteScheduler", "euler_a")
 EulerDiscreteScheduler = _class("EulerDiscreteScheduler", "euler")
-HeunDiscreteScheduler = _class("HeunDiscreteScheduler", "heun")
-KDPM2AncestralDiscreteScheduler = _class("KDPM2AncestralDiscreteScheduler", "dpm2_a")
-KDPM2DiscreteScheduler = _class("KDPM2DiscreteScheduler", "dpm2")
+HeunDiscreteScheduler = _class("HeunDiscreteScheduler", "heun", order=2)
+KDPM2AncestralDiscreteScheduler = _class("KDPM2AncestralDiscreteScheduler", "dpm2_a", order=2)
+KDPM2DiscreteScheduler = _class("KDPM2DiscreteScheduler", "dpm2", order=2)
 LCMScheduler = _class("LCMScheduler", "lcm")
 LMSDiscreteScheduler = _class("LMSDiscreteScheduler", "lms")
 PNDMScheduler = _class("PNDMScheduler", "pndm")
 TCDScheduler = _class("TCDScheduler", "tcd")
-UniPCMultistepScheduler = _class("UniPCMultistepScheduler", "unipc")
+UniPCMultistepScheduler = _class("UniPCMultistepScheduler", "unipc", _solver_type="bh2")
 
 SCHEDULERS: dict[str, type[Scheduler]] = {scheduler.__name__: scheduler for scheduler in Scheduler.__subclasses__()}
