@@ -11,6 +11,9 @@ from kiln.diffusers.keywords import (
     ControlImageArguments,
     ControlInpaintArguments,
     ControlTextToImageArguments,
+    LargeControlArguments,
+    LargeControlImageArguments,
+    LargeControlInpaintArguments,
     PretrainedArguments,
     Texts,
 )
@@ -148,7 +151,7 @@ class StableDiffusionXLControlNetPipeline(Sizes, Controlled):
         image: ImageLike = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Unpack[ControlTextToImageArguments],
+        **arguments: Unpack[LargeControlArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes images that follow a control image."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "image": image, "height": height, "width": width}, arguments)
@@ -187,7 +190,7 @@ class StableDiffusionXLControlNetImg2ImgPipeline(ImageSizes, ControlledFromImage
         control_image: ImageLike = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Unpack[ControlImageArguments],
+        **arguments: Unpack[LargeControlImageArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes images of an image that follow a control image."""
         own = {"prompt": prompt, "prompt_2": prompt_2, "image": image, "control_image": control_image}
@@ -239,7 +242,7 @@ class StableDiffusionXLControlNetInpaintPipeline(ImageSizes, ControlledInpaint):
         image: ImageLike = None,
         mask_image: ImageLike = None,
         control_image: ImageLike = None,
-        **arguments: Unpack[ControlInpaintArguments],
+        **arguments: Unpack[LargeControlInpaintArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes the white part of a mask again, which follows a control image."""
         own = {"prompt": prompt, "prompt_2": prompt_2, "image": image, "mask_image": mask_image}

@@ -100,6 +100,40 @@ class TextToImageArguments(CallArguments, total=False):
     """The noise that the images begin with, `(n, c, h, w)`."""
 
 
+class SizeArguments(TypedDict, total=False):
+    """The keywords of pipelines for Stable Diffusion XL."""
+
+    original_size: tuple[int, int] | None
+    """Height and width of the image before the training made it smaller and cut it."""
+    crops_coords_top_left: tuple[int, int]
+    """Where the training cut it: pixels above, and to the left."""
+    target_size: tuple[int, int] | None
+    """Height and width of the result."""
+    negative_original_size: tuple[int, int] | None
+    """The value of `original_size` for the negative prompt."""
+    negative_crops_coords_top_left: tuple[int, int]
+    """The value of `crops_coords_top_left` for the negative prompt."""
+    negative_target_size: tuple[int, int] | None
+    """The value of `target_size` for the negative prompt."""
+
+
+class ImageSizeArguments(SizeArguments, total=False):
+    """The keywords of pipelines for Stable Diffusion XL that begin with an image."""
+
+    aesthetic_score: float
+    """The aesthetic score that a refiner takes with the prompt."""
+    negative_aesthetic_score: float
+    """The aesthetic score that a refiner takes with the negative prompt."""
+
+
+class LargeTextToImageArguments(TextToImageArguments, SizeArguments, total=False):
+    """The keywords of `StableDiffusionXLPipeline`."""
+
+
+class LargeImageArguments(CallArguments, ImageSizeArguments, total=False):
+    """The keywords of `StableDiffusionXLImg2ImgPipeline`."""
+
+
 class PagArguments(TextToImageArguments, total=False):
     """The keywords of pipelines with perturbed attention guidance."""
 
@@ -109,7 +143,11 @@ class PagArguments(TextToImageArguments, total=False):
     """How much that strength falls with each timestep."""
 
 
-class InpaintArguments(CallArguments, total=False):
+class LargePagArguments(PagArguments, SizeArguments, total=False):
+    """The keywords of `StableDiffusionXLPAGPipeline`."""
+
+
+class LargeInpaintArguments(CallArguments, ImageSizeArguments, total=False):
     """The keywords of pipelines with a mask."""
 
     strength: float
@@ -138,6 +176,10 @@ class ControlTextToImageArguments(ControlArguments, total=False):
     """The noise that the images begin with, `(n, c, h, w)`."""
 
 
+class LargeControlArguments(ControlTextToImageArguments, SizeArguments, total=False):
+    """The keywords of `StableDiffusionXLControlNetPipeline`."""
+
+
 class ControlImageArguments(ControlArguments, total=False):
     """The keywords of pipelines with ControlNets that begin with an image."""
 
@@ -156,7 +198,15 @@ class ControlInpaintArguments(ControlImageArguments, total=False):
     """Makes the mask's region alone, with so many pixels around it, and puts it back into the image."""
 
 
-class UnionArguments(ControlArguments, total=False):
+class LargeControlImageArguments(ControlImageArguments, ImageSizeArguments, total=False):
+    """The keywords of `StableDiffusionXLControlNetImg2ImgPipeline`."""
+
+
+class LargeControlInpaintArguments(ControlInpaintArguments, ImageSizeArguments, total=False):
+    """The keywords of `StableDiffusionXLControlNetInpaintPipeline`."""
+
+
+class UnionArguments(ControlArguments, ImageSizeArguments, total=False):
     """The keywords of pipelines with a ControlNet for several types of control images."""
 
     control_mode: int | Sequence[int]
@@ -165,7 +215,7 @@ class UnionArguments(ControlArguments, total=False):
     """Fraction of the steps that is run on the image, where there is one."""
 
 
-class AdapterArguments(CallArguments, total=False):
+class AdapterArguments(CallArguments, SizeArguments, total=False):
     """The keywords of pipelines with T2I-Adapters."""
 
     adapter_conditioning_scale: Numbers

@@ -7,8 +7,18 @@ from typing import Any, Self, Unpack
 
 from kiln.diffusers.arguments import images, numbers
 from kiln.diffusers.base import Pipeline
-from kiln.diffusers.keywords import CallArguments, InpaintArguments, PagArguments, PretrainedArguments, TextToImageArguments, Texts
-from kiln.diffusers.large import ImageSizes, Sizes, SIZES
+from kiln.diffusers.keywords import (
+    CallArguments,
+    LargeImageArguments,
+    LargeInpaintArguments,
+    LargePagArguments,
+    LargeTextToImageArguments,
+    PagArguments,
+    PretrainedArguments,
+    TextToImageArguments,
+    Texts,
+)
+from kiln.diffusers.large import SIZES, ImageSizes, Sizes
 from kiln.diffusers.masks import Masked
 from kiln.diffusers.outputs import StableDiffusionPipelineOutput, StableDiffusionXLPipelineOutput
 from kiln.diffusers.tensors import is_latents
@@ -44,7 +54,7 @@ class StableDiffusionXLPipeline(Sizes, Pipeline):
         prompt_2: Texts = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Unpack[TextToImageArguments],
+        **arguments: Unpack[LargeTextToImageArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes images of a prompt."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "height": height, "width": width}, arguments)
@@ -105,7 +115,7 @@ class StableDiffusionXLImg2ImgPipeline(ImageSizes, FromImage):
         prompt_2: Texts = None,
         image: ImageLike = None,
         strength: float | None = None,
-        **arguments: Unpack[CallArguments],
+        **arguments: Unpack[LargeImageArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes images of a prompt and an image, or the latents of one."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "image": image, "strength": strength}, arguments)
@@ -159,7 +169,7 @@ class StableDiffusionXLInpaintPipeline(ImageSizes, _Inpaint):
         masked_image_latents: None = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Unpack[InpaintArguments],
+        **arguments: Unpack[LargeInpaintArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes the white part of a mask again."""
         own = {"prompt": prompt, "prompt_2": prompt_2, "image": image, "mask_image": mask_image}
@@ -231,7 +241,7 @@ class StableDiffusionXLPAGPipeline(Sizes, _Pag):
         prompt_2: Texts = None,
         height: int | None = None,
         width: int | None = None,
-        **arguments: Unpack[PagArguments],
+        **arguments: Unpack[LargePagArguments],
     ) -> StableDiffusionXLPipelineOutput:
         """Makes images of a prompt."""
         return self._call({"prompt": prompt, "prompt_2": prompt_2, "height": height, "width": width}, arguments)
