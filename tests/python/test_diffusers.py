@@ -138,15 +138,15 @@ pipe = AutoPipelineForText2Image.from_pretrained(LARGE_MODEL, torch_dtype=torch.
 pipe.scheduler = EulerDiscreteScheduler.from_config(pipe.scheduler.config)
 pipe.set_progress_bar_config(disable=True)
 generator = torch.Generator().manual_seed(6)
-draw = lambda **arguments: pipe(
-    ["a rocket", "a cat"], num_inference_steps=4, width=64, height=64, generator=generator, output_type="np", **arguments
+draw = lambda prompt=("a rocket", "a cat"), **arguments: pipe(
+    list(prompt), num_inference_steps=4, width=64, height=64, generator=generator, output_type="np", **arguments
 ).images
 images = [*draw(negative_prompt="blue"), *draw(guidance_scale=7.0), *draw(guidance_scale=1.0)]
 images += [*draw(original_size=(200, 100), crops_coords_top_left=(8, 16), target_size=(96, 64))]
 images += [
     *draw(negative_original_size=(30, 40), negative_target_size=(50, 60), negative_crops_coords_top_left=(7, 9))
 ]
-images += [*draw(callback_on_step_end=SDXLCFGCutoffCallback(cutoff_step_ratio=None, cutoff_step_index=1))]
+images += [*draw(("a fox",), callback_on_step_end=SDXLCFGCutoffCallback(cutoff_step_ratio=None, cutoff_step_index=1))]
 """
 
 LARGE_IMAGE = """
