@@ -213,7 +213,7 @@ fn unknown_flags_suggest_the_nearest() {
     let sandbox = Sandbox::new();
     for (flag, nearest) in [
         ("--step", "'--steps'"),
-        ("--negative", "'--negative-prompt'"),
+        ("--negative-promt", "'--negative-prompt'"),
         ("--modle", "'--model'"),
         ("--cfg_scale", "'--cfg-scale'"),
         ("--batchsize", "'--batch-size'"),

@@ -23,14 +23,12 @@ fn every_mode_has_a_row() {
 /// On a CPU nothing goes to a device, and the rows are planned within the budget as the choice is.
 #[test]
 fn rows_for_a_cpu_are_within_the_budget() {
-    let args = ["plan", "sd15-512", "--vram-budget", "160M", "--device", "cpu"];
+    let args = ["plan", "sd15-512", "--vram-budget", "200M", "--device", "cpu", "--dtype", "bf16"];
     let run = Sandbox::new().kiln(&args).succeeds();
     assert!(run.stdout.contains("read per step") && !run.stdout.contains("H2D"), "{run}");
-    let last = run.stdout.lines().find(|line| line.starts_with("lowvram ")).unwrap();
-    assert!(last.ends_with("fits"), "{run}");
-    let chosen = run.stdout.lines().find(|line| line.starts_with("of 160.0 MiB: lowvram, ")).unwrap();
-    let needed = chosen.rsplit(", ").next().unwrap();
-    assert!(run.stdout.lines().any(|line| line.ends_with("fits") && line.contains(needed)), "{run}");
+    let row = |begin: &str| run.stdout.lines().find(|line| line.starts_with(begin)).unwrap();
+    assert!(row("lowvram ").ends_with("fits") && row("lowvram, 1.20 GiB").ends_with("too large"), "{run}");
+    assert!(row("of 200.0 MiB: ").starts_with("of 200.0 MiB: lowvram, "), "{run}");
 }
 
 #[test]

@@ -39,7 +39,13 @@ impl Planner {
         let (measures, budget) = (self.measure(work, on)?, budget.unwrap_or(usize::MAX));
         let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
         let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
-        Ok(modes.map(|mode| measures.plan(mode, budget)).collect())
+        let most = measures.resident(budget);
+        // A row that keeps more than the budget allows has its own size.
+        let limit = |mode: &Mode| match mode {
+            Mode::Lowvram { resident } if *resident > most => usize::MAX,
+            _ => budget,
+        };
+        Ok(modes.map(|mode| measures.plan(mode, limit(&mode))).collect())
     }
 
     /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget determines the resident part of
