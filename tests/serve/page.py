@@ -323,7 +323,7 @@ def first_load(browser, address):
     context.close()
 
 
-def server_gallery(browser, program, shoot):
+def server_gallery(browser, program, shoot, axe):
     """The images of all browsers: search, selection, ZIP, settings, deletion."""
     with tempfile.TemporaryDirectory() as folder, Server(program, "--output", folder) as address:
         page = Page(browser, address)
@@ -331,7 +331,7 @@ def server_gallery(browser, program, shoot):
             page.generate(prompt, seed=seed)
             page.images(seed + 1)
         page.close()
-        other = Page(browser, address)
+        other = Page(browser, address, bypass_csp=True, reduced_motion="reduce")
         assert other.count("#gallery .tile") == 0, "another browser has no images of its own"
         other.page.click("#place-server")
         tiles = other.page.locator(".server .tile")
@@ -356,6 +356,12 @@ def server_gallery(browser, program, shoot):
         for at in (0, 1):
             tiles.nth(at).locator("button").click()
         shoot(other, "server-selection")
+        if axe:
+            check_axe(other, axe, "selection")
+            other.page.click("#compare")
+            other.page.wait_for_selector(".comparison")
+            check_axe(other, axe, "comparison")
+            other.page.click("#compare")
         with other.page.expect_download() as saved:
             other.page.get_by_role("button", name="Download ZIP (2)").click()
         with zipfile.ZipFile(saved.value.path()) as archive:
@@ -756,16 +762,21 @@ def phone(browser, address, shoot):
     page.close()
 
 
+def check_axe(page, axe, *what):
+    """axe-core finds nothing in a page as it is now."""
+    page.page.evaluate(axe)
+    found = page.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    problems = [(problem["id"], node["html"], node["failureSummary"]) for problem in found for node in problem["nodes"]]
+    assert not problems, (*what, problems)
+
+
 def accessible(browser, address, axe):
     """axe-core finds nothing, in light and dark, in all states of the page."""
     for scheme in ("light", "dark"):
         page = Page(browser, address, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
 
         def check(what):
-            page.page.evaluate(axe)
-            found = page.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-            problems = [(problem["id"], node["html"], node["failureSummary"]) for problem in found for node in problem["nodes"]]
-            assert not problems, (scheme, what, problems)
+            check_axe(page, axe, scheme, what)
 
         check("empty")
         page.generate("a red apple", steps=30, seed=42)
@@ -774,7 +785,19 @@ def accessible(browser, address, axe):
         page.images(1)
         for title in ("Input image", "Grid", "More options"):
             page.section(title)
+        page.section("Styles")
+        page.page.get_by_label("Name of a new style").fill("Apple")
+        page.page.get_by_role("button", name="Save the prompts").click()
+        page.page.locator("details.group summary").first.click()
+        page.page.fill("[data-option=width]", "250")
+        page.page.click("#generate")
+        page.page.wait_for_selector(".field .error")
         check("sections")
+        page.page.fill("[data-option=width]", "256")
+        page.problems = [problem for problem in page.problems if "400" not in problem]
+        page.page.click("#history-open")
+        check("history")
+        page.page.keyboard.press("Escape")
         page.page.evaluate("scrollTo(0, 0)")
         page.view()
         page.page.wait_for_selector(".viewer img")
@@ -867,7 +890,7 @@ def main():
                 "phone": lambda: phone(browser, address, shoot),
                 "networks": lambda: networks(browser, given.program),
                 "login": lambda: login(browser, given.program),
-                "server gallery": lambda: server_gallery(browser, given.program, shoot),
+                "server gallery": lambda: server_gallery(browser, given.program, shoot, axe),
             }
             if axe:
                 tests["accessible"] = lambda: accessible(browser, address, axe)
