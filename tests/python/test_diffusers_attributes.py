@@ -121,6 +121,10 @@ def test_a_refused_array_is_not_printed(pipe):
 def test_given_noise_is_the_generators(pipe):
     noise = numpy.array(kiln.diffusers.Generator().manual_seed(1).normals(4 * 8 * 8)).reshape(1, 4, 8, 8)
     assert (make(pipe, generator=None, latents=noise) == make(pipe)).all()
+    sized = pipe("a rocket", num_inference_steps=2, latents=noise).images[0]
+    assert (numpy.asarray(sized) == make(pipe)).all(), "the image has the size of the latents"
+    with pytest.raises(kiln.RequestError, match="`height` is 64, expected 128, as `latents` has it"):
+        make(pipe, latents=numpy.zeros((1, 4, 16, 8)))
     with pytest.raises(kiln.RequestError, match="`latents` has 2 images, expected 1"):
         make(pipe, latents=numpy.concatenate([noise, noise]))
 

@@ -102,6 +102,8 @@ class Calls:
         only("output_type", values["output_type"], TYPES, "these are the results")
         if values.get("prompt") is None:
             raise RequestError("`prompt` is None, expected a text or a list of texts", "prompt")
+        if values.get("latents") is not None:
+            _take_size(values)
         return values
 
     def _asked(self, values: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]] | None:
@@ -170,6 +172,14 @@ class Calls:
             bar.step(done, total)
 
         return self.engine._generate({**request, "on_step": on_step}, steering=steps if steps.is_needed else None)
+
+
+def _take_size(values: dict[str, Any]) -> None:
+    """Gives a call the size of the latents that it begins with."""
+    shape = tensor_values("latents", values["latents"]).shape
+    for name, side in (("height", 8 * shape[2]), ("width", 8 * shape[3])):
+        if values.setdefault(name, side) != side:
+            raise RequestError(f"`{name}` is {shown(values[name])}, expected {side}, as `latents` has it", name)
 
 
 def _runs(
