@@ -195,13 +195,18 @@ impl Api<'_> {
                     Reply::End if head.status == 200 => return Ok((head, body)),
                     Reply::End => return Err(self.status_error(&head, &address, file)),
                     Reply::Failed(problem) => break (problem, None),
+                    // Without a network another attempt fails in the same way.
+                    Reply::Offline(problem) => {
+                        let (address, cache) = (self.client.address(""), self.settings.cache.clone());
+                        return Err(Error::Offline { address, problem, cache });
+                    }
                     Reply::Refused(problem) => return Err(Error::refused(&address, problem)),
                 }
             };
             if !retry.wait(&name, &problem, retry_after, monitor)? {
                 return Err(match is_transient(head.status) {
                     true => self.status_error(&head, &address, file),
-                    false => Error::Network { address, problem },
+                    false => Error::Network { address, problem, kept: monitor.done > 0 },
                 });
             }
         }

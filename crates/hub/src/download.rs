@@ -150,7 +150,7 @@ fn download_bytes(
             retry.reset();
         }
         if !retry.wait(name, &problem, retry_after, monitor)? {
-            return Err(Error::Network { address: transfer.address, problem });
+            return Err(Error::Network { address: transfer.address, problem, kept: monitor.done > 0 });
         }
     }
     transfer.partial.file.sync_all().map_err(Error::io(path))?;
@@ -197,7 +197,7 @@ impl Transfer<'_> {
                 Reply::Bytes(_) => {}
                 Reply::End if self.partial.have == self.download.size => return Ok(Attempt::Complete),
                 Reply::End => break "the connection was cut".into(),
-                Reply::Failed(problem) => break problem,
+                Reply::Failed(problem) | Reply::Offline(problem) => break problem,
                 Reply::Refused(problem) => return Err(Error::refused(&self.address, problem)),
             }
         };
@@ -219,7 +219,9 @@ impl Transfer<'_> {
                             Reply::Bytes(bytes) => self.write(&bytes, monitor)?,
                             Reply::End if self.partial.have == self.download.size => return Ok(Attempt::Complete),
                             Reply::End => break "the file ends early".into(),
-                            Reply::Failed(problem) | Reply::Refused(problem) => break problem,
+                            Reply::Failed(problem) | Reply::Offline(problem) | Reply::Refused(problem) => {
+                                break problem;
+                            }
                             Reply::Head(_) => {}
                         }
                     }

@@ -100,12 +100,27 @@ pub enum Error {
         advice: &'static str,
     },
     /// The server cannot be reached, or stopped answering, several times in a row.
-    #[error("{address}: {problem}; the downloaded part is kept, and the same command continues it")]
+    #[error("{address}: {problem}; {}", after(*kept))]
     Network {
         /// The requested address.
         address: String,
         /// What happened.
         problem: String,
+        /// Whether a part of the files is in the cache.
+        kept: bool,
+    },
+    /// There is no connection to the network, or the name of the server is not known.
+    #[error(
+        "{address}: {problem}; check the connection, or give a model that is on this machine or in the cache ({})",
+        cache.display()
+    )]
+    Offline {
+        /// The server's address.
+        address: String,
+        /// What happened.
+        problem: String,
+        /// The cache's folder.
+        cache: PathBuf,
     },
     /// The server's answer is not one of a Hub.
     #[error("{address}: refused: {problem}")]
@@ -188,7 +203,7 @@ impl Error {
     /// Whether the Hub could not be reached or could not answer, so that only the cache can be used.
     pub fn is_unreachable(&self) -> bool {
         match self {
-            Self::Network { .. } => true,
+            Self::Network { .. } | Self::Offline { .. } => true,
             Self::Status { status, .. } => *status == 429 || *status >= 500,
             _ => false,
         }
@@ -201,6 +216,14 @@ impl Error {
 
     pub(crate) fn refused(address: &str, problem: impl Into<String>) -> Self {
         Self::Refused { address: address.into(), problem: problem.into() }
+    }
+}
+
+/// What is left after a failed download.
+fn after(kept: bool) -> &'static str {
+    match kept {
+        true => "the downloaded part is kept, and the same command continues it",
+        false => "nothing was downloaded; the same command tries again",
     }
 }
 

@@ -64,6 +64,8 @@ pub(crate) enum Reply {
     End,
     /// The request may succeed when it is repeated.
     Failed(String),
+    /// There is no connection to the network, or no such server.
+    Offline(String),
     /// The request would fail in the same way again.
     Refused(String),
 }
@@ -169,6 +171,7 @@ impl Client {
         match reply {
             Reply::Failed(problem) => Reply::Failed(clean(problem)),
             Reply::Refused(problem) => Reply::Refused(clean(problem)),
+            Reply::Offline(problem) => Reply::Offline(clean(problem)),
             other => other,
         }
     }
@@ -286,10 +289,20 @@ pub(crate) fn too_slow() -> Reply {
     Reply::Failed("the server sends less than a kilobyte a second".into())
 }
 
+/// The problem of [`Reply::Offline`].
+const NO_HOST: &str = "there is no connection to the network, or no such host";
+
+/// Whether no server could be reached at all. The standard library has no kind for a name that cannot be resolved, but one text.
+fn is_offline(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+    matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable)
+        || error.to_string().contains("failed to lookup address information")
+}
+
 /// Whether a request that failed with this error may succeed when it is repeated.
 fn failure(error: &ureq::Error) -> Reply {
     match error {
-        ureq::Error::HostNotFound => Reply::Failed("there is no such host, or no connection to the network".into()),
+        ureq::Error::HostNotFound => Reply::Offline(NO_HOST.into()),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::RequireHttpsOnly(_) => {
             Reply::Refused(format!("this address cannot be requested: {error}"))
         }
@@ -298,6 +311,7 @@ fn failure(error: &ureq::Error) -> Reply {
         )),
         // The bytes are not HTTP. A connection that ended early is another error.
         ureq::Error::Protocol(error) => Reply::Refused(format!("an answer that is no HTTP: {error}")),
+        ureq::Error::Io(error) if is_offline(error) => Reply::Offline(format!("{NO_HOST} ({error})")),
         ureq::Error::Io(error) => Reply::Failed(error.to_string()),
         error => Reply::Failed(error.to_string()),
     }
@@ -321,6 +335,19 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_without_a_server_is_not_asked_again() {
+        use std::io::{Error as IoError, ErrorKind};
+        let unknown = IoError::other("failed to lookup address information: Temporary failure in name resolution");
+        for error in [unknown, ErrorKind::NetworkUnreachable.into(), ErrorKind::HostUnreachable.into()] {
+            assert!(matches!(failure(&ureq::Error::Io(error)), Reply::Offline(text) if text.starts_with(NO_HOST)));
+        }
+        assert!(matches!(failure(&ureq::Error::HostNotFound), Reply::Offline(_)));
+        for kind in [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset, ErrorKind::TimedOut] {
+            assert!(matches!(failure(&ureq::Error::Io(kind.into())), Reply::Failed(_)), "{kind}");
+        }
+    }
 
     #[test]
     fn a_content_range_has_a_first_byte_and_a_size() {

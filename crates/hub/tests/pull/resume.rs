@@ -88,7 +88,7 @@ fn busy_servers_are_asked_again() {
     let world = World::new();
     world.server.fault(LARGE, &vec![Fault::Status(503, Vec::new()); 9]);
     let message = world.refused(LARGE);
-    assert!(message.contains("503") && message.contains("the same command continues it"), "{message}");
+    assert!(message.contains("503") && message.contains("nothing was downloaded; the same command tries"), "{message}");
     assert_eq!(world.server.asked().iter().filter(|asked| asked.elsewhere).count(), 6);
 }
 
