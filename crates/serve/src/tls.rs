@@ -4,12 +4,16 @@ use std::io::Error as IoError;
 use std::path::Path;
 use std::sync::Arc;
 
+use kiln_files::read_small;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use crate::error::{Error, Result};
 use crate::options::Tls;
+
+/// The most bytes of a file with a certificate or a key.
+const MAX_PEM_BYTES: u64 = 1 << 20;
 
 /// What turns connections into encrypted ones.
 ///
@@ -27,13 +31,16 @@ pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
         error => value(name, path, format!("{what} in PEM ({error})")),
     };
     let of_certificate = |error| unread("tls_cert", &tls.certificate, "a certificate", error);
-    let certificates: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_file_iter(&tls.certificate).and_then(Iterator::collect).map_err(of_certificate)?;
+    // A FIFO or a device would be read forever.
+    let read = |path: &Path| read_small(path, MAX_PEM_BYTES).map_err(|error| unreadable(path, error));
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(&tls.certificate)?)
+        .collect::<std::result::Result<_, _>>()
+        .map_err(of_certificate)?;
     if certificates.is_empty() {
         return Err(of_certificate(PemError::NoItemsFound));
     }
-    let key =
-        PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| unread("tls_key", &tls.key, "a private key", error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?)
+        .map_err(|error| unread("tls_key", &tls.key, "a private key", error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unfit = |error: rustls::Error| {
         value("tls_key", &tls.key, format!("the key of {} ({error})", tls.certificate.display()))
@@ -68,6 +75,13 @@ mod tests {
         assert_eq!(message("certificate.pem", "key.pem"), "");
         assert!(message("none.pem", "key.pem").contains("none.pem"));
         assert!(message("key.pem", "key.pem").starts_with("`tls_cert`"));
+        let special = |certificate: &str, key: &str| {
+            let tls = Tls { certificate: certificate.into(), key: key.into() };
+            acceptor(&tls).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert!(special("/dev/zero", "/dev/zero").contains("is a device, expected a regular file"));
+        let certificate = file("certificate.pem");
+        assert!(special(certificate.to_str().unwrap(), "/dev/zero").contains("/dev/zero: is a device"));
         assert!(message("certificate.pem", "certificate.pem").starts_with("`tls_key`"));
     }
 }
