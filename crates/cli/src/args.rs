@@ -11,6 +11,7 @@ use kiln_engine::{
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::calibrate_args::CalibrateArgs;
+use crate::help::MESSAGES;
 use crate::img2img_args::Img2img;
 use crate::option_args::NetworkArgs;
 use crate::place_args::PlaceArgs;
@@ -19,17 +20,24 @@ use crate::serve_args::ServeArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
-use crate::values::parse_count;
+use crate::values::{DTYPES, named, parse_count};
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
-#[command(name = "kiln", version, max_term_width = 110)]
+#[command(name = "kiln", version, max_term_width = 110, disable_help_flag = true)]
 pub struct Args {
+    /// Prints help: -h the usual flags, --help all flags.
+    #[arg(short, long, global = true, action = clap::ArgAction::Help, help_heading = MESSAGES)]
+    pub help: Option<bool>,
     /// Verbose output; twice (-vv) for debugging.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", help_heading = MESSAGES)]
     pub verbose: u8,
+    /// No progress and no other information on standard error; twice (-qq) no warnings.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = MESSAGES)]
+    pub quiet: u8,
     /// Format of the messages on standard error: text, or json, one object in a line.
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = MESSAGES,
+          hide_possible_values = true, value_parser = named::<LogFormat>(&["text", "json"]))]
     pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
@@ -55,6 +63,8 @@ pub enum Command {
     Pull(PullArgs),
     /// Lists the devices of this machine, and those that Kiln would use.
     Devices(DevicesArgs),
+    /// Lists the samplers and the schedules of noise levels.
+    Samplers(SamplersArgs),
     /// Shows what is in a model folder, a checkpoint file or an image, without reading weights.
     Inspect(InspectArgs),
     /// Converts a model to another layout: a folder, a .safetensors or a .gguf file.
@@ -91,7 +101,8 @@ pub struct PullArgs {
     pub files: Vec<String>,
     /// The type in which the model is to run. For f32, weights in f32 are downloaded, else weights of 16 bits where the
     /// repository has them.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<DTypeChoice>(DTYPES))]
     pub dtype: DTypeChoice,
     /// Does not access the network: shows whether the model is in the cache, and where.
     #[arg(long)]
@@ -106,15 +117,24 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
+/// `kiln samplers`.
+#[derive(Debug, ClapArgs)]
+pub struct SamplersArgs {
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `kiln inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct InspectArgs {
-    /// A model folder in the diffusers layout, a name in KILN_MODELS, a checkpoint file of any format, or an image with
-    /// settings: PNG, JPEG, WebP or AVIF.
+    /// A model folder in the diffusers layout, a name in KILN_MODELS, a checkpoint file of any format, a folder of them, or an
+    /// image with settings: PNG, JPEG, WebP or AVIF. With -v also the segments of a model folder.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// The type for which the sizes of segments are shown: f32, bf16 or f16; auto is the CPU's.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    /// With -v, the type for which the sizes of segments are shown: f32, bf16 or f16; auto is the CPU's.
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<DTypeChoice>(DTYPES))]
     pub dtype: DTypeChoice,
     /// Prints JSON.
     #[arg(long)]
@@ -271,18 +291,18 @@ pub enum MemoryCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use crate::help::command;
     use kiln_bench::BenchStage;
     use kiln_engine::{SamplerKind, SigmaSchedule};
 
     #[test]
     fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn the_help_names_every_sampler_and_schedule() {
-        let help = Args::command().find_subcommand_mut("txt2img").unwrap().render_long_help().to_string();
+        let help = command().find_subcommand_mut("txt2img").unwrap().render_long_help().to_string();
         let names = SamplerKind::ALL.iter().map(|sampler| sampler.id());
         for name in names.chain(SigmaSchedule::ALL.iter().map(|schedule| schedule.id())) {
             assert!(help.contains(name), "{name} is not in the help");
@@ -291,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_help_names_every_preset_and_stage() {
-        let help = Args::command().find_subcommand_mut("bench").unwrap().render_long_help().to_string();
+        let help = command().find_subcommand_mut("bench").unwrap().render_long_help().to_string();
         let names = Preset::ALL.iter().map(|preset| preset.id());
         for name in names.chain(BenchStage::ALL.iter().map(|stage| stage.id())) {
             assert!(help.contains(name), "{name} is not in the help");

@@ -5,15 +5,15 @@ use std::ops::Deref;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::status::is_json;
+use crate::status::{is_json, is_quiet};
 
-/// A progress bar, or none if the error stream is not a terminal or has JSON objects.
+/// A progress bar, or none if the error stream is not a terminal, has JSON objects, or nothing but warnings.
 pub struct Bar(Option<ProgressBar>);
 
 impl Bar {
     /// A bar of `len` positions with indicatif's `template`.
     pub fn new(template: &str, len: u64) -> Self {
-        Self((std::io::stderr().is_terminal() && !is_json()).then(|| {
+        Self((std::io::stderr().is_terminal() && !is_json() && !is_quiet()).then(|| {
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(len).with_style(style)
         }))

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, DeviceReport, Error, JobFile, JobSet, Waits};
-use kiln_engine::Timings;
+use kiln_engine::{Timings, locate_model};
 use serde_json::json;
 
 use crate::bar::Bar;
@@ -29,6 +29,9 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     };
     args.run.start_threads()?;
     let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
+    if args.run.model.is_none() && set.models().is_empty() {
+        locate_model(None).map_err(kiln_engine::Error::from)?;
+    }
     args.run.fetch(&mut [], &mut [], &mut [])?;
     for model in set.models().into_iter().chain(set.refiners()) {
         located(model, &args.run.hub())?;
@@ -74,9 +77,9 @@ impl Shown {
                     bar.set_message(stage.doing());
                 }
             }
-            BatchEvent::Warning(text) => self.bar.above(|| tell!("{}", in_job(&text))),
+            BatchEvent::Warning(text) => self.bar.above(|| caution!("{}", in_job(&text))),
             BatchEvent::Made { number, file, seed, seconds, progress } => {
-                self.bar.above(|| print(&format!("{} (seed {seed})\n", file.display())));
+                self.bar.above(|| print(&format!("{}\n", file.display())));
                 if is_json() {
                     object(json!({
                         "event": "made", "number": number, "file": file, "seed": seed, "seconds": seconds,

@@ -2,22 +2,68 @@
 
 use std::io;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::Args;
+use crate::help::command;
 use crate::output::print_bytes;
+
+/// Bash: names in KILN_MODELS, in addition to paths.
+const BASH: &str = r#"
+_kiln_with_models() {
+    _kiln "$@"
+    case "${COMP_WORDS[COMP_CWORD-1]}" in
+        -m|--model|--refiner)
+            if [[ -d "${KILN_MODELS:-}" ]]; then
+                COMPREPLY+=($(cd -- "$KILN_MODELS" && compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+            fi
+            ;;
+    esac
+}
+complete -F _kiln_with_models -o bashdefault -o default kiln
+"#;
+/// Zsh: the same.
+const ZSH: &str = r#"
+_kiln_models() {
+    _files
+    [[ -d "${KILN_MODELS:-}" ]] && compadd -- "$KILN_MODELS"/*(N:t)
+}
+
+"#;
+/// Fish: the same.
+const FISH: &str = r#"
+function __kiln_models
+    test -n "$KILN_MODELS"; and test -d "$KILN_MODELS"; and path basename "$KILN_MODELS"/*
+end
+complete -c kiln -n "not __fish_use_subcommand" -s m -l model -r -F -a "(__kiln_models)"
+complete -c kiln -n "not __fish_use_subcommand" -l refiner -r -F -a "(__kiln_models)"
+"#;
 
 /// Prints the completions for a shell.
 pub fn completions(shell: Shell) {
+    print_bytes(script(shell).as_bytes());
+}
+
+/// The completions of flags and their values, and for three shells of the names of models.
+fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "kiln", &mut script);
-    print_bytes(&script);
+    clap_complete::generate(shell, &mut command(), "kiln", &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        Shell::Bash => script + BASH,
+        Shell::Fish => script + FISH,
+        // Arguments whose value is named PATH are models.
+        Shell::Zsh => script.replace(":PATH:_files", ":PATH:_kiln_models").replacen(
+            "_kiln() {",
+            &format!("{}_kiln() {{", ZSH.trim_start()),
+            1,
+        ),
+        _ => script,
+    }
 }
 
 /// Prints the manual page of the command, followed by those of its subcommands.
 pub fn man() -> io::Result<()> {
-    let mut command = Args::command();
+    let mut command = command();
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
@@ -35,9 +81,19 @@ mod tests {
     #[test]
     fn every_shell_completes_the_flags() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::PowerShell, Shell::Elvish] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "kiln", &mut script);
-            assert!(String::from_utf8(script).unwrap().contains("negative-prompt"), "{shell}");
+            assert!(script(shell).contains("negative-prompt"), "{shell}");
         }
+    }
+
+    #[test]
+    fn values_and_models_are_completed() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = script(shell);
+            for value in ["dpmpp_2m_sde", "kl_optimal", "bf16", "int8", "KILN_MODELS"] {
+                assert!(script.contains(value), "{shell} does not complete {value}");
+            }
+        }
+        assert_eq!(script(Shell::Zsh).matches("_kiln_models() {").count(), 1);
+        assert!(script(Shell::Zsh).contains(":PATH:_kiln_models"));
     }
 }

@@ -63,7 +63,8 @@ impl Args {
             Subcommand::Bench(args) => args.place.devices().may_be_gpu(),
             Subcommand::Plan(args) => args.place.devices().may_be_gpu(),
             Subcommand::Devices(_) => true,
-            Subcommand::Inspect(_)
+            Subcommand::Samplers(_)
+            | Subcommand::Inspect(_)
             | Subcommand::Preprocess(_)
             | Subcommand::Calibrate(_)
             | Subcommand::Convert(_)

@@ -134,6 +134,10 @@ fn of_models(error: &ModelError) -> String {
         ModelError::Incomplete { path, missing, found, is_known } => {
             format!("{}: {}", path.display(), incomplete(missing, found, *is_known))
         }
+        ModelError::NoModel { .. } => "No model was given, and the small test model is not installed. Give -m FILE or -m hf:OWNER/NAME, or set \
+             KILN_MODELS to a folder that has it.\nFor example: -m hf:stabilityai/sd-turbo, which is downloaded once (kiln pull \
+             stabilityai/sd-turbo)"
+            .into(),
         ModelError::Model { .. } => error.to_string(),
         other => flags::with_flags(&other.to_string()),
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use kiln_engine::{find_option, respell};
 
-use crate::args::Args;
+use crate::help::command;
 
 /// Fields of the engine whose flags have another name.
 const OTHER: [(&str, &str); 3] = [("loras", "lora"), ("controls", "control"), ("ip_adapters", "ip-adapter")];
@@ -19,7 +19,7 @@ pub fn flag(field: &str) -> String {
 /// All flags of all commands.
 static FLAGS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let mut flags = BTreeSet::new();
-    collect(&Args::command(), &mut flags);
+    collect(&command(), &mut flags);
     flags
 });
 

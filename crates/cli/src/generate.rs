@@ -8,6 +8,7 @@ use kiln_engine::{
     BatchSize, Engine, Event, HiresUpscaler, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner,
     Request, TraceFile, UpscalerChoice, locate_model, number_text,
 };
+use serde_json::json;
 
 use crate::failure::Result;
 use crate::flags::with_flags;
@@ -15,8 +16,9 @@ use crate::img2img_args::Inputs;
 use crate::interrupt;
 use crate::option_args::HiresArgs;
 use crate::preview::Previews;
-use crate::progress::{Progress, summary};
+use crate::progress::{Progress, summary, summary_event};
 use crate::pull::located;
+use crate::status::{self, is_json};
 use crate::txt2img_args::Common;
 
 /// What the images begin with, and what follows their first pass.
@@ -56,7 +58,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let left_out = |options: Vec<(&str, String)>, why: &str| {
         for (name, value) in options {
             let path = args.like.as_deref().unwrap_or(Path::new("")).display();
-            tell!("warning: {path}: {name}: {value} is left out: {why}");
+            caution!("{path}: {name}: {value} is left out: {why}");
         }
     };
     let requests = match kind {
@@ -88,7 +90,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     setup.check()?;
     let advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
     for warning in like.iter_mut().flat_map(Like::take_warnings).chain(advice) {
-        tell!("warning: {}", with_flags(&warning));
+        caution!("{}", with_flags(&warning));
     }
     if args.batch_size == Some(BatchSize::Auto) {
         let sized = |job: Job| {
@@ -104,9 +106,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
     let mut previews = args.preview.as_ref().map(Previews::plan).transpose()?.flatten();
     if previews.is_some() && model.latent_rgb().is_none() {
-        tell!(
-            "warning: there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json)"
-        );
+        caution!("there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json)");
     }
     // A file that is the standard output must not be mixed with other lines.
     let others = [
@@ -118,22 +118,8 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         || others.into_iter().flatten().any(PlannedFile::is_standard_output);
 
     let mut progress = Progress::new();
-    let describe = |job: &Job| {
-        tell!(
-            "{}: {}x{}, {} steps of {}, guidance {}, seed {}",
-            model.name(),
-            job.width,
-            job.height,
-            job.steps,
-            job.sampler,
-            number_text(job.cfg_scale),
-            job.seed
-        );
-        if let Some(pass) = job.second_pass() {
-            let Job { width, height, steps, sampler, .. } = pass.job;
-            tell!("then {width}x{height} by {}, {steps} steps of {sampler}", pass.upscaler);
-        }
-    };
+    let describe = |job: &Job| describe(&model.name(), job);
+    let mut made = 0;
     let Some(first) = jobs.first() else { return Ok(()) };
     describe(first);
     let mut on_load = |event| {
@@ -185,14 +171,12 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
                     let path = interrupt::whole(output.is_stream(), || output.save(&image))?;
                     // The same for all images: the first one has them.
                     for difference in like.take().iter().flat_map(|like| like.differences(&image, &model)) {
-                        progress.warn(&format!("warning: {}", with_flags(&difference)));
+                        progress.warn(&with_flags(&difference));
                     }
-                    let line = format!("{} (seed {})", path.display(), image.seed);
-                    if stdout_is_taken {
-                        progress.warn(&line)
-                    } else {
-                        progress.line(&line)
-                    }
+                    made += 1;
+                    status::event(json!({ "event": "image", "number": made, "path": path, "seed": image.seed }));
+                    let line = path.display().to_string();
+                    if stdout_is_taken { progress.tell(&line) } else { progress.line(&line) }
                     if let Some(latents) = &mut latents {
                         latents.push(&image);
                     }
@@ -210,8 +194,32 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     if let Some(latents) = latents {
         interrupt::whole(latents.file().is_stream(), || latents.write())?;
     }
-    tell!("{}", summary(&engine.timings()));
+    match is_json() {
+        true => status::event(summary_event(made, &engine.timings())),
+        false => tell!("{}", summary(&engine.timings())),
+    }
     Ok(())
+}
+
+/// Says what a job makes. The seed of a random one is known from here alone where the names of the files do not have it.
+fn describe(model: &str, job: &Job) {
+    let Job { width, height, steps, sampler, cfg_scale, seed, .. } = job;
+    let images = job.images();
+    if is_json() {
+        return status::event(json!({
+            "event": "job", "model": model, "images": images, "width": width, "height": height, "steps": steps,
+            "sampler": sampler.to_string(), "cfg_scale": cfg_scale, "seed": seed,
+        }));
+    }
+    let seeds = match images {
+        ..=1 => format!("seed {seed}"),
+        _ => format!("seeds {seed} to {}", job.seed_of(images - 1)),
+    };
+    tell!("{model}: {width}x{height}, {steps} steps of {sampler}, guidance {}, {seeds}", number_text(*cfg_scale));
+    if let Some(pass) = job.second_pass() {
+        let Job { width, height, steps, sampler, .. } = pass.job;
+        tell!("then {width}x{height} by {}, {steps} steps of {sampler}", pass.upscaler);
+    }
 }
 
 /// The files of all jobs. Where there are several, the results of each have its input's name, after `{input}` in the

@@ -6,7 +6,6 @@ use clap::Args;
 use kiln_engine::Request;
 
 use crate::option_args::InputArgs;
-use crate::option_flags::INPUT;
 use crate::txt2img_args::Common;
 
 /// `kiln img2img`.
@@ -23,8 +22,7 @@ pub struct Img2img {
 pub struct Inputs {
     /// The image to begin with; - is the standard input. Can be repeated: one job for each. The size of the results is its
     /// size, rounded down, where none is given.
-    #[arg(short = 'i', long, visible_alias = "init-img", value_name = "IMAGE", required_unless_present = "like",
-          help_heading = INPUT)]
+    #[arg(short = 'i', long, visible_alias = "init-img", value_name = "IMAGE", required_unless_present = "like")]
     init: Vec<PathBuf>,
     #[command(flatten)]
     options: InputArgs,

@@ -1,8 +1,8 @@
 //! `kiln inspect`: shows the contents of a model folder, a checkpoint file or an image.
 
 use kiln_engine::{
-    ComponentReport, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, NamedFile, OwnSettings,
-    Prediction, Result, Stored, inspect, locate_model,
+    ComponentReport, FileKind, FileModel, FileReport, FolderReport, ImageReport, ImageText, Inspection, ListReport,
+    LoraNotes, NamedFile, OwnSettings, Prediction, Result, Stored, inspect, locate_input, number_text,
 };
 
 use crate::args::InspectArgs;
@@ -14,21 +14,24 @@ use crate::terminal::is_shown;
 const NOTES: usize = 20;
 const NOTE_LENGTH: usize = 80;
 
-/// Runs the command. A folder with mismatched weights is shown, and then reported as an error.
-pub fn run(args: &InspectArgs) -> Result<()> {
-    let found = inspect(&locate_model(Some(&args.path))?, args.dtype)?;
+/// Runs the command, with the segments of a model folder if `is_verbose`. A folder with mismatched weights is shown, and then
+/// reported as an error.
+pub fn run(args: &InspectArgs, is_verbose: bool) -> Result<()> {
+    let found = inspect(&locate_input(&args.path)?, args.dtype)?;
     if args.json {
         print_json(&serde_json::json!(found));
     } else {
         print(&match &found {
-            Inspection::Folder(report) => folder(report),
+            Inspection::Folder(report) if is_verbose => format!("{}\n{}", summary(report), folder(report)),
+            Inspection::Folder(report) => summary(report),
             Inspection::File(report) => file(report),
+            Inspection::List(report) => list(report),
             Inspection::Image(report) => image(report),
         });
     }
     match found {
         Inspection::Folder(report) => check(report),
-        Inspection::File(_) | Inspection::Image(_) => Ok(()),
+        Inspection::File(_) | Inspection::List(_) | Inspection::Image(_) => Ok(()),
     }
 }
 
@@ -42,9 +45,68 @@ fn check(report: FolderReport) -> Result<()> {
     })
 }
 
-fn folder(report: &FolderReport) -> String {
+/// A model folder in a few lines.
+fn summary(report: &FolderReport) -> String {
     let (width, height) = report.size;
+    let (files, bytes) = report.files;
+    let part = |component: &ComponentReport| format!("{} {}", component.name, millions(component.parameters));
+    let parts: Vec<String> = report.components.iter().map(part).collect();
+    let sampler = report.sampler.as_ref().map(|sampler| format!(" of {sampler}")).unwrap_or_default();
     let mut text = format!("{}: {}, {width}x{height}\n", report.name, report.family);
+    text += &format!("parameters: {} ({})\n", millions(report.parameters), parts.join(", "));
+    text += &format!("stored as: {}\n", stored(&report.stored()));
+    text += &format!("files: {}, {}\n", thousands(files), size(bytes));
+    text += &format!("defaults: {} steps{sampler}, guidance {}\n", report.steps, number_text(report.cfg_scale));
+    text += &format!("license: {}\n", report.license.as_deref().map_or("not named in README.md".into(), plain));
+    for component in &report.components {
+        for problem in component.problems.iter().take(NOTES) {
+            text += &format!("problem in {}: {}\n", component.name, plain(problem));
+        }
+    }
+    text
+}
+
+/// A number of parameters: `859.5 M`.
+fn millions(number: usize) -> String {
+    match number {
+        0..1_000_000 => thousands(number),
+        _ => format!("{:.1} M", number as f64 / 1e6),
+    }
+}
+
+/// The networks of a folder that is no model, one a line.
+fn list(report: &ListReport) -> String {
+    let row = |entry: &kiln_engine::ListEntry| vec![plain(&entry.name), size(entry.bytes), lines(&entry.what)];
+    let rows: Vec<Vec<String>> = report.entries.iter().map(row).collect();
+    let widths = [0, 1].map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in &rows {
+        text += &format!("{:a$}  {:>b$}  {}\n", row[0], row[1], row[2], a = widths[0], b = widths[1]);
+    }
+    if report.left_out > 0 {
+        text += &format!("and {} more\n", thousands(report.left_out));
+    }
+    text
+}
+
+/// What a LoRA says about itself.
+fn lora(notes: &LoraNotes) -> String {
+    let mut text = String::new();
+    let base = notes.base.as_deref().map_or("not named in the file".into(), plain);
+    text += &format!("base model: {base}\n");
+    if let Some(trigger) = &notes.trigger {
+        text += &format!("trigger words: {}\n", plain(trigger));
+    }
+    let word = |(word, count): &(String, u64)| format!("{} ({count})", plain(word));
+    if !notes.words.is_empty() {
+        text += &format!("most frequent tags: {}\n", notes.words.iter().map(word).collect::<Vec<_>>().join(", "));
+    }
+    text + &notes.rank.as_deref().map(|rank| format!("rank: {}\n", plain(rank))).unwrap_or_default()
+}
+
+/// The segments of all networks of a model folder.
+fn folder(report: &FolderReport) -> String {
+    let mut text = String::new();
     for component in &report.components {
         text += &one(component, &report.dtype);
     }
@@ -62,7 +124,7 @@ fn folder(report: &FolderReport) -> String {
     let segments: usize = report.components.iter().map(|component| component.segments.len()).sum();
     let total = [thousands(report.parameters), size(report.bytes as u64), segments.to_string()];
     rows.push([vec!["all".to_string()], total.to_vec()].concat());
-    text + "\n" + &table(&rows, 1)
+    text.trim_start().to_string() + "\n" + &table(&rows, 1)
 }
 
 /// A component with its segments.
@@ -83,7 +145,12 @@ fn one(component: &ComponentReport, dtype: &str) -> String {
 }
 
 fn file(report: &FileReport) -> String {
-    let mut text = format!("{}: {}\n", report.path.display(), report.kind.label());
+    let what = match report.kind {
+        FileKind::Foreign(model) => model.sentence(),
+        kind => kind.label().into(),
+    };
+    let mut text = format!("{}: {what}\n", report.path.display());
+    text += &report.lora.as_ref().map(lora).unwrap_or_default();
     text += &report.model.as_ref().map(model).unwrap_or_default();
     text += &format!(
         "{}, {} tensors, {} parameters, {} ({} bytes)\nstored as {}\n",

@@ -21,7 +21,9 @@ mod devices;
 mod exec_cuda;
 mod failure;
 mod flags;
+mod foreign_flags;
 mod generate;
+mod help;
 mod img2img_args;
 mod inspect;
 mod interrupt;
@@ -41,6 +43,7 @@ mod pull;
 #[cfg(test)]
 mod reference;
 mod run_args;
+mod samplers;
 mod serve;
 mod serve_args;
 mod table;
@@ -55,7 +58,7 @@ mod values;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
@@ -77,13 +80,19 @@ pub fn main() -> ExitCode {
 /// The arguments, or the exit status if they are invalid; the log exists from here on.
 fn started() -> Result<Args, ExitCode> {
     kiln_engine::ignore_file_size_signal();
-    let args = Args::try_parse().map_err(|error| usage::report(&error))?;
+    let mut command = help::command();
+    let args = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .and_then(|matches| Args::from_arg_matches(&matches))
+        .map_err(|error| usage::report(error.format(&mut command)))?;
     status::set_format(args.log_format);
-    start_log(args.verbose);
+    status::set_quiet(args.quiet);
+    start_log(args.verbose, matches!(args.command, Command::Serve(_)));
     Ok(args)
 }
 
 fn run(args: Args) -> ExitCode {
+    let is_verbose = args.verbose > 0;
     let result = match args.command {
         Command::Txt2img(args) => {
             let args = *args;
@@ -106,7 +115,11 @@ fn run(args: Args) -> ExitCode {
             Ok(())
         }
         Command::Man => completions::man().map_err(|error| kiln_engine::Error::output(error).into()),
-        Command::Inspect(args) => inspect::run(&args).map_err(Failure::from),
+        Command::Samplers(args) => {
+            samplers::run(&args);
+            Ok(())
+        }
+        Command::Inspect(args) => inspect::run(&args, is_verbose).map_err(Failure::from),
         Command::Convert(args) => convert::run(&args).map_err(Failure::from),
         Command::Pull(args) => pull::run(&args).map_err(Failure::from),
         Command::Calibrate(args) => calibrate::run(&args),
@@ -118,26 +131,32 @@ fn run(args: Args) -> ExitCode {
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {}", error.message());
+            status::error(format_args!("{}", error.message()));
             error.status()
         }
     }
 }
 
-/// Logs to the error stream: warnings, with `-v` also progress, with `-vv` also debug messages. JSON logs always
-/// contain progress.
-fn start_log(verbose: u8) {
+/// Logs to the error stream: warnings, with `-v` also progress, with `-vv` also debug messages, with `-qq` errors alone. JSON logs
+/// of a server always contain progress.
+fn start_log(verbose: u8, is_server: bool) {
     let level = match verbose {
-        0 if !status::is_json() => tracing::Level::WARN,
-        0 | 1 => tracing::Level::INFO,
+        0 if status::is_silent() => tracing::Level::ERROR,
+        0 if status::is_json() && is_server => tracing::Level::INFO,
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
         _ => tracing::Level::DEBUG,
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).log_internal_errors(false);
-    match status::is_json() {
-        true => log.with_writer(log::JsonLines::default).json().flatten_event(true).init(),
-        false => {
+    match (is_server, status::is_json()) {
+        (true, true) => log.with_writer(log::JsonLines::default).json().flatten_event(true).init(),
+        (true, false) => {
             let is_terminal = std::io::stderr().is_terminal();
             log.with_writer(std::io::stderr).fmt_fields(log::ShownFields).with_ansi(is_terminal).init();
+        }
+        (false, _) => {
+            let log = log.with_writer(std::io::stderr).with_ansi(false);
+            log.fmt_fields(log::ShownFields).event_format(log::Messages).init();
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::values::parse_count;
 
 /// What a user may say of memory. Without any of it Kiln takes the fastest mode that fits.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Memory (no flag is needed; no flag changes the image)")]
 pub struct MemoryArgs {
     /// Keeps one of text encoders, U-Net and VAE in memory at a time.
     #[arg(long)]

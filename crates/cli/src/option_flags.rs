@@ -1,14 +1,16 @@
 //! Flags that follow from the table of options.
 //!
 //! An option's flag is its name with hyphens, its help, range and default are those of its row. The constants here hold
-//! what only the command line knows: letters, environment variables, conflicts, headings.
+//! what only the command line knows: letters, environment variables, conflicts. The headings are in [`crate::help`].
 
 use std::path::PathBuf;
 
+use clap::builder::PathBufValueParser;
 use clap::{Arg, ArgAction, value_parser};
-use kiln_engine::{OptionGroup, OptionKind, OptionRow, Request, find_option, respell};
+use kiln_engine::{OptionKind, OptionRow, Request, find_option, respell};
 
 use crate::flags::{flag, spell};
+use crate::values::Named;
 
 /// Flags of one letter.
 const SHORT: [(&str, char); 5] =
@@ -17,12 +19,6 @@ const SHORT: [(&str, char); 5] =
 const VARIABLES: [(&str, &str); 1] = [("upscaler_dir", "KILN_UPSCALERS")];
 /// Options that cannot be given together.
 const CONFLICTS: [(&str, &str); 1] = [("sigmas", "scheduler")];
-/// The heading over the options of the sampler.
-const SAMPLING: &str = "Sampler, guidance and noise";
-/// The heading over the options of input images.
-pub const INPUT: &str = "Input image";
-/// The heading over the options of the second pass.
-const HIRES: &str = "Hires fix";
 
 /// The argument of an option.
 pub fn argument(row: &'static OptionRow) -> Arg {
@@ -31,12 +27,6 @@ pub fn argument(row: &'static OptionRow) -> Arg {
     let mut arg = Arg::new(row.name).long(flag(row.name)).help(help(row)).visible_aliases(aliases);
     if let Some(short) = find(&SHORT) {
         arg = arg.short(short);
-    }
-    match row.group {
-        OptionGroup::Sampling => arg = arg.help_heading(SAMPLING),
-        OptionGroup::Input => arg = arg.help_heading(INPUT),
-        OptionGroup::Hires => arg = arg.help_heading(HIRES),
-        _ => {}
     }
     for (name, other) in CONFLICTS {
         if name == row.name {
@@ -55,14 +45,25 @@ pub fn argument(row: &'static OptionRow) -> Arg {
         OptionKind::File => return arg.value_name("IMAGE").value_parser(value_parser!(PathBuf)),
         OptionKind::Model => return arg.value_name("PATH").value_parser(value_parser!(PathBuf)),
         OptionKind::Folder => return arg.value_name("DIR").value_parser(value_parser!(PathBuf)),
-        OptionKind::Upscaler(_) => return arg.value_name("NAME|FILE").value_parser(value_parser!(PathBuf)),
+        OptionKind::Upscaler(names) => {
+            let parser = Named::new(PathBufValueParser::new(), names());
+            return arg.value_name("NAME|FILE").hide_possible_values(true).value_parser(parser);
+        }
         OptionKind::Text | OptionKind::Seed | OptionKind::Offset => arg = arg.allow_hyphen_values(true),
         OptionKind::Whole { .. } | OptionKind::Number { .. } | OptionKind::Side { .. } => {
             arg = arg.allow_negative_numbers(true)
         }
         _ => {}
     }
-    arg.value_name(value_name(row.kind)).value_parser(parser)
+    let arg = arg.value_name(value_name(row.kind));
+    let names = match row.kind {
+        OptionKind::Switch => vec!["on", "off"],
+        kind => kind.names(),
+    };
+    match names.is_empty() {
+        true => arg.value_parser(parser),
+        false => arg.hide_possible_values(true).value_parser(Named::new(parser, names)),
+    }
 }
 
 /// How help texts show a value.

@@ -5,26 +5,35 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{ComputeType, DTypeChoice, DeviceChoice, DeviceList, LinearWeightType, Result, Setup, start_threads};
 
-use crate::values::parse_count;
+use crate::values::{DTYPES, named, parse_count};
+
+/// The types of the weights of linear layers.
+const WEIGHT_TYPES: &[&str] = &[
+    "auto", "f32", "f16", "bf16", "f8", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k",
+];
 
 /// What a user may say of where a model runs.
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Device: auto, cpu, cuda or cuda:N. kiln batch and kiln serve take several, each with an engine: cuda:0,cuda:1, or all
     /// for all GPUs. With --parallel two make one image.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<DeviceList>(&["auto", "cpu", "cuda", "cuda:0", "all"]))]
     device: DeviceList,
     /// The type of weights and activations: auto, f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<DTypeChoice>(DTYPES))]
     pub dtype: DTypeChoice,
     /// Keeps the weights of linear layers in another type than --dtype, which saves memory and costs time: auto (no), f32,
     /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<LinearWeightType>(WEIGHT_TYPES))]
     weight_type: LinearWeightType,
     /// How the large layers of the denoiser are computed: auto (native, or as the settings of --like say), native (in --dtype),
     /// int8 (in 8-bit integers, on the CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0). Both are faster and take
     /// half the memory of bf16; images differ a little.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
+          value_parser = named::<ComputeType>(&["auto", "native", "int8", "fp8"]))]
     compute: ComputeType,
     /// With --compute int8: a file of kiln calibrate with the ranges of the model's layers and those that keep --dtype. Without it
     /// the ranges are measured while it runs.

@@ -10,7 +10,7 @@ use kiln_media::{Rgb8Image, StillFormat, encode};
 
 use crate::failure::Result;
 use crate::progress::Progress;
-use crate::status::is_json;
+use crate::status::{is_json, is_quiet};
 use crate::terminal_image::Protocol;
 
 /// Rows of characters of an image in the terminal.
@@ -72,11 +72,11 @@ impl Previews {
                 To::File(path.clone())
             }
             PreviewTo::Protocol(protocol) => screen(*protocol),
-            PreviewTo::Terminal if std::io::stderr().is_terminal() && !is_json() => {
+            PreviewTo::Terminal if std::io::stderr().is_terminal() && !is_json() && !is_quiet() => {
                 screen(Protocol::detect(|name| std::env::var(name).ok()))
             }
             PreviewTo::Terminal => {
-                tell!("warning: standard error is not a terminal; no previews are shown");
+                caution!("standard error is not a terminal; no previews are shown");
                 return Ok(None);
             }
         };
@@ -98,7 +98,7 @@ impl Previews {
             _ => return,
         };
         if let Err(error) = written {
-            progress.warn(&format!("warning: no more previews: {}", error.message()));
+            progress.warn(&format!("no more previews: {}", error.message()));
             self.to = To::Nothing;
         }
     }

@@ -1,11 +1,13 @@
-//! The progress display of a run: a bar on a terminal, otherwise lines.
+//! The progress display of a run: a bar on a terminal, otherwise lines, or JSON objects with `--log-format json`.
 
 use std::time::Instant;
 
 use kiln_engine::{Stage, Timings};
+use serde_json::{Value, json};
 
 use crate::bar::Bar;
 use crate::output::print;
+use crate::status::{event, is_json};
 
 /// The progress of one job, on the error stream.
 pub struct Progress {
@@ -30,6 +32,9 @@ impl Progress {
         }
         self.stage = Some(stage);
         let name = stage.doing();
+        if is_json() {
+            return event(json!({ "event": "stage", "stage": stage.id() }));
+        }
         match &*self.bar {
             Some(bar) => bar.set_message(name),
             None if stage == Stage::Load => tell!("{name}"),
@@ -48,6 +53,14 @@ impl Progress {
         }
         // The clock starts at the end of the first step, so that it excludes the time before it.
         let seconds = self.start.elapsed().as_secs_f64();
+        let left = seconds / (done.max(2) - 1) as f64 * total.saturating_sub(done) as f64;
+        if is_json() {
+            // One step is not enough for an estimate.
+            let eta = (done > 1).then_some(left);
+            return event(
+                json!({ "event": "step", "step": done, "steps": total, "seconds": seconds, "eta_seconds": eta }),
+            );
+        }
         let speed = (done - 1) as f64 / seconds.max(1e-9);
         let speed = match done {
             ..=1 => String::new(),
@@ -61,7 +74,6 @@ impl Progress {
             }
             None if done * 10 / total > self.tenths => {
                 self.tenths = done * 10 / total;
-                let left = seconds / (done.max(2) - 1) as f64 * (total - done) as f64;
                 tell!("step {done}/{total}  {speed}  left {left:.0} s");
             }
             None => {}
@@ -74,8 +86,13 @@ impl Progress {
     }
 
     /// Prints a line about the run above the bar, on the error stream.
-    pub fn warn(&self, text: &str) {
+    pub fn tell(&self, text: &str) {
         self.bar.above(|| tell!("{text}"));
+    }
+
+    /// Prints a warning above the bar, on the error stream.
+    pub fn warn(&self, text: &str) {
+        self.bar.above(|| caution!("{text}"));
     }
 
     /// Writes to the error stream above the bar.
@@ -104,4 +121,12 @@ pub fn summary(timings: &Timings) -> String {
         seconds(timings.decode),
         seconds(timings.save),
     )
+}
+
+/// The times of all stages in JSON.
+pub fn summary_event(images: usize, timings: &Timings) -> Value {
+    let [load, encode, denoise, decode, save] =
+        [timings.load, timings.encode, timings.denoise, timings.decode, timings.save].map(|time| time.as_secs_f64());
+    let stages = json!({ "load": load, "encode": encode, "denoise": denoise, "decode": decode, "save": save });
+    json!({ "event": "done", "images": images, "steps": timings.steps, "stages": stages })
 }

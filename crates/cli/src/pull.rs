@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln_engine::{HubEvent, HubOptions, Result, fetched, pull};
+use serde_json::json;
 
 use crate::args::PullArgs;
 use crate::interrupt;
 use crate::output::print;
-use crate::status::is_json;
+use crate::status::{self, is_json, is_quiet};
 use crate::table::size;
 use crate::terminal::shown;
 
@@ -56,22 +57,28 @@ struct Fetching {
     there: u64,
     /// Tenths that lines have reported.
     tenths: u64,
+    /// The file that is being downloaded, with its size.
+    file: String,
 }
 
 impl Fetching {
     /// Nothing is shown until a download starts.
     fn new() -> Self {
-        Self { bar: None, start: Instant::now(), there: 0, tenths: 0 }
+        Self { bar: None, start: Instant::now(), there: 0, tenths: 0, file: String::new() }
     }
 
     fn hear(&mut self, event: &HubEvent<'_>) {
         match *event {
             HubEvent::Begin { files, total, there } if there < total => self.begin(files, total, there),
-            HubEvent::File { name, size: bytes, from } => match &self.bar {
-                Some(bar) => bar.set_message(shown(name).into_owned()),
-                None if from > 0 => tracing::info!("{name}: {}, from {}", size(bytes), size(from)),
-                None => tracing::info!("{name}: {}", size(bytes)),
-            },
+            HubEvent::File { name, size: bytes, from } => {
+                self.file = format!("{name} ({})", size(bytes));
+                status::event(json!({ "event": "download-file", "file": name, "bytes": bytes, "from": from }));
+                match &self.bar {
+                    Some(bar) => bar.set_message(shown(&self.file).into_owned()),
+                    None if from > 0 => tracing::info!("{name}: {}, from {}", size(bytes), size(from)),
+                    None => tracing::info!("{name}: {}", size(bytes)),
+                }
+            }
             HubEvent::Progress { done, total } => self.progress(done, total),
             HubEvent::Done { name, official: Some((title, file)) } => {
                 tracing::info!("{name} is {file} of {title}, unmodified");
@@ -86,13 +93,15 @@ impl Fetching {
     }
 
     fn begin(&mut self, files: usize, total: u64, there: u64) {
-        if std::io::stderr().is_terminal() && !is_json() {
+        if std::io::stderr().is_terminal() && !is_json() && !is_quiet() {
             let template =
                 "{wide_msg} {bar:24} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  left {eta}";
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             let bar = ProgressBar::new(total).with_style(style).with_position(there);
             bar.reset_eta();
             self.bar = Some(bar);
+        } else if is_json() {
+            status::event(json!({ "event": "download", "files": files, "bytes": total, "there": there }));
         } else {
             tell!("downloading {} of {} in {files} files", size(total - there), size(total));
         }
@@ -107,7 +116,13 @@ impl Fetching {
                 self.tenths = done * 10 / total;
                 let speed = done.saturating_sub(self.there) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
                 let left = (total - done) as f64 / speed.max(1.0);
-                tell!("{} of {}  {}/s  left {left:.0} s", size(done), size(total), size(speed as u64));
+                if is_json() {
+                    let about =
+                        json!({ "event": "download-progress", "done": done, "bytes": total, "eta_seconds": left });
+                    return status::event(about);
+                }
+                let (done, total, speed) = (size(done), size(total), size(speed as u64));
+                tell!("{done} of {total}  {speed}/s  left {left:.0} s  {}", self.file);
             }
             None => {}
         }
@@ -115,8 +130,8 @@ impl Fetching {
 
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| tell!("{text}")),
-            None => tell!("{text}"),
+            Some(bar) => bar.suspend(|| caution!("{text}")),
+            None => caution!("{text}"),
         }
     }
 

@@ -3,16 +3,16 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command};
 
 use kiln_engine::{InfotextKey, OPTIONS, OptionGroup, OptionRow};
 
-use crate::args::Args;
 use crate::flags::spell;
+use crate::help::command;
 
 /// The page, in Markdown.
 pub fn page() -> String {
-    let mut command = Args::command();
+    let mut command = command();
     command.build();
     let mut page = String::from("# Commands and flags\n\nThis page is generated from the program's own definitions.\n");
     let globals: Vec<&Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).collect();

@@ -11,7 +11,7 @@ use kiln_engine::{
 use crate::memory_args::MemoryArgs;
 use crate::place_args::PlaceArgs;
 use crate::pull::located;
-use crate::values::parse_count;
+use crate::values::{named, parse_count};
 
 /// What a user may say of the model and of where it runs.
 #[derive(Debug, Clone, Args)]
@@ -28,7 +28,7 @@ pub struct RunArgs {
     #[arg(long)]
     offline: bool,
     /// What the denoiser predicts: epsilon or v. Default: by the model's configuration, else by its tensors.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = named::<Prediction>(&["epsilon", "v"]))]
     prediction: Option<Prediction>,
     /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
     #[arg(long, value_name = "FILE")]
@@ -57,7 +57,8 @@ pub struct RunArgs {
     prompt_cache: Option<PromptCache>,
 
     /// Compression of PNG files: none, fast, balanced or best. The pixels are the same.
-    #[arg(long, value_name = "LEVEL", default_value = "fast")]
+    #[arg(long, value_name = "LEVEL", default_value = "fast", hide_possible_values = true,
+          value_parser = named::<PngLevel>(&["none", "fast", "balanced", "best"]))]
     png_level: PngLevel,
 
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub struct RunArgs {
 
     /// Has the two devices of --device work on one image: cfg computes the two halves of a guided step on them
     /// (--device cuda:0,cuda:1 --parallel cfg). The U-Net is in the memory of both.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = named::<Parallel>(&["cfg"]))]
     parallel: Option<Parallel>,
 
     #[command(flatten)]

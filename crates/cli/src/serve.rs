@@ -25,9 +25,7 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
         models.push(locate_model(None)?);
     }
     if args.is_open_to_others() {
-        tell!(
-            "warning: everybody who reaches this machine can use the server; --api-key or --api-auth asks for a secret"
-        );
+        caution!("everybody who reaches this machine can use the server; --api-key or --api-auth asks for a secret");
     }
     let server = Arc::new(Server::start(args.options(models)?)?);
     let (first, second) = (server.clone(), server.clone());

@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kiln_engine::ByteSize;
 use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 
+use crate::help::ACCESS;
 use crate::run_args::{PromptCache, RunArgs};
 use crate::values::{parse_as, parse_count};
 
@@ -131,9 +132,6 @@ impl FromArgMatches for Served {
         Ok(())
     }
 }
-
-/// The heading of flags about access and limits.
-const ACCESS: &str = "Access and limits";
 
 /// `USER:PASSWORD`; the password may have colons.
 fn parse_user(text: &str) -> Result<(String, String), String> {

@@ -1,43 +1,88 @@
 //! Output for a command line that does not run a command: help, the version, and errors.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use kiln_engine::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use kiln_engine::{Error, devices};
 
+use crate::foreign_flags;
 use crate::output;
 use crate::status::{self, LogFormat};
 use crate::terminal::is_shown;
 
+/// The most changes of letters that turn an unknown name into one that is suggested for it, as a part of its length.
+const FARTHEST: f64 = 0.34;
+
 /// Prints clap's text and returns the exit status.
-pub fn report(error: &clap::Error) -> ExitCode {
+pub fn report(error: clap::Error) -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if !error.use_stderr() {
         // Help and the version are the requested output.
-        return match output::written(|| error.print()) {
+        let is_long =
+            error.kind() == ErrorKind::DisplayVersion && arguments.iter().any(|argument| argument == "--version");
+        return match output::written(
+            || if is_long { write!(std::io::stdout(), "{}", version()) } else { error.print() },
+        ) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                tell!("error: {}", Error::output(error));
+                status::error(format_args!("{}", Error::output(error)));
                 ExitCode::FAILURE
             }
         };
     }
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if wants_json(&arguments) {
         status::set_format(LogFormat::Json);
     }
+    let error = with_advice(error);
     let text = match error.kind() {
         ErrorKind::InvalidUtf8 => not_utf8(&arguments),
         _ => error.render().to_string(),
     };
     // clap writes colors, and repeats the given arguments unchanged between them.
     let is_plain = arguments.iter().all(|argument| argument.to_str().is_some_and(|text| text.chars().all(is_shown)));
-    if status::is_json() || !is_plain {
-        tell!("{}", text.trim_end());
+    let has_prefix = text.starts_with("error: ");
+    if has_prefix && (status::is_json() || !is_plain) {
+        status::error(format_args!("{}", text.trim_end().trim_start_matches("error: ")));
     } else {
         let _ = error.print(); // without a reader the exit status shows the error
     }
     ExitCode::from(2)
+}
+
+/// The version, the commit where the build knew it (`KILN_COMMIT`), and what the build and the machine can do.
+fn version() -> String {
+    let commit = option_env!("KILN_COMMIT").map_or_else(String::new, |commit| format!(" ({commit})"));
+    let devices = devices();
+    format!("kiln {}{commit}\nCPU: {}\nCUDA: {}\n", env!("CARGO_PKG_VERSION"), devices.features.join(" "), devices.cuda)
+}
+
+/// The error for an unknown flag with advice for flags of other programs, and without a suggestion that is far from it.
+fn with_advice(mut error: clap::Error) -> clap::Error {
+    let text = |error: &clap::Error, kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let (given, suggested) = match error.kind() {
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        _ => return error,
+    };
+    let Some(given) = text(&error, given) else { return error };
+    if let Some(advice) = foreign_flags::advice(&given).filter(|_| given.starts_with("--")) {
+        error.remove(suggested);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    } else if text(&error, suggested).is_some_and(|suggested| !is_close(&given, &suggested)) {
+        error.remove(suggested);
+    }
+    error
+}
+
+/// Whether `given` may be `name` with a mistake.
+fn is_close(given: &str, name: &str) -> bool {
+    let [given, name] = [given, name].map(|flag| flag.trim_start_matches('-'));
+    let is_begin = given.len() >= 3 && name.starts_with(given);
+    is_begin || strsim::damerau_levenshtein(given, name) as f64 <= FARTHEST * given.chars().count() as f64
 }
 
 /// Whether JSON lines are requested, as far as an invalid command line shows it.
@@ -59,6 +104,18 @@ fn not_utf8(arguments: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_close_names_are_suggested() {
+        for (given, name) in
+            [("--step", "--steps"), ("--samplr", "--sampler"), ("--heigth", "--height"), ("--out", "--output")]
+        {
+            assert!(is_close(given, name), "{given} {name}");
+        }
+        for (given, name) in [("--sampling-method", "--apg-eta"), ("--x", "--rng"), ("--novideo", "--no-vae")] {
+            assert!(!is_close(given, name), "{given} {name}");
+        }
+    }
 
     #[test]
     fn json_is_requested_in_two_ways() {

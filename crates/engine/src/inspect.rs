@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kiln_models::{DTypeChoice, FileReport, FolderReport, Inspected};
+use kiln_models::{DTypeChoice, FileReport, FolderReport, Inspected, ListReport};
 use kiln_request::ImageReport;
 use serde::Serialize;
 
@@ -16,6 +16,8 @@ pub enum Inspection {
     Folder(FolderReport),
     /// A checkpoint file.
     File(FileReport),
+    /// A folder of several models, networks or adapters.
+    List(ListReport),
     /// An image, with its settings.
     Image(Box<ImageReport>),
 }
@@ -31,5 +33,6 @@ pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
     Ok(match kiln_models::inspect(path, dtype)? {
         Inspected::Folder(report) => Inspection::Folder(report),
         Inspected::File(report) => Inspection::File(report),
+        Inspected::List(report) => Inspection::List(report),
     })
 }

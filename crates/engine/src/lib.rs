@@ -81,8 +81,9 @@ pub use kiln_media::{ForeignSettings, ImageText, Infotext, PngLevel};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
 pub use kiln_models::{
     Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport,
-    FolderReport, HubError, HubEvent, HubListener, HubOptions, HubReference, ModelFolder, ModelInput, ModelKind,
-    ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored, WeightType, convert, fetched, locate_model, pull,
+    FolderReport, ForeignModel, HubError, HubEvent, HubListener, HubOptions, HubReference, ListEntry, ListReport,
+    LoraNotes, ModelFolder, ModelInput, ModelKind, ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored,
+    WeightType, convert, fetched, locate_input, locate_model, pull,
 };
 pub use kiln_request::{
     ComponentKind, Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions,

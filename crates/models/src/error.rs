@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::components::ComponentKind;
+use crate::file_kind::FileKind;
+use crate::foreign::ForeignModel;
 
 /// Why a model cannot be found, read or converted.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,43 @@ pub enum Error {
         /// Whether the configuration of its U-Net follows from its tensors.
         is_known: bool,
     },
+    /// No model was named, and the small model of the sources is not there.
+    #[error(
+        "no model was given, and the small test model is not installed; give a file, a folder or hf:OWNER/NAME as `model`, \
+         or set KILN_MODELS to a folder of models that has one named {name}"
+    )]
+    NoModel {
+        /// The name of the small model.
+        name: &'static str,
+    },
+    /// A model of a family that Kiln does not run, or a network of one.
+    #[error("{}: is {}", path.display(), model.sentence())]
+    Foreign {
+        /// The file or folder.
+        path: PathBuf,
+        /// The model or network.
+        model: ForeignModel,
+    },
+    /// A file or folder that has something else than a model.
+    #[error("{}: {}", path.display(), no_model(*kind))]
+    OtherKind {
+        /// The file or folder.
+        path: PathBuf,
+        /// The kind of its network.
+        kind: FileKind,
+    },
+    /// The text encoder of a model in one file has other tokens than CLIP's.
+    #[error(
+        "{}: its text encoder knows {vocab_size} tokens, and CLIP's tokenizer has {CLIP_TOKENS}; give a folder with the model's own \
+         tokenizer and configurations as `config`",
+        path.display()
+    )]
+    Tokens {
+        /// The file.
+        path: PathBuf,
+        /// The number of tokens of the text encoder.
+        vocab_size: usize,
+    },
     /// The user stopped the conversion or the download.
     #[error("interrupted")]
     Interrupted,
@@ -74,6 +113,15 @@ pub enum Error {
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The number of tokens of CLIP's tokenizer.
+pub(crate) const CLIP_TOKENS: usize = 49408;
+
+/// The sentence about a file that is no model.
+fn no_model(kind: FileKind) -> String {
+    let advice = kind.option().map(|option| format!("; to use it with a model, give it as `{option}`"));
+    format!("is {}, expected a model{}", kind.label(), advice.unwrap_or_default())
+}
 
 /// Maximum characters of a shown problem: problems quote values, and a value may be a megabyte.
 const LONGEST_PROBLEM: usize = 1000;
@@ -123,7 +171,7 @@ impl Error {
     /// Whether the error is in the caller's request, and not in a file or the system.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Value { .. } | Self::Scheduler(_) => true,
+            Self::Value { .. } | Self::Scheduler(_) | Self::NoModel { .. } => true,
             Self::Files(error) => error.is_usage(),
             Self::Hub(error) => error.is_usage(),
             _ => false,

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::foreign::ForeignModel;
+
 /// The kind of a checkpoint file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -30,12 +32,17 @@ pub enum FileKind {
     Taesd,
     /// A CLIP text encoder.
     TextEncoder,
+    /// A CLIP image encoder, as IP-Adapters take.
+    ImageEncoder,
     /// Embeddings of new tokens (textual inversion).
     TextualInversion,
     /// An upscaler: ESRGAN or a similar network.
     Upscaler,
     /// None of these.
     Unknown,
+    /// A network of a family that Kiln does not run.
+    #[serde(untagged)]
+    Foreign(ForeignModel),
 }
 
 /// Name parts that only one kind has.
@@ -75,7 +82,7 @@ const PARTS: [(FileKind, &[&str]); 7] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 19] = [
+const WHOLE: [(FileKind, &[&str]); 24] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["input_hint_block.0.weight"]),
     (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
@@ -91,7 +98,12 @@ const WHOLE: [(FileKind, &[&str]); 19] = [
     (FileKind::Taesd, &["encoder.layers.0.weight", "encoder.layers.1.conv.0.weight"]),
     (FileKind::TextEncoder, &["text_model.embeddings.token_embedding.weight"]),
     (FileKind::TextEncoder, &["embeddings.token_embedding.weight", "final_layer_norm.weight"]),
+    (FileKind::TextEncoder, &["token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight"]), // OpenCLIP's names
+    (FileKind::ImageEncoder, &["vision_model.embeddings.patch_embedding.weight"]),
+    (FileKind::ImageEncoder, &["visual.conv1.weight"]), // OpenCLIP's names
     (FileKind::TextualInversion, &["emb_params"]),
+    (FileKind::TextualInversion, &["clip_g"]), // for both text encoders of XL; a few files lack `clip_l`
+    (FileKind::TextualInversion, &["clip_l"]),
     (FileKind::TextualInversion, &["string_to_param.*"]), // AUTOMATIC1111's
     (FileKind::Upscaler, &["conv_first.weight", "conv_last.weight"]), // RRDBNet
     (FileKind::Upscaler, &["body.0.weight", "body.1.weight", "body.2.weight"]), // SRVGGNetCompact
@@ -103,11 +115,34 @@ impl FileKind {
         let has_part = |part: &&str| keys.iter().any(|key| key.contains(part));
         let has = |name: &&str| keys.iter().any(|key| key == name);
         let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
+        let foreign = || ForeignModel::of(keys).map(Self::Foreign);
         let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
         // diffusers' `learned_embeds` are named after the tokens: `<cat-toy>`.
         let is_word = |key: &String| key.starts_with('<') && key.ends_with('>');
         let words = if !keys.is_empty() && keys.iter().all(is_word) { Self::TextualInversion } else { Self::Unknown };
-        by_part.or_else(by_name).map_or(words, |&(kind, _)| kind)
+        // Parts of LoRAs have the names of the layers that they change.
+        match by_part {
+            Some(&(Self::Lora, _)) => Self::Lora,
+            _ => foreign().unwrap_or_else(|| by_part.or_else(by_name).map_or(words, |&(kind, _)| kind)),
+        }
+    }
+
+    /// The option of a request that takes such a file, for a message about a file in the place of a model.
+    pub(crate) fn option(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Lora => "loras",
+            Self::ControlNet | Self::ControlUnion | Self::ControlLora | Self::ControlLllite | Self::T2iAdapter => {
+                "controls"
+            }
+            Self::IpAdapter => "ip_adapters",
+            Self::Unet => "unet",
+            Self::Vae => "vae",
+            Self::Taesd => "taesd",
+            Self::TextEncoder => "text_encoder",
+            Self::TextualInversion => "embeddings_dir",
+            Self::Upscaler => "hires_upscaler",
+            Self::Checkpoint | Self::ImageEncoder | Self::Unknown | Self::Foreign(_) => return None,
+        })
     }
 
     /// A description of the kind for messages.
@@ -125,9 +160,11 @@ impl FileKind {
             Self::Vae => "an autoencoder (VAE)",
             Self::Taesd => "a tiny autoencoder (TAESD)",
             Self::TextEncoder => "a CLIP text encoder",
+            Self::ImageEncoder => "a CLIP image encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
             Self::Upscaler => "an upscaler (ESRGAN or a similar network)",
             Self::Unknown => "an unknown kind of file (no known tensor names)",
+            Self::Foreign(model) => model.label(),
         }
     }
 }
@@ -149,6 +186,10 @@ mod tests {
         assert_eq!(kind(&["<cat-toy>"]), FileKind::TextualInversion);
         assert_eq!(kind(&["conv_first.weight", "body.0.rdb1.conv1.weight", "conv_last.weight"]), FileKind::Upscaler);
         assert_eq!(kind(&["input_blocks.0.0.weight", "time_embed.0.weight", "out.2.weight"]), FileKind::Unet);
+        assert_eq!(kind(&["clip_g", "clip_l"]), FileKind::TextualInversion);
+        assert_eq!(kind(&["vision_model.embeddings.patch_embedding.weight"]), FileKind::ImageEncoder);
+        assert_eq!(kind(&["encoder.block.0.layer.0.SelfAttention.q.weight"]).label(), "a T5 text encoder");
+        assert_eq!(kind(&["lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight"]), FileKind::Lora);
         assert_eq!(kind(&["conv_in.weight"]), FileKind::Unknown);
         assert_eq!(kind(&[]), FileKind::Unknown);
     }

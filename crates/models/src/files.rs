@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::components::ComponentKind;
 use crate::convert::is_bare;
 use crate::error::{Error, Result};
+use crate::foreign::ForeignModel;
 use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
 use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
@@ -74,7 +75,17 @@ impl ComponentSource {
         if path.is_dir() {
             return Ok(Self::Folder(path.to_path_buf()));
         }
-        Ok(Self::File(Arc::new(SingleFile::open(path)?)))
+        let file = SingleFile::open(path)?;
+        refuse_foreign(&file)?;
+        Ok(Self::File(Arc::new(file)))
+    }
+}
+
+/// Refuses a file of a family that Kiln does not run.
+fn refuse_foreign(file: &SingleFile) -> Result<()> {
+    match ForeignModel::of(&file.checkpoint.keys()) {
+        Some(model) => Err(Error::Foreign { path: file.path.clone(), model }),
+        None => Ok(()),
     }
 }
 
@@ -100,6 +111,7 @@ impl ModelFiles {
             true => Base::Folder,
             false => {
                 let file = SingleFile::open(path)?;
+                refuse_foreign(&file)?;
                 let kept = match &options.config {
                     Some(_) => Kept::default(),
                     None => Kept::of(file.checkpoint.metadata()),
@@ -179,6 +191,11 @@ impl ModelFiles {
         }
         let text = read_small_text(&path, MAX_CONFIG_BYTES).map_err(Error::read(&path))?;
         Ok(Some((path, text)))
+    }
+
+    /// Whether the configurations are in the model's own folder.
+    pub(crate) fn is_folder(&self) -> bool {
+        matches!(self.base, Base::Folder) && self.config.is_none()
     }
 
     /// Whether the configurations come from a folder, and were not derived from tensors.

@@ -64,6 +64,19 @@ pub fn cached(path: &Path) -> Result<Option<PathBuf>> {
     by_name(path)?.map(find).transpose()
 }
 
+/// `hf:OWNER/NAME` for a path `OWNER/NAME` that could be a name on the Hub.
+pub(crate) fn suggested(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let is_word = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let (owner, name) = text.split_once('/')?;
+    let is_file = crate::locate::ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}")));
+    (is_word(owner) && is_word(name) && !is_file).then(|| format!("hf:{text}"))
+}
+
 fn by_name(path: &Path) -> Result<Option<Reference>> {
     let text = path.to_str().filter(|_| Reference::is_meant_by(path));
     Ok(text.map(str::parse).transpose()?)

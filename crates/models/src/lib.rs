@@ -1,4 +1,4 @@
-//! Floor 5: models before their weights are loaded.
+//! Models before their weights are loaded: where they are, what they have, and how they are converted.
 //!
 //! A [`ModelFolder`] is a folder in the diffusers layout or a checkpoint file, with its configurations read and checked.
 //! This crate finds models on the disk and on the Hugging Face Hub, converts and inspects them, and computes their hashes. It
@@ -23,6 +23,7 @@ mod dtype;
 mod error;
 mod file_kind;
 mod files;
+mod foreign;
 mod hashes;
 mod hub;
 mod image_embeds;
@@ -45,15 +46,19 @@ pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};
 pub use file_kind::FileKind;
 pub use files::{ModelFiles, ModelOptions, TokenizerFiles};
+pub use foreign::ForeignModel;
 pub use hashes::{Hashed, Hashes, Scope, old_hash};
 pub use hub::{HubOptions, cached, fetched, pull};
 pub use image_embeds::ImageEmbeds;
 pub use image_encoder::{ImageEncoderFile, encoded};
-pub use inspect::{ComponentReport, FileModel, FileReport, FolderReport, Inspected, SegmentReport, Stored, inspect};
+pub use inspect::{
+    ComponentReport, FileModel, FileReport, FolderReport, Inspected, ListEntry, ListReport, LoraNotes, SegmentReport,
+    Stored, inspect,
+};
 pub use ip_adapter::IpAdapterFile;
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use latent_rgb::LatentRgb;
-pub use locate::{locate_model, locate_named};
+pub use locate::{locate_input, locate_model, locate_named};
 pub use model::{Family, ModelFolder};
 pub use presets::{Architecture, Preset};
 pub use single_file::kind::{ModelInput, ModelKind, Prediction};

@@ -25,34 +25,56 @@ const LONGEST_MANIFEST: u64 = 64 << 10;
 ///
 /// # Errors
 /// [`Error::Files`] with all tried paths, also for a device or a FIFO, [`Error::Hub`] with the files that the cache
-/// lacks.
+/// lacks, [`Error::NoModel`] if there is no name and no such model.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = name.map(hub::cached).transpose()?.flatten() {
+    match name {
+        Some(name) => locate(name, "a model folder or file"),
+        None => in_folders(Path::new(DEFAULT)).map_err(|_| Error::NoModel { name: DEFAULT }),
+    }
+}
+
+/// The same for a file or folder of any kind, as `kiln inspect` takes it.
+///
+/// # Errors
+/// As [`locate_model`].
+pub fn locate_input(name: &Path) -> Result<PathBuf> {
+    locate(name, "a file or folder")
+}
+
+/// The path with this name; `what` is looked for.
+fn locate(name: &Path, what: &str) -> Result<PathBuf> {
+    if let Some(path) = hub::cached(name)? {
         return Ok(path);
     }
-    if let Some((path, found)) = name.and_then(|path| Some((path, path.metadata().ok()?))) {
+    if let Ok(found) = name.metadata() {
         if found.is_dir() || found.is_file() {
-            return Ok(path.to_path_buf());
+            return Ok(name.to_path_buf());
         }
         let problem = "is a device or a FIFO, expected a folder or a regular file";
-        return Err(Error::read(path)(std::io::Error::new(std::io::ErrorKind::InvalidInput, problem)));
+        return Err(Error::read(name)(std::io::Error::new(std::io::ErrorKind::InvalidInput, problem)));
     }
-    let name = name.unwrap_or(Path::new(DEFAULT));
-    let candidates = folders().into_iter().map(|folder| folder.join(name));
+    in_folders(name).map_err(|tried| {
+        let hint = hub::suggested(name).map(|name| format!("; for the model of the Hugging Face Hub, give {name}"));
+        Error::not_found(name.to_path_buf(), format!("{what} at {}{}", tried.join(", "), hint.unwrap_or_default()))
+    })
+}
+
+/// The path of a name in the folders of models, or all tried paths.
+fn in_folders(name: &Path) -> std::result::Result<PathBuf, Vec<String>> {
     let mut tried = vec![name.display().to_string()];
     if name.components().count() == 1 {
-        for candidate in candidates {
+        for candidate in folders().into_iter().map(|folder| folder.join(name)) {
             if candidate.exists() {
                 return Ok(candidate);
             }
             tried.push(candidate.display().to_string());
         }
     }
-    Err(Error::not_found(name.to_path_buf(), format!("a model folder at {}", tried.join(", "))))
+    Err(tried)
 }
 
 /// The extensions of model files.
-const ENDINGS: [&str; 5] = ["safetensors", "ckpt", "gguf", "pt", "bin"];
+pub(crate) const ENDINGS: [&str; 5] = ["safetensors", "ckpt", "gguf", "pt", "bin"];
 
 /// The model with the name that an image contains: the name of a folder, or of a file without its extension. Images are
 /// untrusted, so the current folder is not searched.
@@ -100,6 +122,17 @@ fn is_sources(folder: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_the_hub_is_suggested() {
+        let suggested = |name: &str| hub::suggested(Path::new(name));
+        assert_eq!(suggested("stabilityai/sd-turbo").as_deref(), Some("hf:stabilityai/sd-turbo"));
+        for name in ["emoji", "a/b/c", "./emoji", "../emoji", "/emoji", "models/a.safetensors", "a b/c", "a/"] {
+            assert_eq!(suggested(name), None, "{name}");
+        }
+        let error = locate_model(Some(Path::new("no-owner/no-name"))).unwrap_err().to_string();
+        assert!(error.contains("give hf:no-owner/no-name"), "{error}");
+    }
 
     #[test]
     fn models_are_searched_next_to_the_binary_and_in_its_sources() {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use kiln_clip::TextEncoderConfig;
+use kiln_clip::{TextEncoderConfig, Tokenizer};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
@@ -11,8 +11,11 @@ use serde_json::Value;
 
 use crate::defaults::{Defaults, defaults};
 use crate::distillation::Distillation;
-use crate::error::{Error, Result, shortened};
-use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS};
+use crate::error::{CLIP_TOKENS, Error, Result, shortened};
+use crate::file_kind::FileKind;
+use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS, TokenizerFiles};
+use crate::foreign::ForeignModel;
+use crate::inspect::{FolderContent, content_of_folder};
 use crate::latent_rgb::LatentRgb;
 use crate::limits::MAX_SIDE;
 
@@ -27,7 +30,8 @@ pub enum Family {
 }
 
 /// The diffusers pipeline classes that can run, with their families.
-pub(crate) const PIPELINES: [(&str, Family); 6] = [
+/// The others have the parts of those, and run them with an input image or a control network, which are options of a request here.
+pub(crate) const PIPELINES: [(&str, Family); 21] = [
     ("StableDiffusionPipeline", Family::Sd),
     ("StableDiffusionXLPipeline", Family::Sdxl),
     ("StableDiffusionInpaintPipeline", Family::Sd),
@@ -35,13 +39,32 @@ pub(crate) const PIPELINES: [(&str, Family); 6] = [
     // The refiner's class.
     ("StableDiffusionXLImg2ImgPipeline", Family::Sdxl),
     (LCM_PIPELINE, Family::Sd),
+    (LCM_IMG2IMG_PIPELINE, Family::Sd),
+    ("StableDiffusionImg2ImgPipeline", Family::Sd),
+    ("StableDiffusionControlNetPipeline", Family::Sd),
+    ("StableDiffusionControlNetImg2ImgPipeline", Family::Sd),
+    ("StableDiffusionControlNetInpaintPipeline", Family::Sd),
+    ("StableDiffusionAdapterPipeline", Family::Sd),
+    ("StableDiffusionPAGPipeline", Family::Sd),
+    ("StableDiffusionXLControlNetPipeline", Family::Sdxl),
+    ("StableDiffusionXLControlNetImg2ImgPipeline", Family::Sdxl),
+    ("StableDiffusionXLControlNetInpaintPipeline", Family::Sdxl),
+    ("StableDiffusionXLControlNetUnionPipeline", Family::Sdxl),
+    ("StableDiffusionXLControlNetUnionImg2ImgPipeline", Family::Sdxl),
+    ("StableDiffusionXLControlNetUnionInpaintPipeline", Family::Sdxl),
+    ("StableDiffusionXLAdapterPipeline", Family::Sdxl),
+    ("StableDiffusionXLPAGPipeline", Family::Sdxl),
 ];
 /// The class of Stable Diffusion distilled into a latent consistency model.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
+/// The same with an input image.
+const LCM_IMG2IMG_PIPELINE: &str = "LatentConsistencyModelImg2ImgPipeline";
 /// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
 /// Default `sample_size`, the side in latents.
 const SAMPLE_SIZE: usize = 64;
+/// The file that makes a folder one of diffusers' layout.
+pub(crate) const INDEX: &str = "model_index.json";
 const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 
@@ -81,12 +104,18 @@ impl ModelFolder {
             return Err(Error::not_found(path, looked_for));
         }
         let mut files = ModelFiles::open(path, options)?;
-        let index_path = files.config_path("model_index.json");
-        let index: Value = parse(&files, "model_index.json")?;
+        let index_path = files.config_path(INDEX);
+        if files.is_folder() && !index_path.exists() {
+            return Err(no_model(path, &index_path));
+        }
+        let index: Value = parse(&files, INDEX)?;
         let class = index["_class_name"].as_str();
         let family = match PIPELINES.iter().find(|(known, _)| class == Some(known)) {
             Some((_, family)) => *family,
             None => {
+                if let Some(model) = class.and_then(ForeignModel::of_class).filter(|_| files.has_own_configs()) {
+                    return Err(Error::Foreign { path: path.to_path_buf(), model });
+                }
                 let found = class.map_or("missing".into(), |class| shortened(class, SHOWN));
                 let problem = match path.is_file() && !files.has_own_configs() {
                     true => format!(
@@ -124,7 +153,8 @@ impl ModelFolder {
         let json: Value = parse(&files, UNET_CONFIG)?;
         let size = sample_size(&json["sample_size"], vae.downscale())
             .map_err(|problem| Error::model(&files.config_path(UNET_CONFIG), problem))?;
-        let (defaults, latent_rgb) = defaults(&files, family, class == Some(LCM_PIPELINE), size, &vae)?;
+        let (defaults, latent_rgb) =
+            defaults(&files, family, [LCM_PIPELINE, LCM_IMG2IMG_PIPELINE].map(Some).contains(&class), size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
             options: options.clone(),
@@ -248,6 +278,21 @@ impl ModelFolder {
         &self.files
     }
 
+    /// The tokenizer of text encoder `i`.
+    ///
+    /// # Errors
+    /// [`Error::Tokens`] for a model in one file whose text encoder has fewer tokens than CLIP's tokenizer, which such files do not
+    /// contain; those of reading it.
+    pub fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
+        let vocab_size = self.text_encoders.get(i).map_or(CLIP_TOKENS, |encoder| encoder.vocab_size);
+        match self.files.tokenizer_files(i) {
+            TokenizerFiles::Clip(_) if vocab_size < CLIP_TOKENS => {
+                Err(Error::Tokens { path: self.path.clone(), vocab_size })
+            }
+            _ => self.files.tokenizer(i),
+        }
+    }
+
     /// An error of the schedule; it names the folder's file if that is the cause, and not the request.
     pub fn scheduler_error(&self, error: kiln_scheduler::Error) -> Error {
         use kiln_scheduler::Error::{Json, UnknownClass, Unsupported, ZeroSignal};
@@ -288,6 +333,26 @@ impl ModelFolder {
             return Err(Error::model(&unet_path, problem));
         }
         Ok(())
+    }
+}
+
+/// The error for a folder without the file `index`: what it has instead.
+fn no_model(path: &Path, index: &Path) -> Error {
+    const SHOWN: usize = 8;
+    match content_of_folder(path) {
+        FolderContent::Network(FileKind::Foreign(model)) => Error::Foreign { path: path.to_path_buf(), model },
+        FolderContent::Network(kind) => Error::OtherKind { path: path.to_path_buf(), kind },
+        // A model without its index has the folders of its networks.
+        FolderContent::List(names) if !names.is_empty() && !names.iter().any(|name| name == "unet") => {
+            let more = names.len().saturating_sub(SHOWN);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            let names = names[..names.len().min(SHOWN)].join(", ");
+            Error::model(path, format!("is a folder of files or models, expected one model; it has {names}{more}"))
+        }
+        FolderContent::List(_) => {
+            let looked_for = format!("{INDEX}, which a model in the diffusers layout has");
+            Error::not_found(index.to_path_buf(), looked_for)
+        }
     }
 }
 

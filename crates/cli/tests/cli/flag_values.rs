@@ -399,5 +399,6 @@ pub(crate) const EXEMPT: &[(&str, &str)] = &[
     ("--vae-slicing", "a switch"),
     ("--vae-tiling", "a switch"),
     ("--verbose", "a switch, given any number of times"),
+    ("--quiet", "a switch, given any number of times"),
     ("--help", "a switch that ends the program"),
 ];

@@ -106,8 +106,12 @@ fn missing_files_are_named() {
     for (flag, value, expected) in [
         ("--like", "nowhere.png", &["nowhere.png: not found; looked for --like, an image with settings"][..]),
         ("--like", &file, &["model_index.json: is not a PNG, JPEG, WebP or AVIF file"]),
-        ("--model", "nowhere", &["nowhere: not found; looked for a model folder at nowhere, "]),
-        ("--model", "no/where", &["no/where: not found; looked for a model folder at no/where"]),
+        ("--model", "nowhere", &["nowhere: not found; looked for a model folder or file at nowhere, "]),
+        (
+            "--model",
+            "no/where",
+            &["no/where: not found; looked for a model folder or file at no/where; ", "give hf:no/where"],
+        ),
         ("--model", ".", &["model_index.json: not found"]),
         ("--model", &file, &["model_index.json: is not a valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
@@ -171,7 +175,8 @@ fn a_flag_without_its_value_is_refused() {
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
     for flag in flags().iter().filter(|flag| {
-        !["--verbose", "--help", "--text-encoder", "--lora", "--control", "--ip-adapter"].contains(&&*flag.long)
+        !["--verbose", "--quiet", "--help", "--text-encoder", "--lora", "--control", "--ip-adapter"]
+            .contains(&&*flag.long)
     }) {
         let value = match &*flag.long {
             "--sampler" | "--hires-sampler" => "euler",

@@ -10,6 +10,7 @@ mod calibrate;
 mod checkpoints;
 mod devices;
 mod exec_cuda;
+mod first_contact;
 mod flag_values;
 mod flags;
 mod help;

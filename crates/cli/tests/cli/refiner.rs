@@ -51,7 +51,7 @@ fn what_does_not_fit_is_refused_before_weights_are_read() {
     refused(&["--refiner", &sd1, "--rule", "comfy"], &["--rule is comfy", "--refiner, or a1111"]);
     txt2img(&sandbox, "sd1", &["--refiner-switch", "1.5"]).fails(2, &["--refiner-switch is 1.5"]);
     txt2img(&sandbox, "sd1", &["--refiner", "nowhere"])
-        .fails(1, &["nowhere: not found; looked for --refiner, a model folder at nowhere"]);
+        .fails(1, &["nowhere: not found; looked for --refiner, a model folder or file at nowhere"]);
     assert!(sandbox.names().iter().all(|name| !name.ends_with(".png")));
 }
 

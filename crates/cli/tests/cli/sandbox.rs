@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -278,13 +278,17 @@ impl Run {
         &self.stderr[start..]
     }
 
-    /// The paths of the images with their seeds, from the output stream.
+    /// The paths of the images, from the output stream.
+    pub fn images(&self) -> Vec<PathBuf> {
+        self.stdout.lines().map(PathBuf::from).collect()
+    }
+
+    /// The seeds of the first and the last image, from the line about the job on the error stream.
     #[track_caller]
-    pub fn images(&self) -> Vec<(PathBuf, u64)> {
-        let image = |line: &str| {
-            let (path, seed) = line.strip_suffix(')')?.rsplit_once(" (seed ")?;
-            Some((Path::new(path).to_path_buf(), seed.parse().ok()?))
-        };
-        self.stdout.lines().map(|line| image(line).unwrap_or_else(|| panic!("{line:?}: {self}"))).collect()
+    pub fn seeds(&self) -> (u64, u64) {
+        let text = self.stderr.lines().find_map(|line| line.split_once(", seed"));
+        let (_, text) = text.unwrap_or_else(|| panic!("no seed: {self}"));
+        let seeds: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+        (seeds[0], seeds[seeds.len() - 1])
     }
 }

@@ -66,7 +66,7 @@ fn a_full_disk_leaves_no_latents() {
     assert_eq!(fs::read(sandbox.path("latents.safetensors")).unwrap(), b"old");
     let names = sandbox.names();
     assert_eq!(names.len(), 41, "{names:?}");
-    for (path, _) in run.images() {
+    for path in run.images() {
         images::read(&sandbox.path(path.to_str().unwrap()));
     }
 }
@@ -205,7 +205,7 @@ fn special_files_are_not_models() {
 #[test]
 fn a_log_in_a_file_has_no_colors() {
     let run = Sandbox::new().txt2img(&["an apple", "-vv"]).succeeds();
-    assert!(run.stderr.contains("INFO"), "{run}");
+    assert!(run.stderr.contains("info: loading"), "{run}");
     assert!(!run.stderr.contains('\u{1b}'), "{run}");
 }
 
@@ -249,7 +249,8 @@ fn an_invalid_command_line_is_reported_in_the_requested_format() {
     {
         let run = sandbox.kiln(&args);
         let line: serde_json::Value = serde_json::from_str(run.stderr.trim_end()).expect(&run.stderr);
-        assert!(run.status.code() == Some(2) && line["message"].as_str().unwrap().starts_with("error: "), "{run}");
+        assert!(run.status.code() == Some(2) && line["event"] == "error", "{run}");
+        assert!(line["message"].as_str().unwrap().contains("--"), "{run}");
     }
     let run = sandbox.shell("exec \"$@\" --sampler \"$(printf 'eul\\377er')\"", &["an apple"]);
     assert!(run.status.code() == Some(2) && run.error().contains("(\"eul\\xFFer\") is not UTF-8"), "{run}");

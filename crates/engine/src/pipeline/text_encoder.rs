@@ -33,7 +33,7 @@ impl Encoder {
         placement: &Placement,
         options: &ComponentOptions,
     ) -> Result<Self> {
-        let tokenizer = model.files().tokenizer(i)?;
+        let tokenizer = model.tokenizer(i)?;
         let encoder = TextEncoder::new(config.clone())?;
         let (source, network) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
         let part = LoadedComponent::shared(encoder.segments(), source, placement, options, &network);

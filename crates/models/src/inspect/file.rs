@@ -9,7 +9,7 @@ use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{ParamSource, Segments, mismatches};
 use serde::Serialize;
 
-use super::{Stored, stored};
+use super::{LoraNotes, Stored, stored};
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 use crate::single_file::SingleFile;
@@ -30,6 +30,8 @@ pub struct FileReport {
     pub kind: FileKind,
     /// The model, if the file has a U-Net with the names of a single-file checkpoint.
     pub model: Option<FileModel>,
+    /// What it says about a LoRA, if it is one.
+    pub lora: Option<LoraNotes>,
     /// The number of tensors.
     pub tensors: usize,
     /// The number of elements.
@@ -65,16 +67,18 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
     let file = SingleFile::open(path)?;
     let (keys, notes) = (file.checkpoint.keys(), file.checkpoint.metadata());
     let stored = stored(keys.iter().filter_map(|key| file.checkpoint.info(key)));
+    let kind = match FileKind::of(&keys) {
+        // A U-Net file with the names of a whole model.
+        FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
+        kind => kind,
+    };
     Ok(FileReport {
         path: path.to_path_buf(),
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
         format: file.checkpoint.format().label(),
-        kind: match FileKind::of(&keys) {
-            // A U-Net file with the names of a whole model.
-            FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
-            kind => kind,
-        },
-        model: model(&file),
+        kind,
+        lora: (kind == FileKind::Lora).then(|| LoraNotes::of(notes, &keys)),
+        model: model(&file).filter(|_| !matches!(kind, FileKind::Foreign(_))),
         tensors: keys.len(),
         parameters: stored.iter().map(|stored| stored.parameters).sum(),
         stored,

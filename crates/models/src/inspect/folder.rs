@@ -9,7 +9,7 @@ use kiln_vae::{Decoder, Encoder};
 use kiln_weights::{ParamSource, ParamSpec, Segments, mismatches};
 use serde::Serialize;
 
-use super::{Stored, stored};
+use super::{Stored, stored, summary};
 use crate::components::Component;
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
@@ -27,6 +27,16 @@ pub struct FolderReport {
     pub family: &'static str,
     /// Default width and height of the images.
     pub size: (usize, usize),
+    /// Default number of steps.
+    pub steps: usize,
+    /// Default strength of guidance.
+    pub cfg_scale: f64,
+    /// The sampler that its schedule names, where Kiln has it.
+    pub sampler: Option<String>,
+    /// The number of files in the folder, and their bytes.
+    pub files: (usize, u64),
+    /// The license that its model card names.
+    pub license: Option<String>,
     /// The type for which the segment sizes are computed.
     pub dtype: String,
     /// The total number of parameters.
@@ -35,6 +45,25 @@ pub struct FolderReport {
     pub bytes: usize,
     /// The networks.
     pub components: Vec<ComponentReport>,
+}
+
+impl FolderReport {
+    /// The stored types of all networks together, sorted by bytes in descending order.
+    pub fn stored(&self) -> Vec<Stored> {
+        let mut all: Vec<Stored> = Vec::new();
+        for found in self.components.iter().flat_map(|component| &component.stored) {
+            match all.iter_mut().find(|known| known.dtype == found.dtype) {
+                Some(known) => {
+                    known.tensors += found.tensors;
+                    known.parameters += found.parameters;
+                    known.bytes += found.bytes;
+                }
+                None => all.push(found.clone()),
+            }
+        }
+        all.sort_by_key(|stored| std::cmp::Reverse(stored.bytes));
+        all
+    }
 }
 
 /// A network.
@@ -97,6 +126,11 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
             Family::Sdxl => "Stable Diffusion XL",
         },
         size: (model.defaults().width, model.defaults().height),
+        steps: model.defaults().steps,
+        cfg_scale: model.defaults().cfg_scale,
+        sampler: model.scheduler_config().sampler().ok().map(|sampler| sampler.id().to_string()),
+        files: summary::count_files(model.path()),
+        license: summary::license(model.path()),
         dtype: format!("{dtype:?}").to_lowercase(),
         parameters: components.iter().map(|component| component.parameters).sum(),
         bytes: components.iter().map(|component| component.bytes).sum(),

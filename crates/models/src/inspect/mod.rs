@@ -2,6 +2,9 @@
 
 mod file;
 mod folder;
+mod listing;
+mod lora_notes;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +14,13 @@ use serde::Serialize;
 
 pub use file::{FileModel, FileReport};
 pub use folder::{ComponentReport, FolderReport, SegmentReport};
+pub(crate) use listing::{FolderContent, content_of_folder};
+pub use listing::{ListEntry, ListReport};
+pub use lora_notes::LoraNotes;
 
 use crate::dtype::DTypeChoice;
 use crate::error::Result;
-use crate::model::ModelFolder;
+use crate::model::{INDEX, ModelFolder};
 
 /// The result of an inspection.
 #[derive(Debug, Clone, Serialize)]
@@ -22,8 +28,10 @@ use crate::model::ModelFolder;
 pub enum Inspected {
     /// A model folder.
     Folder(FolderReport),
-    /// A checkpoint file.
+    /// A checkpoint file, or a folder with one network in one file.
     File(FileReport),
+    /// A folder of several models, networks or adapters.
+    List(ListReport),
 }
 
 /// The stored tensors of one type.
@@ -45,10 +53,16 @@ pub struct Stored {
 /// An invalid path, configuration or checkpoint. Weights that do not match their network are not an error: see
 /// [`ComponentReport::problems`].
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
-    if path.is_dir() {
+    if !path.is_dir() {
+        return Ok(Inspected::File(file::report(path)?));
+    }
+    if path.join(INDEX).exists() {
         return Ok(Inspected::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
     }
-    Ok(Inspected::File(file::report(path)?))
+    match listing::only_file(path) {
+        Some(file) => Ok(Inspected::File(file::report(&file)?)),
+        None => Ok(Inspected::List(listing::report(path)?)),
+    }
 }
 
 /// Counts tensors by type, sorted by bytes in descending order.
@@ -125,6 +139,78 @@ mod tests {
         assert!(unet.problems[0].contains("is missing"), "{:?}", unet.problems);
         let text = &report.components[0];
         assert!(text.stored.is_empty() && text.problems.is_empty());
+    }
+
+    #[test]
+    fn a_folder_of_files_is_listed_and_one_network_is_shown() {
+        let Inspected::List(list) = inspect(&repository().join("models"), DTypeChoice::Auto).unwrap() else {
+            panic!("a list")
+        };
+        let of = |name: &str| &list.entries.iter().find(|entry| entry.name == name).unwrap().what;
+        assert_eq!(of("emoji/"), "a model folder: Stable Diffusion 1 or 2");
+        assert_eq!(of("emoji-controlnet-edges/"), "a ControlNet");
+        assert_eq!(of("emoji-lcm-lora/"), "a folder with 1 file of weights");
+        assert!(list.entries.iter().all(|entry| entry.bytes > 0));
+        let kind = |name: &str| match inspect(&repository().join("models").join(name), DTypeChoice::Auto).unwrap() {
+            Inspected::File(report) => report.kind,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(kind("emoji-controlnet-edges"), FileKind::ControlNet);
+        assert_eq!(kind("emoji-lcm-lora"), FileKind::Lora);
+        let Inspected::List(list) = inspect(&repository().join("models/emoji-ip-adapter"), DTypeChoice::Auto).unwrap()
+        else {
+            panic!("an adapter and its image encoder")
+        };
+        let what: Vec<&str> = list.entries.iter().map(|entry| entry.what.as_str()).collect();
+        assert_eq!(what, ["an IP-Adapter", "a CLIP image encoder"]);
+        let empty = tempfile::tempdir().unwrap();
+        assert!(
+            inspect(empty.path(), DTypeChoice::Auto).unwrap_err().to_string().contains("looked for model_index.json")
+        );
+    }
+
+    #[test]
+    fn a_folder_has_files_defaults_and_a_sampler() {
+        let Inspected::Folder(report) = inspect(&repository().join("models/emoji"), DTypeChoice::Auto).unwrap() else {
+            panic!("a folder")
+        };
+        assert!(report.files.0 >= 10 && report.files.1 > 30_000_000, "{:?}", report.files);
+        assert_eq!(report.sampler.as_deref(), Some("ddim"));
+        assert!(report.steps > 0 && report.cfg_scale > 0.0);
+        assert!(!report.stored().is_empty());
+    }
+
+    #[test]
+    #[ignore = "needs ../shared/data"]
+    fn shared_data_other_families_are_named() {
+        let label = |name: &str| match inspect(&shared_data("families").join(name), DTypeChoice::Auto).unwrap() {
+            Inspected::File(report) => report.kind.label(),
+            other => panic!("{name}: {other:?}"),
+        };
+        for (name, expected) in [
+            ("files/flux_dev_bfl.safetensors", "a FLUX.1 transformer"),
+            ("files/flux_schnell-Q8_0.gguf", "a FLUX.1 transformer"),
+            ("files/sd3_all_in_one.safetensors", "a Stable Diffusion 3 transformer"),
+            ("models/flux_dev/transformer", "a FLUX.1 transformer"),
+            ("models/flux_dev/text_encoder", "a CLIP text encoder"),
+            ("models/flux_dev/text_encoder_2", "a T5 text encoder"),
+            ("models/flux2_klein/transformer", "a FLUX.2 transformer"),
+            ("models/flux2_klein/text_encoder", "a Qwen3 text encoder"),
+            ("models/flux2_klein/vae", "a FLUX.2 autoencoder"),
+            ("models/sd35_medium/transformer", "a Stable Diffusion 3 transformer"),
+            ("models/zimage/transformer", "a Z-Image transformer"),
+            ("controlnet/flux_dev", "a FLUX.1 ControlNet"),
+            ("controlnet/sd3", "a Stable Diffusion 3 ControlNet"),
+        ] {
+            assert_eq!(label(name), expected, "{name}");
+        }
+        let error = ModelFolder::open(&shared_data("families").join("models/zimage")).unwrap_err().to_string();
+        assert!(
+            error.ends_with("it runs Stable Diffusion 1, 2 and XL") && error.contains("a Z-Image model"),
+            "{error}"
+        );
+        let error = ModelFolder::open(&shared_data("families").join("files/sd3_all_in_one.safetensors")).unwrap_err();
+        assert!(error.to_string().contains("is a Stable Diffusion 3 transformer: Kiln does not run it yet"), "{error}");
     }
 
     #[test]

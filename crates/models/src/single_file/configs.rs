@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use super::kind::{ModelInput, ModelKind, Prediction, prediction, zero_terminal_s
 use super::{FilePart, SingleFile};
 use crate::components::ComponentKind;
 use crate::error::{Error, Result};
+use crate::file_kind::FileKind;
 
 /// A folder's configurations by relative path.
 pub(crate) type Configs = BTreeMap<&'static str, Value>;
@@ -81,7 +83,11 @@ fn incomplete(file: &SingleFile) -> Error {
         (ComponentKind::TextEncoder(0), file.text.iter().any(Option::is_some)),
     ];
     let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
-    let (missing, found) = (list(false), list(true));
+    let (missing, found): (_, Vec<ComponentKind>) = (list(false), list(true));
+    let kind = FileKind::of(&file.checkpoint.keys());
+    if found.is_empty() && !matches!(kind, FileKind::Unknown | FileKind::Checkpoint) {
+        return Error::OtherKind { path: file.path.clone(), kind };
+    }
     Error::Incomplete { path: file.path.clone(), missing, found, is_known: file.unet_shape().is_some() }
 }
 

@@ -1,0 +1,186 @@
+//! A folder that is no model: one network with its configuration, or files and folders of several kinds.
+
+use std::path::{Path, PathBuf};
+
+use kiln_weights::{Checkpoint, MAX_CONFIG_BYTES, ParamSource, read_small_text};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::file_kind::FileKind;
+use crate::foreign::ForeignModel;
+use crate::locate::ENDINGS;
+use crate::model::{Family, INDEX, PIPELINES};
+use crate::single_file::SingleFile;
+use crate::single_file::kind::ModelKind;
+
+/// The most entries that are opened.
+const MOST: usize = 1000;
+
+/// The models, networks and adapters in a folder, a line for each.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListReport {
+    /// The folder.
+    pub path: PathBuf,
+    /// Its files and folders that have one, sorted by name.
+    pub entries: Vec<ListEntry>,
+    /// Entries that were not opened because there are too many.
+    pub left_out: usize,
+}
+
+/// A file or folder in a [`ListReport`].
+#[derive(Debug, Clone, Serialize)]
+pub struct ListEntry {
+    /// Its name in the folder.
+    pub name: String,
+    /// What it is.
+    pub what: String,
+    /// The bytes of a file, or of the weights in a folder.
+    pub bytes: u64,
+}
+
+/// What a folder without `model_index.json` has.
+pub(crate) enum FolderContent {
+    /// The network that its `config.json` describes, or the only one in it.
+    Network(FileKind),
+    /// Files and folders with these names.
+    List(Vec<String>),
+}
+
+/// What the folder `path` has. Errors of reading are no content.
+pub(crate) fn content_of_folder(path: &Path) -> FolderContent {
+    if let Some(kind) = network_of_folder(path) {
+        return FolderContent::Network(kind);
+    }
+    let (files, _) = candidates(path);
+    match files.as_slice() {
+        [only] if only.is_file() => match Checkpoint::open(only).map(|file| FileKind::of(&file.keys())) {
+            Ok(FileKind::Checkpoint | FileKind::Unknown) | Err(_) => FolderContent::List(names(&files)),
+            Ok(kind) => FolderContent::Network(kind),
+        },
+        all => FolderContent::List(names(all)),
+    }
+}
+
+/// The only file with weights in a folder, which a report of the folder describes.
+pub(super) fn only_file(path: &Path) -> Option<PathBuf> {
+    match candidates(path).0.as_slice() {
+        [only] if only.is_file() => Some(only.clone()),
+        _ => None,
+    }
+}
+
+/// Lists the entries of a folder.
+///
+/// # Errors
+/// [`Error::Files`] for a folder without models, networks and adapters.
+pub(super) fn report(path: &Path) -> Result<ListReport> {
+    let (found, left_out) = candidates(path);
+    let entries: Vec<ListEntry> = found.iter().map(|path| entry(path)).collect();
+    if entries.is_empty() {
+        let looked_for = format!("{INDEX}, config.json, or files with weights ({})", ENDINGS.join(", "));
+        return Err(Error::not_found(path.to_path_buf(), looked_for));
+    }
+    Ok(ListReport { path: path.to_path_buf(), entries, left_out })
+}
+
+/// The files with weights and the folders with a configuration, sorted by name, and the number of those that are left out.
+fn candidates(path: &Path) -> (Vec<PathBuf>, usize) {
+    let is_one = |path: &PathBuf| match path.is_dir() {
+        true => path.join(INDEX).is_file() || path.join("config.json").is_file() || !weights(path).is_empty(),
+        false => is_weights(path),
+    };
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = entries.filter(is_one).collect();
+    found.sort();
+    let left_out = found.len().saturating_sub(MOST);
+    found.truncate(MOST);
+    (found, left_out)
+}
+
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
+}
+
+/// Whether a path is a regular file with an extension of weights.
+fn is_weights(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
+    (ENDINGS.contains(&ending.as_str()) || ending == "pth") && path.is_file()
+}
+
+/// The files with weights directly in a folder.
+fn weights(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| is_weights(path)).collect()
+}
+
+fn bytes(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
+}
+
+fn entry(path: &Path) -> ListEntry {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if path.is_dir() {
+        let parts = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let inside = parts.filter(|path| path.is_dir()).flat_map(|part| weights(&part));
+        let bytes = weights(path).into_iter().chain(inside).map(|file| bytes(&file)).sum();
+        return ListEntry { name: format!("{name}/"), what: folder(path), bytes };
+    }
+    let what = file(path).unwrap_or_else(|error| format!("cannot be read: {error}"));
+    ListEntry { name, what, bytes: bytes(path) }
+}
+
+/// What a file is.
+fn file(path: &Path) -> Result<String> {
+    let file = SingleFile::open(path)?;
+    let kind = FileKind::of(&file.checkpoint.keys());
+    let model = file.unet_shape().map(|shape| ModelKind::of(shape).label());
+    Ok(match model {
+        Some(model) if matches!(kind, FileKind::Checkpoint | FileKind::Unet) => format!("{}: {model}", kind.label()),
+        _ => kind.label().into(),
+    })
+}
+
+/// What a folder is.
+fn folder(path: &Path) -> String {
+    if let Some(class) = class_in(&path.join(INDEX)) {
+        return match PIPELINES.iter().find(|(known, _)| *known == class) {
+            Some((_, Family::Sd)) => "a model folder: Stable Diffusion 1 or 2".into(),
+            Some((_, Family::Sdxl)) => "a model folder: Stable Diffusion XL".into(),
+            None => match ForeignModel::of_class(&class) {
+                Some(model) => format!("{}, which Kiln does not run", model.label()),
+                None => format!("a model folder of another class: {class}"),
+            },
+        };
+    }
+    match network_of_folder(path) {
+        Some(kind) => kind.label().into(),
+        None => {
+            let count = weights(path).len();
+            format!("a folder with {count} {} of weights", if count == 1 { "file" } else { "files" })
+        }
+    }
+}
+
+/// The network that the `config.json` of a folder describes.
+fn network_of_folder(path: &Path) -> Option<FileKind> {
+    let class = class_in(&path.join("config.json"))?;
+    Some(match class.as_str() {
+        "ControlNetModel" => FileKind::ControlNet,
+        "ControlNetUnionModel" => FileKind::ControlUnion,
+        "T2IAdapter" | "MultiAdapter" => FileKind::T2iAdapter,
+        "UNet2DConditionModel" => FileKind::Unet,
+        "AutoencoderKL" => FileKind::Vae,
+        "AutoencoderTiny" => FileKind::Taesd,
+        "CLIPTextModel" | "CLIPTextModelWithProjection" => FileKind::TextEncoder,
+        "CLIPVisionModel" | "CLIPVisionModelWithProjection" => FileKind::ImageEncoder,
+        other => return ForeignModel::of_class(other).map(FileKind::Foreign),
+    })
+}
+
+/// The class that a configuration of diffusers or transformers names.
+fn class_in(file: &Path) -> Option<String> {
+    let json: Value = serde_json::from_str(&read_small_text(file, MAX_CONFIG_BYTES).ok()?).ok()?;
+    let class = json["_class_name"].as_str().or_else(|| json["architectures"][0].as_str())?;
+    Some(crate::error::shortened(class, 100))
+}
