@@ -1,4 +1,4 @@
-//! Floor 8: the project's own checks, run as `cargo xtask NAME`. Nothing imports this crate.
+//! The project's own checks, run as `cargo xtask NAME`. Nothing imports this crate.
 #![forbid(unsafe_code)]
 
 mod chart;

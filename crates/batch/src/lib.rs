@@ -1,4 +1,4 @@
-//! Floor 8: image sets. Files of jobs become folders of images.
+//! Image sets. Files of jobs become folders of images.
 //!
 //! [`JobFile`] reads jobs, [`JobSet`] numbers their images in all combinations of some axes, [`BatchRun::plan`] reads
 //! the folder's journal and fixes the names and seeds of the missing images, and [`BatchRun::run`] generates those: each

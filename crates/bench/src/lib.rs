@@ -1,4 +1,4 @@
-//! Floor 8: measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
+//! Measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
 //! or a whole call. A [`MemoryTraceFile`] records the memory of a process; [`replay_memory`] replays such a trace under other
 //! policies of a pool, and [`plot_memory`] plots it.
 //!

@@ -1,4 +1,4 @@
-//! Floor 4 of the crate graph: from a prompt's text, or from an image that is a prompt, to the tensors that condition the
+//! From a prompt's text, or from an image that is a prompt, to the tensors that condition the
 //! U-Net. It has the tokenizer, CLIP's text encoders, and CLIP's image encoders ([`VisionEncoder`]).
 //!
 //! [`prompt`] parses AUTOMATIC1111's dialect: the text of a prompt, its steps, and the weights of its words. A

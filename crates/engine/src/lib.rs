@@ -1,4 +1,4 @@
-//! Floor 7: pipelines that generate images for a [`Request`].
+//! Pipelines that generate images for a [`Request`].
 //!
 //! This crate combines the parts of Stable Diffusion: the text encoders of a family, the conditioning of the denoiser,
 //! and guidance. A request is plain data; crates below do not depend on it.

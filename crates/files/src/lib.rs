@@ -1,4 +1,4 @@
-//! Floor 0: file utilities for every crate: safe writing, checksums, byte sizes, cache folders.
+//! File utilities for every crate: safe writing, checksums, byte sizes, cache folders.
 //!
 //! The crate contains no file format, no model and no command-line flag. Errors name the file or the field.
 //!

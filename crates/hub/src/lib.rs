@@ -1,4 +1,4 @@
-//! Floor 1: models from the Hugging Face Hub, in the cache that other tools share.
+//! Models from the Hugging Face Hub, in the cache that other tools share.
 //!
 //! A [`Reference`] names a repository, [`Settings`] have the addresses of the Hub and the cache, and a [`Hub`] finds or downloads
 //! the files that a model needs: one set of weights for each component, configurations and tokenizers. Every downloaded file is

@@ -1,4 +1,4 @@
-//! Floor 1: images without a network: reading, resizing, and the text that programs write into image files.
+//! Images without a network: reading, resizing, and the text that programs write into image files.
 //!
 //! Pixels are plain byte buffers ([`Image8`]). The crate contains no tensor library, request or model:
 //! [`Rgb8Image::to_planes`] and [`Gray8Image::to_unit`] return the values for a tensor, [`Infotext`] and

@@ -1,4 +1,4 @@
-//! Floor 0: memory pools and memory accounting.
+//! Memory pools and memory accounting.
 //!
 //! One policy (size classes, splitting, coalescing, trimming, statistics) is shared by all pools: [`Arena`] is a table
 //! of blocks that only has addresses, so that it serves any kind of memory, and [`Policy`] holds its parameters.

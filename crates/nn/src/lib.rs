@@ -1,4 +1,4 @@
-//! Floor 3 of the crate graph: neural network layers, which are operators with their parameters.
+//! Neural network layers, which are operators with their parameters.
 //!
 //! All networks are made of these layers only, so this is the one place where a layer can be quantized, streamed or
 //! patched by a LoRA. A layer is built from numbers alone. Building declares its parameters

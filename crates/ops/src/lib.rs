@@ -1,4 +1,4 @@
-//! Floor 1: the operators of the networks, as functions on tensors.
+//! The operators of the networks, as functions on tensors.
 //!
 //! Activations are channels-last: a feature map is `(b, h, w, c)` and *is* the token matrix `(b, h*w, c)` without a
 //! copy. Every operator is one folder: `mod.rs` is its contract (shapes, dtypes, errors, formula) and the public

@@ -1,4 +1,4 @@
-//! Floor 10: the compiled part of the Python module `kiln`.
+//! The compiled part of the Python module `kiln`.
 //!
 //! The Python files in `python/kiln` are what users import. They turn keywords into an object of JSON, which is read as a line of
 //! a job file, and images into files; this crate runs engines without the lock of the interpreter, hands out images without a copy,

@@ -1,4 +1,4 @@
-//! Floor 6: requests for images, before any weights are read.
+//! Requests for images, before any weights are read.
 //!
 //! A [`Request`] is plain data. Its fields are the rows of one table ([`OPTIONS`]), from which arguments, batch fields, the JSON
 //! schema and the settings in images follow. [`Request::resolve`] fills in a model's defaults, checks every value, reads the

@@ -1,6 +1,6 @@
 //! Noise schedules, samplers and seeded noise.
 //!
-//! Floor 2 of the crate graph. This crate turns a `scheduler_config.json` and a number of steps into a list of noise
+//! This crate turns a `scheduler_config.json` and a number of steps into a list of noise
 //! levels, and denoises latents along it. The model is a closure, so that all of the crate is tested against diffusers'
 //! numbers without a network.
 //!

@@ -1,4 +1,4 @@
-//! Floor 8: a server that makes images for clients over HTTP.
+//! A server that makes images for clients over HTTP.
 //!
 //! [`Server::start`] opens the models and listens. Requests become jobs; the scheduler runs the jobs of all clients in steps of
 //! the denoiser, and the routes answer from the jobs' states.

@@ -1,4 +1,4 @@
-//! Floor 0 of the crate graph, for tests only: the fixtures of `tests/fixtures` and comparisons with them, and a server
+//! For tests only: the fixtures of `tests/fixtures` and comparisons with them, and a server
 //! that behaves like the Hugging Face Hub.
 //!
 //! Errors are in standard deviations of the expected values: a bound then means the same for latents of order 1 and for

@@ -1,4 +1,4 @@
-//! Floor 4 of the crate graph: the U-Net with cross attention (diffusers' `UNet2DConditionModel`), which predicts the
+//! The U-Net with cross attention (diffusers' `UNet2DConditionModel`), which predicts the
 //! noise of latents.
 //!
 //! It is built from `config.json` alone: no model family is hard-coded. The latents at input and output are `(b, c, h,

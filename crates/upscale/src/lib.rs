@@ -1,4 +1,4 @@
-//! Floor 4: super-resolution networks.
+//! Super-resolution networks.
 //!
 //! [`Upscaler`] is a network that enlarges images: an [`Rrdb`] (ESRGAN and Real-ESRGAN) or a [`Compact`]
 //! (SRVGGNetCompact). What a checkpoint holds follows from the names and shapes of its tensors. Images are `(b, c, h, w)`

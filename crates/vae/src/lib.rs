@@ -1,4 +1,4 @@
-//! Floor 4 of the crate graph: the autoencoders, between latents and pixels.
+//! The autoencoders, between latents and pixels.
 //!
 //! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`. Each is a separate network with its
 //! own segments: text-to-image loads only the decoder. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'

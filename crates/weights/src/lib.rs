@@ -1,4 +1,4 @@
-//! Floor 2 of the crate graph: checkpoint files, key rules, and the slabs that store a network's parameters.
+//! Checkpoint files, key rules, and the slabs that store a network's parameters.
 //!
 //! A network is a list of [`Segment`]s in the order in which they run. It is built from its configuration alone.
 //! Building *declares* the parameters ([`ParamBuilder`]) and their exact sizes; [`load`] fills the segments from a
