@@ -4,7 +4,7 @@
 #   BUNDLE/cuda-tests.sh [f32 f16 bf16]
 #
 # Tests that need a GPU are ignored elsewhere and run here. Tests that need the reference data run if it exists
-# (KILN_SHARED, or ../shared next to the checkout). Measurements do not run. CUDA's libraries are searched in
+# (KILN_SHARED, or ../shared next to the checkout), those of two GPUs if there are two. Measurements do not run. CUDA's libraries are searched in
 # LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is installed.
 set -uo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,6 +13,10 @@ site=$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch
 export KILN_TEST_DEVICE=cuda KILN_MODELS="$PWD/models"
 skip=(--skip measure_)
 [[ -d ${KILN_SHARED:-../shared}/data ]] || skip+=(--skip shared_data)
+if (($(nvidia-smi --list-gpus 2>/dev/null | wc -l) < 2)); then
+  skip+=(--skip two_gpus)
+  echo "ignored: the tests two_gpus_*, which need two GPUs"
+fi
 failed=0
 for dtype in "${@:-f32}"; do
   for program in "$bundle"/tests/*; do

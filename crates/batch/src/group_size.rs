@@ -47,7 +47,7 @@ impl GroupSize {
                 let share = share(common, left);
                 let planned = equal(share, engine.planned_batch_size(first, share).unwrap_or(1));
                 let kind = engine.kind_of_batches(first);
-                let (search, job) = (SizeSearch::new(planned), first.clone());
+                let (search, job) = (SizeSearch::new(planned, share), first.clone());
                 Self::Auto(Box::new(Auto { search, job, kind, found: None }))
             }
         }

@@ -18,6 +18,13 @@ const ENOUGH: Duration = Duration::from_millis(500);
 pub(super) const MOST: usize = 256;
 /// A size is tried where so many batches of it are left, so that most images are made after the search.
 const LEFT: usize = 8;
+/// A second size is tried only where the images that are left take at least so long. A new size costs some tenths of a second, whatever
+/// comes of it: a GPU records its steps again, and the images of the size before are decoded with no step in parallel.
+const PAYS: Duration = Duration::from_secs(10);
+/// The first size leaves so many batches: those of the last one are decoded when no step is left to run in parallel with that.
+const FIRST_BATCHES: usize = 16;
+/// The first size is not made smaller than this for that: smaller batches lose more to launches than the last decoding takes.
+const FIRST_LEAST: usize = 16;
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,8 +52,9 @@ pub(super) struct SizeSearch {
 }
 
 impl SizeSearch {
-    /// Begins with batches of `start` images.
-    pub(super) fn new(start: usize) -> Self {
+    /// Begins with batches of `planned` images, or fewer where only `left` images are left.
+    pub(super) fn new(planned: usize, left: usize) -> Self {
+        let start = planned.min((left / FIRST_BATCHES).max(FIRST_LEAST));
         Self { start: start.clamp(1, MOST), ..Self::default() }
     }
 
@@ -106,14 +114,15 @@ impl SizeSearch {
         }
         let known = self.times.get(&size).map_or(0, Vec::len);
         let needed = if known == 0 { LEFT * size } else { size };
-        if left < needed {
+        let each = self.median(self.nearest(size));
+        if left < needed || (known == 0 && left as f64 * each < PAYS.as_secs_f64()) {
             return Some(Next::TooFew { size: self.best() });
         }
         let first = usize::from(self.last != Some(size));
         // Batches that are taken together overlap. So the search asks for all that it will need, estimated from the times it has.
         let [least, most] = BATCHES;
-        let each = size as f64 * self.median(self.nearest(size));
-        let needed = if each > 0.0 { (ENOUGH.as_secs_f64() / each).ceil() as usize } else { least };
+        let batch = size as f64 * each;
+        let needed = if batch > 0.0 { (ENOUGH.as_secs_f64() / batch).ceil() as usize } else { least };
         Some(Next::Try { size, batches: first + needed.clamp(least, most).saturating_sub(known).max(1) })
     }
 
@@ -170,7 +179,7 @@ mod tests {
     impl Fake<'_> {
         /// Makes `images` images, as a set does. The time of each third batch is 1.3 times as long as usual.
         fn run(&self, start: usize, images: usize) -> End {
-            let (mut search, mut left, mut sizes) = (SizeSearch::new(start), images, Vec::new());
+            let (mut search, mut left, mut sizes) = (SizeSearch::new(start, images), images, Vec::new());
             loop {
                 let (size, batches) = match search.next(left, &mut |size| size <= self.planned) {
                     Next::Try { size, batches } => (size, batches),
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn batches_that_a_search_needs_are_taken_together() {
-        let mut search = SizeSearch::new(4);
+        let mut search = SizeSearch::new(4, 1000);
         let mut next = |took: usize| {
             (0..took).for_each(|_| search.took(4, Duration::from_millis(100)));
             search.next(1000, &mut |_| false)
@@ -265,7 +274,7 @@ mod tests {
             let End { size, is_found, sizes, .. } = Fake { cost: &cost, room, planned: 1000 }.run(start, 10_000);
             assert!(size == found && is_found && sizes.iter().all(|size| *size <= room), "{start}: {size}, {sizes:?}");
         }
-        let mut search = SizeSearch::new(8);
+        let mut search = SizeSearch::new(8, 1000);
         search.no_room(8);
         assert_eq!((search.most(), search.next(100, &mut |_| true)), (4, Next::Try { size: 4, batches: 4 }));
         search.no_room(1);
@@ -273,20 +282,38 @@ mod tests {
     }
 
     #[test]
+    fn a_set_of_short_time_is_made_without_a_search() {
+        let of = |seconds: f64| {
+            let cost = move |n: usize| seconds * (1.0 + 0.1 * n as f64);
+            let End { size, is_found, sizes, .. } = Fake { cost: &cost, room: 1000, planned: 1000 }.run(256, 4096);
+            (size, is_found, sizes.iter().any(|tried| *tried != 256))
+        };
+        assert_eq!(of(0.005), (256, false, false), "two seconds are left after the first batches");
+        assert_eq!(of(0.5), (256, true, true), "two minutes would be left");
+    }
+
+    #[test]
+    fn a_small_set_is_not_made_in_few_large_batches() {
+        let first = |planned, left| SizeSearch::new(planned, left).start;
+        assert_eq!((first(256, 512), first(256, 4096), first(28, 512)), (32, 256, 28));
+        assert_eq!((first(256, 100), first(4, 100), first(4, 1)), (16, 4, 4), "launches count for small batches");
+    }
+
+    #[test]
     fn few_images_are_made_without_a_search() {
-        let cost = |n: usize| 0.3 + 0.01 * n as f64;
+        let cost = |n: usize| 3.0 + 0.1 * n as f64;
         let run = |start, images| {
             let End { size, is_found, searched, .. } = Fake { cost: &cost, room: 100, planned: 100 }.run(start, images);
             (size, is_found, searched)
         };
-        assert_eq!(run(28, 100), (28, false, 0));
+        assert_eq!(run(28, 100), (16, false, 0));
         assert_eq!(run(1, 7), (1, false, 0));
         assert_eq!(run(1, 30), (2, false, 4 + 8), "the best of what there was time for");
     }
 
     #[test]
     fn a_batch_after_one_of_another_size_does_not_count() {
-        let mut search = SizeSearch::new(2);
+        let mut search = SizeSearch::new(2, 1000);
         let second = Duration::from_secs(1);
         for images in [2, 1, 2, 1, 2] {
             search.took(images, second);

@@ -10,9 +10,10 @@ fn a_tensor_is_not_copied_to_its_own_device() {
     assert_eq!(to_device(&x, &Device::Cpu).unwrap().id(), x.id());
 }
 
+// Scripts run the tests with this prefix only where there are two GPUs.
 #[test]
 #[ignore = "needs two GPUs"]
-fn copies_between_gpus_are_ordered_with_the_work_of_both() {
+fn two_gpus_copy_in_order_with_the_work_of_both() {
     let devices = [0, 1].map(|number| crate::device::open_gpu(number).unwrap());
     let host = Tensor::rand(-1f32, 1.0, (512, 1024), &Device::Cpu).unwrap();
     let mut x = to_device(&host, &devices[0]).unwrap();
