@@ -61,6 +61,7 @@ mod second_device;
 mod setup;
 mod stage_memory;
 mod threads;
+mod token_count;
 mod topology;
 mod upscaling;
 mod words;
@@ -94,8 +95,8 @@ pub use kiln_request::{
     find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_scheduler::{
-    Convention, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange, SigmaSchedule,
-    UniPcScale, number_text,
+    Convention, CpuRng, CudaRng, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange,
+    SigmaSchedule, UniPcScale, number_text,
 };
 pub use kiln_weights::SharedSlabs;
 pub use latents_file::LatentsFile;
@@ -122,6 +123,7 @@ pub use scales_file::{ComputeScales, LayerScales};
 pub use second_device::{Parallel, SecondDevice};
 pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
 pub use threads::{Threads, start_threads, usual_threads};
+pub use token_count::{TokenCount, TokenCounter};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice, upscaled_texts,

@@ -127,7 +127,7 @@ impl FileKind {
         }
     }
 
-    /// The option of a request that takes such a file, for a message about a file in the place of a model.
+    /// The option of a request that takes such a file, for a message about a file that is given instead of a model.
     pub(crate) fn option(self) -> Option<&'static str> {
         Some(match self {
             Self::Lora => "loras",

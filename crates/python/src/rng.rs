@@ -1,6 +1,6 @@
 //! PyTorch's generators for scripts without PyTorch.
 
-use kiln_scheduler::{CpuRng, CudaRng};
+use kiln_engine::{CpuRng, CudaRng};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 

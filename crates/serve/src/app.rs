@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_engine::{
-    HiresUpscaler, Job, LoraName, LoraUse, OPTIONS, OptionKind, OptionRow, Request, UpscalerChoice, find_lora,
+    HiresUpscaler, Job, LoraName, LoraUse, OPTIONS, OptionKind, OptionRow, Request, TokenCounter, UpscalerChoice,
+    find_lora,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
@@ -22,7 +24,6 @@ use crate::models::{Model, Models};
 use crate::named_files;
 use crate::options::ServeOptions;
 use crate::scheduler::{Control, Previews, Scheduler, Task};
-use crate::tokens::TokenCounter;
 
 /// The state of the server.
 pub(crate) struct App {
@@ -34,6 +35,8 @@ pub(crate) struct App {
     /// The images of the folder `output`.
     pub(crate) gallery: Gallery,
     pub(crate) tokens: TokenCounter,
+    /// One text at a time: tokens are counted at each pause of typing, while jobs run.
+    pub(crate) token_turn: Semaphore,
     pub(crate) runtime: Handle,
     /// The settings of AUTOMATIC1111's web UI.
     pub(crate) web_options: Mutex<WebOptions>,

@@ -51,7 +51,6 @@ mod redis_texts;
 mod scheduler;
 mod server;
 mod tls;
-mod tokens;
 
 pub use error::{Error, Result};
 pub use options::{Access, GalleryAccess, Limits, ServeOptions, Tls};

@@ -10,7 +10,7 @@ use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use kiln_engine::{Setup, TextStore};
+use kiln_engine::{Setup, TextStore, TokenCounter};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -29,7 +29,6 @@ use crate::options::ServeOptions;
 use crate::redis_texts::RedisTexts;
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::tls;
-use crate::tokens::TokenCounter;
 
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
@@ -90,6 +89,7 @@ impl Server {
         let app = Arc::new(App {
             gallery: Gallery::new(options.output.clone()),
             tokens: TokenCounter::default(),
+            token_turn: Semaphore::new(1),
             options,
             models,
             jobs,

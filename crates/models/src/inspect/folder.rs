@@ -35,7 +35,7 @@ pub struct FolderReport {
     pub sampler: Option<String>,
     /// The number of files in the folder, and their bytes.
     pub files: (usize, u64),
-    /// The license that its model card names.
+    /// The license that its `README.md` names.
     pub license: Option<String>,
     /// The type for which the segment sizes are computed.
     pub dtype: String,

@@ -33,7 +33,7 @@ fn count(folder: &Path, depth: usize) -> (usize, u64) {
     (files, bytes)
 }
 
-/// The license that the head of a folder's `README.md` names, as model cards of the Hugging Face Hub do, or the name of a file
+/// The license that the head of a folder's `README.md` names, as models of the Hugging Face Hub do, or the name of a file
 /// with its text.
 pub(super) fn license(folder: &Path) -> Option<String> {
     let mut bytes = Vec::new();
@@ -45,8 +45,8 @@ pub(super) fn license(folder: &Path) -> Option<String> {
 }
 
 /// The value of `license_name` or `license` between the first two lines `---`.
-fn license_of(card: &str) -> Option<String> {
-    let mut lines = card.lines();
+fn license_of(readme: &str) -> Option<String> {
+    let mut lines = readme.lines();
     lines.next().filter(|line| line.trim_end() == "---")?;
     let head: Vec<&str> = lines.take_while(|line| line.trim_end() != "---").collect();
     let value = |key: &str| {
@@ -66,8 +66,8 @@ mod tests {
         assert_eq!(license_of("---\ntags:\n- a\nlicense: openrail++\n---\n# A"), Some("openrail++".into()));
         let named = "---\nlicense: other\nlicense_name: \"my-license\"\nlicense_link: x\n---\n";
         assert_eq!(license_of(named), Some("my-license".into()));
-        for card in ["", "# A\nlicense: mit\n", "---\nlicense:\n---\n", "---\nx: y\n---\nlicense: mit\n"] {
-            assert_eq!(license_of(card), None, "{card:?}");
+        for readme in ["", "# A\nlicense: mit\n", "---\nlicense:\n---\n", "---\nx: y\n---\nlicense: mit\n"] {
+            assert_eq!(license_of(readme), None, "{readme:?}");
         }
     }
 

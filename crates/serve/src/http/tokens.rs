@@ -2,13 +2,13 @@
 
 use axum::Json;
 use axum::extract::State;
+use kiln_engine::TokenCount;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::jobs::ErrorBody;
 use super::{Payload, Shared};
 use crate::error::{Refused, RefusedKind};
-use crate::tokens::TokenCount;
 
 /// The most bytes of a body: many times the length of a useful prompt, and read in a moment.
 const MAX_BODY: usize = 32 << 10;
@@ -61,11 +61,11 @@ pub(super) async fn count(State(app): Shared, Payload(body): Payload) -> Result<
         serde_json::from_slice(&body).map_err(|error| Refused::invalid(error.to_string()))?;
     let model = app.models.find(model.as_deref())?.clone();
     let internal = |error: String| Refused::new(RefusedKind::Internal, error);
-    let _turn = app.tokens.turn.acquire().await.map_err(|error| internal(error.to_string()))?;
+    let _turn = app.token_turn.acquire().await.map_err(|error| internal(error.to_string()))?;
     let state = app.clone();
     let counted = app.runtime.spawn_blocking(move || {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        state.tokens.count(&model, &text(&prompt), &text(&negative_prompt))
+        state.tokens.count(&model.folder, &text(&prompt), &text(&negative_prompt))
     });
     let [prompt, negative_prompt] = counted.await.map_err(|error| internal(error.to_string()))??.map(CountView::from);
     Ok(Json(TokensView { prompt, negative_prompt }))

@@ -8,10 +8,10 @@ use kiln_clip::prompt::{
     COMMA_BACKTRACK, ChunkCut, PromptSchedule, chunks, expand, spans, subprompts, take_tags, without_comments,
 };
 use kiln_clip::{TokenEmbeddings, Tokenizer};
+use kiln_models::ModelFolder;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
-use crate::models::Model;
+use crate::error::Result;
 
 /// Steps of the schedules in prompts. Another number changes when a text applies, and hardly ever which texts there are.
 const STEPS: usize = 20;
@@ -19,25 +19,18 @@ const STEPS: usize = 20;
 const MAX_OPEN: usize = 8;
 
 /// The tokenizers of models that were asked for.
-pub(crate) struct TokenCounter {
+#[derive(Default)]
+pub struct TokenCounter {
     open: Mutex<HashMap<PathBuf, Arc<Tokenizer>>>,
-    /// One text at a time: tokens are counted at each pause of typing, while jobs run.
-    pub(crate) turn: Semaphore,
 }
 
 /// The length of a prompt. With several texts, by `AND` or schedules, it is that of the longest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TokenCount {
+pub struct TokenCount {
     /// Tokens that the chunks hold up to the last one of the text. A chunk that a comma or `BREAK` ends early counts as full.
-    pub(crate) tokens: usize,
+    pub tokens: usize,
     /// Tokens that those chunks have room for: 75 for each.
-    pub(crate) room: usize,
-}
-
-impl Default for TokenCounter {
-    fn default() -> Self {
-        Self { open: Mutex::default(), turn: Semaphore::new(1) }
-    }
+    pub room: usize,
 }
 
 impl TokenCounter {
@@ -45,12 +38,12 @@ impl TokenCounter {
     ///
     /// # Errors
     /// Those of its files.
-    fn tokenizer(&self, model: &Model) -> kiln_models::Result<Arc<Tokenizer>> {
-        let path = model.folder.path();
+    fn tokenizer(&self, model: &ModelFolder) -> Result<Arc<Tokenizer>> {
+        let path = model.path();
         if let Some(open) = self.open.lock().get(path) {
             return Ok(open.clone());
         }
-        let tokenizer = Arc::new(model.folder.files().tokenizer(0)?);
+        let tokenizer = Arc::new(model.files().tokenizer(0)?);
         let mut open = self.open.lock();
         if open.len() >= MAX_OPEN {
             open.clear();
@@ -64,7 +57,7 @@ impl TokenCounter {
     ///
     /// # Errors
     /// Those of the model's files and of the tokenizer.
-    pub(crate) fn count(&self, model: &Model, prompt: &str, negative: &str) -> kiln_engine::Result<[TokenCount; 2]> {
+    pub fn count(&self, model: &ModelFolder, prompt: &str, negative: &str) -> Result<[TokenCount; 2]> {
         let tokenizer = self.tokenizer(model)?;
         let made = |text: &str| expand(&without_comments(text), 0, &|_| None);
         let prompt = subprompts(&take_tags(&made(prompt)).0);
@@ -74,7 +67,7 @@ impl TokenCounter {
 }
 
 /// The length of the longest text of the schedules of these.
-fn longest<'a>(tokenizer: &Tokenizer, texts: impl Iterator<Item = &'a str>) -> kiln_clip::Result<TokenCount> {
+fn longest<'a>(tokenizer: &Tokenizer, texts: impl Iterator<Item = &'a str>) -> Result<TokenCount> {
     let mut longest = TokenCount::default();
     for text in texts {
         for range in PromptSchedule::new(text, STEPS).ranges() {
@@ -84,7 +77,7 @@ fn longest<'a>(tokenizer: &Tokenizer, texts: impl Iterator<Item = &'a str>) -> k
     Ok(longest)
 }
 
-fn length(tokenizer: &Tokenizer, text: &str) -> kiln_clip::Result<TokenCount> {
+fn length(tokenizer: &Tokenizer, text: &str) -> Result<TokenCount> {
     let words = TokenEmbeddings::default();
     let all = chunks(tokenizer, &spans(text), ChunkCut::Comma, COMMA_BACKTRACK, &words)?;
     let capacity = tokenizer.max_length().saturating_sub(2);
