@@ -18,9 +18,10 @@ use super::group_size::GroupSize;
 use super::image_task::{ImageTask, Unsaved};
 use super::known_sizes::KnownSizes;
 use super::overlap_worker::{Decoded, Done, OverlapWorker};
-use super::plan::{BatchOptions, Todo};
+use super::plan::BatchOptions;
 use super::run_state::RunState;
 use super::saver::SaveQueue;
+use super::todos::Todo;
 use super::work_queue::{At, LOOK_AHEAD, WorkQueue};
 
 /// What the engines of a run share.

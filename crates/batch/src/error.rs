@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use kiln_engine::{find_option, respell};
 
+use crate::fields::JOB_FIELDS;
+use crate::problems::Problems;
+
 /// Why a set cannot be planned or made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,6 +23,17 @@ pub enum Error {
         line: usize,
         /// What is wrong with it.
         problem: String,
+    },
+    /// Several lines of a job file are wrong.
+    #[error("{0}")]
+    Jobs(Problems),
+    /// A check has found errors, and has reported them.
+    #[error("{file} has {errors} error{}", if *errors == 1 { "" } else { "s" })]
+    Refused {
+        /// The job file.
+        file: String,
+        /// How many errors.
+        errors: usize,
     },
     /// Some of a set's images could not be made.
     #[error(
@@ -46,7 +60,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Engine(error) => error.is_usage(),
-            Self::Job { .. } => true,
+            Self::Job { .. } | Self::Jobs(_) | Self::Refused { .. } => true,
             Self::JobsFailed { .. } | Self::Busy(_) => false,
         }
     }
@@ -56,10 +70,8 @@ impl Error {
     pub fn message(&self, spell: &dyn Fn(&str) -> Option<String>) -> String {
         match self {
             Self::Engine(error) => error.message(spell),
-            Self::Job { file, line, problem } => {
-                let of_run = |name: &str| if find_option(name).is_some() { None } else { spell(name) };
-                format!("{file}:{line}: {}", respell(problem, &of_run))
-            }
+            Self::Job { file, line, problem } => format!("{file}:{line}: {}", in_job(problem, spell)),
+            Self::Jobs(problems) => problems.message(&|text| in_job(text, spell)),
             other => respell(&other.to_string(), spell),
         }
     }
@@ -77,6 +89,12 @@ impl Error {
     pub(crate) fn value(name: &'static str, found: String, expected: String) -> Self {
         kiln_request::Error::Value { name, found, expected }.into()
     }
+}
+
+/// A problem of a job with the names that `spell` gives for options of the run. The fields of a job keep their names.
+pub fn in_job(problem: &str, spell: &dyn Fn(&str) -> Option<String>) -> String {
+    let is_field = |name: &str| find_option(name).is_some() || JOB_FIELDS.contains(&name);
+    respell(problem, &|name| if is_field(name) { None } else { spell(name) })
 }
 
 macro_rules! from_engine {

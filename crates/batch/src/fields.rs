@@ -1,10 +1,10 @@
 //! The fields of a job: the options of a request by any of their names, and `model` and `output`.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
+use kiln_request::{OptionGroup, OptionRow};
 use kiln_scheduler::ScheduleChoice;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use super::unique::Unique;
 const MODEL: &str = "model";
 const OUTPUT: &str = "output";
 /// Their names.
-const JOB_FIELDS: [&str; 2] = [MODEL, OUTPUT];
+pub(crate) const JOB_FIELDS: [&str; 2] = [MODEL, OUTPUT];
 
 /// Fields with their values, by their long names.
 pub(crate) type Fields = Map<String, Value>;
@@ -55,11 +55,14 @@ pub(crate) fn long_name(name: &str) -> Result<String, String> {
     if let Some(long) = find_option(&plain).map(|row| row.name).or(JOB_FIELDS.into_iter().find(|own| *own == plain)) {
         return Ok(long.to_string());
     }
-    let known: BTreeSet<&str> = OPTIONS.iter().map(|row| row.name).chain(JOB_FIELDS).collect();
-    let short: Vec<&str> = OPTIONS.iter().flat_map(|row| row.names().skip(1)).collect();
-    let known: Vec<&str> = known.into_iter().chain(short).collect();
     let (name, nearest) = (name.trim(), nearest_option(name, &JOB_FIELDS));
-    Err(format!("unknown field `{name}`, did you mean {nearest}? The fields are {}", known.join(", ")))
+    Err(format!("unknown field `{name}`, did you mean {nearest}?"))
+}
+
+/// Whether a field has this name.
+pub(crate) fn is_field(name: &str) -> bool {
+    let plain = name.trim().to_ascii_lowercase();
+    find_option(&plain).is_some() || JOB_FIELDS.contains(&&*plain)
 }
 
 /// The type of a field.
@@ -177,15 +180,29 @@ impl From<FieldError> for String {
 /// The fields of a job that is an object of JSON, checked one by one.
 pub(crate) fn fields_of_json(object: Map<String, Value>) -> Result<Fields, FieldError> {
     let mut fields = Fields::new();
-    for (name, value) in object {
-        let wrong = |message: String| FieldError { field: Some(name.clone()), message };
-        let field = long_name(&name).map_err(wrong)?;
-        let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
-        if fields.insert(field.clone(), value).is_some() {
-            return Err(wrong(format!("{field} is set twice")));
-        }
-    }
+    object.into_iter().try_for_each(|(name, value)| add_field(&mut fields, &name, value))?;
     Ok(fields)
+}
+
+/// Adds a field of an object of JSON to those before it.
+pub(crate) fn add_field(fields: &mut Fields, name: &str, value: Value) -> Result<(), FieldError> {
+    let wrong = |message: String| FieldError { field: Some(name.into()), message };
+    let field = long_name(name).map_err(wrong)?;
+    let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
+    match fields.insert(field.clone(), value) {
+        Some(_) => Err(wrong(format!("{field} is set twice"))),
+        None => Ok(()),
+    }
+}
+
+/// The fields of a job with a short help each, sorted by name: the name, its other names, and what it does.
+pub fn job_fields() -> Vec<(&'static str, Vec<&'static str>, String)> {
+    let of_row = |row: &'static OptionRow| (row.name, row.names().skip(1).collect(), row.help());
+    let mut all: Vec<_> = OPTIONS.iter().filter(|row| row.group != OptionGroup::Internal).map(of_row).collect();
+    all.push((MODEL, Vec::new(), "The model, as the run takes it. Default: that of the run.".into()));
+    all.push((OUTPUT, Vec::new(), "The image's name in the folder, a .png, perhaps with {index} and {seed}.".into()));
+    all.sort_unstable_by_key(|(name, ..)| *name);
+    all
 }
 
 impl JobSpec {
@@ -327,7 +344,7 @@ mod tests {
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
         assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
-        assert!(long_name("promt").unwrap_err().contains("The fields are aesthetic_score, apg_eta,"));
+        assert!(long_name("promt").unwrap_err().len() < 100, "no list of all fields");
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
             assert!(JobSpec::new(none).unwrap_err().contains("no prompt"));
         }

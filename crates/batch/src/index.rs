@@ -6,7 +6,7 @@ use kiln_files::{FileRules, PlannedFile};
 use serde_json::{Value, json};
 
 use super::fields::said;
-use super::plan::{State, Todo};
+use super::todos::{State, Todo};
 use crate::error::Result;
 
 /// Writes one object per line in the set's order: the image's number, the line of its job, the request with all seeds,

@@ -6,13 +6,14 @@
 //! ```text
 //! {"kiln":"batch journal","version":1}
 //! {"plan":"5d3f0a...","number":1,"file":"00001-42.png","seed":42}
-//! {"made":"5d3f0a...","bytes":61234,"seconds":{"encode":0.1,"denoise":1.2,"decode":0.1,"save":0.02}}
+//! {"made":"5d3f0a...","bytes":61234,"seconds":{"encode":0.1,"denoise":1.2,"decode":0.1,"save":0.02},"part":".kiln-f3K0aB.part"}
 //! {"failed":"77ab12...","error":"`width` is 100, expected ..."}
 //! ```
 //!
 //! Images are keyed by content, so that a job keeps its images when it moves in its file. `plan` fixes the name and the
 //! seeds, including random ones. `made` is written when the image is on disk under a temporary name, before it is
-//! renamed: a file with that name and size is this image. The last `made` or `failed` of an image is valid. An
+//! renamed: a file with that name and size is this image. A process that is killed in between leaves the image under the
+//! temporary name, `part`, and the next run renames it. The last `made` or `failed` of an image is valid. An
 //! incomplete last line is removed. Unknown objects are ignored, so that later versions may add some.
 
 use std::collections::HashMap;
@@ -48,6 +49,9 @@ pub(crate) enum Line {
         made: String,
         #[serde(flatten)]
         made_file: Made,
+        /// The file's temporary name in its folder.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<String>,
     },
     Failed {
         failed: String,
@@ -94,6 +98,8 @@ pub struct Seconds {
 pub(crate) struct Record {
     pub(crate) planned: Option<Planned>,
     pub(crate) made: Option<Made>,
+    /// The temporary name of the finished image.
+    pub(crate) part: Option<String>,
     pub(crate) failed: Option<String>,
 }
 
@@ -261,6 +267,12 @@ fn no_journal(path: &Path, line: usize) -> Error {
     Error::Job { file: path.display().to_string(), line, problem }
 }
 
+/// Whether a name is that of a temporary file, without a folder.
+fn check_part(name: &str) -> bool {
+    let is_name = Path::new(name).file_name() == Some(name.as_ref());
+    is_name && name.starts_with(".kiln-") && name.ends_with(".part")
+}
+
 /// Parses the complete lines of a file.
 fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
     let mut records = Records::new();
@@ -283,13 +295,15 @@ fn whole_lines(path: &Path, bytes: &[u8]) -> Result<Records> {
                 planned.file = check_file(&planned.file).map_err(|problem| wrong(format!("the file {problem}")))?;
                 records.entry(plan).or_default().planned = Some(planned);
             }
-            Ok(Line::Made { made, made_file }) => {
+            Ok(Line::Made { made, made_file, part }) => {
                 let record = records.entry(made).or_default();
-                (record.made, record.failed) = (Some(made_file), None);
+                // The file is untrusted here, too.
+                let part = part.filter(|name| check_part(name));
+                (record.made, record.part, record.failed) = (Some(made_file), part, None);
             }
             Ok(Line::Failed { failed, error }) => {
                 let record = records.entry(failed).or_default();
-                (record.made, record.failed) = (None, Some(error));
+                (record.made, record.part, record.failed) = (None, None, Some(error));
             }
             Ok(Line::Head { .. } | Line::Other {}) => {}
         }
@@ -312,8 +326,8 @@ mod tests {
             Line::Plan { plan: "a".into(), planned: planned(1) },
             Line::Plan { plan: "b".into(), planned: Planned { subseed: Some(3), ..planned(2) } },
             Line::Failed { failed: "a".into(), error: "no".into() },
-            Line::Made { made: "a".into(), made_file: MADE },
-            Line::Made { made: "b".into(), made_file: MADE },
+            Line::Made { made: "a".into(), made_file: MADE, part: Some(".kiln-0a1B2c.part".into()) },
+            Line::Made { made: "b".into(), made_file: MADE, part: Some("../.kiln-0a1B2c.part".into()) },
             Line::Failed { failed: "b".into(), error: "no".into() },
         ]
     }
@@ -327,9 +341,10 @@ mod tests {
         journal.append(&lines()).unwrap();
         assert!(matches!(Journal::open(&path), Err(Error::Busy(_))));
         drop(journal);
-        let a = Record { planned: Some(planned(1)), made: Some(MADE), failed: None };
+        let part = Some(".kiln-0a1B2c.part".to_string());
+        let a = Record { planned: Some(planned(1)), made: Some(MADE), part, failed: None };
         let planned = Some(Planned { subseed: Some(3), ..planned(2) });
-        let b = Record { planned, made: None, failed: Some("no".into()) };
+        let b = Record { planned, made: None, part: None, failed: Some("no".into()) };
         let expected = Records::from([("a".into(), a), ("b".into(), b)]);
         assert_eq!(Journal::open(&path).unwrap().1, expected);
         // Truncated at any byte of the last line, the journal has the state before that line and can be continued.
@@ -339,6 +354,7 @@ mod tests {
             std::fs::write(&path, &whole[..end]).unwrap();
             let (mut journal, records) = Journal::open(&path).unwrap();
             assert!(records["b"].failed.is_none() && records["b"].made == Some(MADE));
+            assert_eq!(records["b"].part, None, "a name in another folder is no temporary name");
             journal.append(&lines()[5..]).unwrap();
             drop(journal);
             assert_eq!(std::fs::read(&path).unwrap(), whole);

@@ -1,20 +1,20 @@
 //! Plans a set: finds finished images in the journal, and fixes names and seeds of new ones.
 
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use kiln_engine::limits::{MAX_IMAGES, in_range, random_seed};
-use kiln_engine::{BatchSize, ImageReport, Request, Setup};
-use kiln_files::{PlannedFile, check_folder};
+use kiln_engine::limits::{MAX_IMAGES, in_range};
+use kiln_engine::{BatchSize, Setup};
+use kiln_files::{PlannedFile, check_folder, folder_of};
 use kiln_models::ModelOptions;
 
 use super::grid::Axis;
-use super::journal::{Journal, Line, Made, Planned, Record, Records};
-use super::names::{file_name, is_fixed, with_suffix};
-use super::resolve::{OfModel, resolve};
-use super::set::{JobSet, Task};
+use super::journal::{Journal, Line, Record, Records};
+use super::problems::Problems;
+use super::resolve::{NotDownloaded, OfModel, Resolved, resolve};
+use super::set::JobSet;
 use super::shard::Shard;
 use super::sheet::{ContactSheet, check_name};
+use super::todos::{Known, State, Todo, adopt, plan};
 use crate::error::{Error, Result};
 
 /// The most engines of a run.
@@ -55,58 +55,57 @@ pub struct BatchRun {
     pub(super) options: BatchOptions,
 }
 
-/// One image and its state.
-#[derive(Debug, Clone)]
-pub(crate) struct Todo {
-    /// With all seeds.
-    pub(crate) task: Task,
-    pub(crate) planned: Planned,
-    pub(crate) path: PathBuf,
-    /// Whether an existing file with its name is its own or an earlier version of it.
-    pub(crate) replace: bool,
-    pub(crate) state: State,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum State {
-    Pending,
-    Made(Made),
-    Failed(String),
-}
-
 impl BatchRun {
     /// Reads the journal of the folder, plans missing images, and checks every pending job against its model without
-    /// reading weights. On success, names and seeds are fixed in the journal; on failure nothing was planned.
+    /// reading weights. On success, names and seeds are fixed in the journal; on failure nothing was planned or created.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process is at work on the same images, [`kiln_engine::Error::Files`] where a file would be
-    /// overwritten, [`Error::Job`] with the line of a job that cannot be made or of a journal that is none,
-    /// [`kiln_engine::Error::Request`] where two jobs have one name or the sheet cannot be, those of files.
+    /// [`Error::Busy`] where another process is at work on the same images; [`Error::Job`] or [`Error::Jobs`] with the lines of all
+    /// jobs that cannot be made, or of a journal that is none; [`kiln_engine::Error::Request`] where the sheet cannot be; those of
+    /// files.
     pub fn plan(set: JobSet, options: BatchOptions) -> Result<Self> {
-        if let BatchSize::Of(size) = options.batch_size {
-            in_range("batch_size", size, 1, MAX_IMAGES)?;
+        let sheet = check_options(&options)?;
+        let (folder, path) = (&options.folder, options.own_file("journal", ".jsonl"));
+        // A new folder is created when all jobs are right.
+        let opened = if path.symlink_metadata().is_ok() { Some(Journal::open(&path)?) } else { None };
+        let (journal, mut own) = opened.map_or((None, Records::new()), |(journal, own)| (Some(journal), own));
+        if journal.is_some() {
+            adopt(&mut own, &options);
         }
-        in_range("device", options.setups.len(), 1, MAX_ENGINES)?;
-        let folder = &options.folder;
-        let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;
-        if !folder.is_dir() {
-            // The check of the folder has a better error message.
-            std::fs::create_dir_all(folder).map_err(|error| match check_folder(folder, "a folder for the images") {
-                Err(problem @ kiln_files::Error::Read { .. }) => problem.into(),
-                _ => Error::write(folder)(error),
-            })?;
-        }
-        sheet.as_ref().map_or(Ok(()), PlannedFile::check_folder)?;
-        let suffix = options.shard.map(Shard::suffix).unwrap_or_default();
-        let (mut journal, own) = Journal::open(&folder.join(format!("journal{suffix}.jsonl")))?;
-        let records = Known { own, others: others(&journal, folder, options.shard)? };
-        let JobSet { name, tasks, axes } = set;
-        let tasks = tasks.into_iter().filter(|task| options.shard.is_none_or(|shard| shard.has(task.number)));
-        let (todos, lines) = plan(tasks.collect(), records, &options)?;
-        sheet.as_ref().map_or(Ok(()), |sheet| check_name(sheet, &todos))?;
-        let models = resolve(&todos, &name, &options)?;
+        let known = Known { own, others: others(&path, folder, options.shard)? };
+        let SetPlan { todos, lines, models, .. } = SetPlan::of(&set, known, &options, sheet.as_ref())?.checked()?;
+        let mut journal = match journal {
+            Some(journal) => {
+                sheet.as_ref().map_or(Ok(()), PlannedFile::check_folder)?;
+                journal
+            }
+            None => {
+                create_folder(folder, sheet.as_ref(), &todos)?;
+                let (journal, own) = Journal::open(&path)?;
+                // Another process may have begun meanwhile, also with a part that shares images.
+                if !own.is_empty() {
+                    return Err(Error::Busy(path));
+                }
+                others(&path, folder, options.shard)?;
+                journal
+            }
+        };
         journal.append(&lines)?;
-        Ok(Self { todos, axes, journal, models, sheet, options })
+        Ok(Self { todos, axes: set.axes, journal, models, sheet, options })
+    }
+
+    /// Checks a set as [`Self::plan`] does, and finds what it would refuse. Nothing is created, written or downloaded.
+    ///
+    /// # Errors
+    /// Those of [`Self::plan`], but for the jobs.
+    pub fn check(set: &JobSet, options: &BatchOptions) -> Result<Checked> {
+        let sheet = check_options(options)?;
+        let path = options.own_file("journal", ".jsonl");
+        let own = if path.symlink_metadata().is_ok() { Journal::peek(&path)? } else { Records::new() };
+        let known = Known { own, others: others(&path, &options.folder, options.shard)? };
+        let SetPlan { todos, problems, not_downloaded, .. } = SetPlan::of(set, known, options, sheet.as_ref())?;
+        let pending = todos.iter().filter(|todo| todo.state == State::Pending).count();
+        Ok(Checked { problems: problems.sorted(), images: todos.len(), pending, not_downloaded })
     }
 
     /// The number of images in this shard.
@@ -131,26 +130,106 @@ impl BatchRun {
 
     /// The path of a shard's own file with this name.
     pub(super) fn own_file(&self, stem: &str, ending: &str) -> PathBuf {
-        let suffix = self.options.shard.map(Shard::suffix).unwrap_or_default();
-        self.options.folder.join(format!("{stem}{suffix}{ending}"))
+        self.options.own_file(stem, ending)
     }
 }
 
-/// The contents of the journals in a folder.
-struct Known {
-    own: Records,
-    /// Those of other shards or of the whole set, which may have been split differently before.
-    others: Records,
+impl BatchOptions {
+    fn own_file(&self, stem: &str, ending: &str) -> PathBuf {
+        let suffix = self.shard.map(Shard::suffix).unwrap_or_default();
+        self.folder.join(format!("{stem}{suffix}{ending}"))
+    }
 }
 
-/// Reads the other journals of the folder, which other processes may be writing: those of other shards except shards
-/// that share images with `own`.
-fn others(journal: &Journal, folder: &Path, own: Option<Shard>) -> Result<Records> {
+/// The result of [`BatchRun::check`].
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// What is wrong with jobs, in the order of lines.
+    pub problems: Problems,
+    /// The images of the jobs that are right, or whose values are wrong for their model alone.
+    pub images: usize,
+    /// Those of them that a run would generate.
+    pub pending: usize,
+    /// Models on the Hub that are not in the cache: their jobs were not checked against them.
+    pub not_downloaded: Vec<NotDownloaded>,
+}
+
+/// A set as a run would make it.
+struct SetPlan {
+    todos: Vec<Todo>,
+    lines: Vec<Line>,
+    models: Vec<OfModel>,
+    problems: Problems,
+    not_downloaded: Vec<NotDownloaded>,
+}
+
+impl SetPlan {
+    fn of(set: &JobSet, known: Known, options: &BatchOptions, sheet: Option<&PlannedFile>) -> Result<Self> {
+        let mut problems = set.problems.clone();
+        let tasks = set.tasks.iter().filter(|task| options.shard.is_none_or(|shard| shard.has(task.number)));
+        let (todos, lines) = plan(tasks.cloned().collect(), known, options, &mut problems);
+        sheet.map_or(Ok(()), |sheet| check_name(sheet, &todos))?;
+        let Resolved { models, not_downloaded } = resolve(&todos, options, &mut problems)?;
+        Ok(Self { todos, lines, models, problems, not_downloaded })
+    }
+
+    /// Itself, where nothing is wrong.
+    fn checked(mut self) -> Result<Self> {
+        if self.problems.is_empty() {
+            self.not_downloaded.iter().for_each(|one| self.problems.push(one.line, &*one.problem));
+        }
+        std::mem::take(&mut self.problems).result()?;
+        Ok(self)
+    }
+}
+
+/// Checks what does not depend on jobs, without creating anything.
+fn check_options(options: &BatchOptions) -> Result<Option<PlannedFile>> {
+    if let BatchSize::Of(size) = options.batch_size {
+        in_range("batch_size", size, 1, MAX_IMAGES)?;
+    }
+    in_range("device", options.setups.len(), 1, MAX_ENGINES)?;
+    let sheet = options.sheet.as_ref().map(ContactSheet::plan).transpose()?;
+    if options.folder.symlink_metadata().is_ok() {
+        check_folder(&options.folder, "a folder for the images")?;
+    }
+    // A sheet in a folder that the run creates is checked then.
+    if let Some(sheet) = sheet.as_ref().filter(|sheet| folder_of(sheet.path()).exists()) {
+        sheet.check_folder()?;
+    }
+    Ok(sheet)
+}
+
+/// Creates the folder for the images where it is not there. None is left where the sheet cannot be written.
+fn create_folder(folder: &Path, sheet: Option<&PlannedFile>, todos: &[Todo]) -> Result<()> {
+    let is_new = !folder.is_dir();
+    if is_new {
+        // The check of the folder has a better error message.
+        std::fs::create_dir_all(folder).map_err(|error| match check_folder(folder, "a folder for the images") {
+            Err(problem @ kiln_files::Error::Read { .. }) => problem.into(),
+            _ => Error::write(folder)(error),
+        })?;
+    }
+    // Of a folder that was not there, only now all names are known: `./out/../out/a.png`.
+    let check = |sheet: &PlannedFile| sheet.check_folder().map_err(Error::from).and_then(|()| check_name(sheet, todos));
+    let checked = sheet.map_or(Ok(()), check);
+    if is_new && checked.is_err() {
+        let _ = std::fs::remove_dir(folder); // the error of the sheet is the one to report
+    }
+    checked
+}
+
+/// Reads the journals of the folder besides `journal`, which other processes may be writing: those of other shards except
+/// shards that share images with `own`. A folder that is not there has none.
+fn others(journal: &Path, folder: &Path, own: Option<Shard>) -> Result<Records> {
     let mut others = Records::new();
+    if folder.symlink_metadata().is_err() {
+        return Ok(others); // it will be created
+    }
     let entries = std::fs::read_dir(folder).map_err(Error::read(folder))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    for path in paths.into_iter().filter(|path| path != journal.path()) {
+    for path in paths.into_iter().filter(|path| path != journal) {
         let Some(part) = part_of(&path) else { continue };
         let shares = part.zip(own).is_none_or(|(part, own)| part.overlaps(own));
         if shares && Journal::is_written(&path)? {
@@ -171,132 +250,4 @@ fn others(journal: &Journal, folder: &Path, own: Option<Shard>) -> Result<Record
 fn part_of(path: &Path) -> Option<Option<Shard>> {
     let suffix = path.file_name()?.to_str()?.strip_prefix("journal")?.strip_suffix(".jsonl")?;
     if suffix.is_empty() { Some(None) } else { Shard::of_suffix(suffix).map(Some) }
-}
-
-impl Known {
-    /// The names of finished files.
-    fn files(&self) -> HashSet<String> {
-        let made = self.own.values().chain(self.others.values()).filter(|record| record.made.is_some());
-        made.filter_map(|record| Some(record.planned.as_ref()?.file.clone())).collect()
-    }
-
-    /// The state of an image, and whether the own journal has it.
-    fn take(&mut self, key: &str) -> (Record, bool) {
-        match (self.own.remove(key), self.others.remove(key)) {
-            (Some(own), Some(other)) if own.made.is_none() && other.made.is_some() => (other, true),
-            (Some(own), _) => (own, true),
-            (None, other) => (other.unwrap_or_default(), false),
-        }
-    }
-}
-
-/// The images with their states, and the lines to append to the journal.
-fn plan(tasks: Vec<Task>, mut records: Known, options: &BatchOptions) -> Result<(Vec<Todo>, Vec<Line>)> {
-    let owned = records.files();
-    let known: Vec<(Record, bool)> = tasks.iter().map(|task| records.take(&task.key)).collect();
-    // The owners of names: planned names are fixed, so they are added first.
-    let mut taken: HashMap<String, usize> = HashMap::new();
-    for (task, (record, _)) in tasks.iter().zip(&known) {
-        if let Some(planned) = &record.planned {
-            taken.insert(planned.file.clone(), task.line);
-        }
-    }
-    let (mut todos, mut lines) = (Vec::with_capacity(tasks.len()), Vec::new());
-    for (mut task, (Record { planned, made, failed }, is_own)) in tasks.into_iter().zip(known) {
-        let is_new = planned.is_none();
-        let planned = planned.map_or_else(|| plan_one(&task, &mut taken), Ok)?;
-        if !is_own {
-            lines.push(Line::Plan { plan: task.key.clone(), planned: planned.clone() });
-        }
-        task.request.seed = Some(planned.seed);
-        task.request.subseed = planned.subseed.or(task.request.subseed);
-        let path = options.folder.join(&planned.file);
-        // A file with another size was changed by someone and is kept; with `overwrite` it may be a file that existed
-        // before the image was renamed.
-        let is_it = |file: std::fs::Metadata, made: &Made| file.len() == made.bytes || !options.overwrite;
-        let there = |made: &Made| path.metadata().is_ok_and(|file| file.is_file() && is_it(file, made));
-        let mut replace = options.overwrite || made.is_some() || owned.contains(&planned.file);
-        let state = match (made.filter(there), failed) {
-            (Some(made), _) => State::Made(made),
-            (None, Some(error)) if !options.retry => State::Failed(error),
-            _ => State::Pending,
-        };
-        if state == State::Pending {
-            check_regular(&path)?;
-            // A journal that lost its last lines does not contain the finished image; the file itself shows it.
-            replace |= !is_new && is_made_by(&path, &task.request);
-            if !replace && path.symlink_metadata().is_ok() {
-                return Err(kiln_files::Error::Exists(path).into());
-            }
-        }
-        todos.push(Todo { task, planned, path, replace, state });
-    }
-    check_folders(&todos, &taken, &options.folder)?;
-    Ok((todos, lines))
-}
-
-/// Fails if a folder or a device has the image's name.
-fn check_regular(path: &Path) -> Result<()> {
-    match path.metadata() {
-        Ok(found) if !found.is_file() => {
-            let found = format!("'{}'", path.display());
-            let expected = "the name of a regular file; there is a folder or a device of that name".into();
-            Err(Error::value("output", found, expected))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether a file is an image that Kiln wrote with the seeds of `request`.
-fn is_made_by(path: &Path, request: &Request) -> bool {
-    let is_file = path.metadata().is_ok_and(|found| found.is_file());
-    let settings = is_file.then(|| ImageReport::read(path).ok()?.kiln).flatten();
-    settings.is_some_and(|settings| {
-        let varied = request.subseed.is_none() || settings.request.subseed == request.subseed;
-        settings.request.seed == request.seed && varied
-    })
-}
-
-/// Fails for names whose folders are other images (`a.png` and `a.png/b.png`) or existing files.
-fn check_folders(todos: &[Todo], taken: &HashMap<String, usize>, folder: &Path) -> Result<()> {
-    let mut checked = HashSet::new();
-    for todo in todos {
-        for above in Path::new(&todo.planned.file).ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
-            if !checked.insert(above.to_path_buf()) {
-                continue;
-            }
-            if let Some(line) = above.to_str().and_then(|above| taken.get(above)) {
-                let found = format!("'{}' in line {}", todo.planned.file, todo.task.line);
-                let expected = format!("another folder; {} is an image, in line {line}", above.display());
-                return Err(Error::value("output", found, expected));
-            }
-            match check_folder(&folder.join(above), "a folder for images") {
-                Err(kiln_files::Error::NotFound { .. }) => {} // it will be created
-                other => other?,
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Fixes the name and the seeds of a new image.
-fn plan_one(task: &Task, taken: &mut HashMap<String, usize>) -> Result<Planned> {
-    let Task { number, line, request, output, .. } = task;
-    let seed = request.seed.unwrap_or_else(random_seed);
-    let varied = request.subseed_strength.is_some_and(|strength| strength > 0.0) && request.subseed.is_none();
-    let subseed = varied.then(random_seed);
-    let pattern = output.as_deref();
-    let name = file_name(pattern, *number, seed);
-    let mut file = name.clone();
-    for i in 2.. {
-        let Some(other) = taken.get(&file) else { break };
-        if pattern.is_some_and(is_fixed) {
-            let found = format!("'{file}' in line {line}, and in line {other}");
-            let expected = "a name for each job; {index} and {seed} may be in it".into();
-            return Err(Error::value("output", found, expected));
-        }
-        file = with_suffix(&name, &format!("-{i}"));
-    }
-    taken.insert(file.clone(), *line);
-    Ok(Planned { number: *number, file, seed, subseed })
 }

@@ -1,14 +1,16 @@
 //! Checks every pending job against its model before anything is generated.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_engine::{DenoiserSpan, Job, LoraName, LoraUse, Setup, find_lora};
+use kiln_engine::{DenoiserSpan, HubReference, Job, LoraName, LoraUse, Request, Setup, find_lora};
 use kiln_models::{ModelFolder, locate_model};
 use kiln_request::InputCache;
 
-use super::plan::{BatchOptions, State, Todo};
+use super::plan::BatchOptions;
+use super::problems::Problems;
+use super::todos::{State, Todo};
 use crate::error::{Error, Result};
 
 /// The images of one model, ready to run.
@@ -26,38 +28,47 @@ impl OfModel {
     }
 }
 
-/// Opens the models and resolves every pending job. No weights are read.
+/// A model on the Hub that is not in the cache.
+#[derive(Debug, Clone)]
+pub struct NotDownloaded {
+    /// Its name.
+    pub model: PathBuf,
+    /// The first line that names it.
+    pub line: usize,
+    /// What the cache says of it.
+    pub problem: String,
+    /// Its images.
+    pub images: usize,
+}
+
+/// The pending jobs with their models.
+pub(super) struct Resolved {
+    pub(super) models: Vec<OfModel>,
+    /// Models whose jobs were not checked against them.
+    pub(super) not_downloaded: Vec<NotDownloaded>,
+}
+
+/// Opens the models and resolves every pending job. No weights are read. What is wrong with jobs is added to `problems`: a
+/// value that its model does not allow, a model, a LoRA, a control network or an input image that is missing.
 ///
 /// # Errors
-/// [`Error::Job`] with the first line of `file` that cannot be made: a value that its model does not allow, a model or a
-/// LoRA file that is missing. [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
-pub(super) fn resolve(todos: &[Todo], file: &str, options: &BatchOptions) -> Result<Vec<OfModel>> {
+/// [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
+pub(super) fn resolve(todos: &[Todo], options: &BatchOptions, problems: &mut Problems) -> Result<Resolved> {
     options.setups.iter().try_for_each(Setup::check)?;
     let mut resolver = Resolver {
         options,
         models: Vec::new(),
         opened: HashMap::new(),
+        not_downloaded: Vec::new(),
         loras: HashMap::new(),
         schedules: HashMap::new(),
         inputs: InputCache::default(),
     };
-    let mut first: Option<(usize, String)> = None;
-    let mut bad = 0;
     for (id, todo) in todos.iter().enumerate().filter(|(_, todo)| todo.state == State::Pending) {
-        if let Err(problem) = resolver.add(id, todo) {
-            bad += 1;
-            first.get_or_insert((todo.task.line, problem));
-        }
+        resolver.add(id, todo, problems);
     }
-    match first {
-        None => Ok(resolver.models.into_iter().map(|(_, of_model)| of_model).collect()),
-        Some((line, mut problem)) => {
-            if bad > 1 {
-                problem += &format!("; {bad} images of this file are impossible, this is the first");
-            }
-            Err(Error::Job { file: file.into(), line, problem })
-        }
-    }
+    let models = resolver.models.into_iter().map(|(_, of_model)| of_model).collect();
+    Ok(Resolved { models, not_downloaded: resolver.not_downloaded })
 }
 
 struct Resolver<'a> {
@@ -65,6 +76,7 @@ struct Resolver<'a> {
     models: Vec<(PathBuf, OfModel)>,
     /// The models by the names in jobs, or their errors.
     opened: HashMap<Option<PathBuf>, std::result::Result<usize, String>>,
+    not_downloaded: Vec<NotDownloaded>,
     /// LoRA files that were located, and their errors.
     loras: HashMap<LoraName, Option<String>>,
     /// The schedules of the jobs so far, by all that they are made from.
@@ -74,16 +86,47 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    fn add(&mut self, id: usize, todo: &Todo) -> std::result::Result<(), String> {
-        let model = self.model(todo.task.model.as_ref())?;
+    /// Resolves a job, or adds what is wrong with it: all that can be found without the values that are wrong.
+    fn add(&mut self, id: usize, todo: &Todo, problems: &mut Problems) {
+        let (line, request) = (todo.task.line, &todo.task.request);
+        let Err(problem) = self.try_add(id, todo) else { return };
+        problem.into_iter().for_each(|problem| problems.push(line, problem));
+        request.range_errors().iter().for_each(|error| problems.push(line, error.to_string()));
+        missing_files(request).iter().for_each(|error| problems.push(line, error.to_string()));
+        for lora in &request.loras {
+            self.find(lora).unwrap_or_else(|problem| problems.push(line, problem));
+        }
+    }
+
+    /// Resolves a job. The error is `None` where its model is not downloaded.
+    fn try_add(&mut self, id: usize, todo: &Todo) -> std::result::Result<(), Option<String>> {
+        let name = todo.task.model.as_ref();
+        let model = match self.model(name) {
+            Err(problem) if name.is_some_and(|name| is_on_hub(name)) => {
+                self.note_not_downloaded(name.cloned().unwrap_or_default(), todo.task.line, problem);
+                return Err(None);
+            }
+            other => other?,
+        };
         let of_model = &self.models[model].1.model;
-        let job = todo.task.request.resolve_with(of_model, &mut self.inputs).map_err(|error| error.to_string())?;
+        let job =
+            todo.task.request.resolve_with(of_model, &mut self.inputs).map_err(|error| Some(error.to_string()))?;
         // Images are read again when they are needed: 10,000 of them would not fit into memory.
         let mut job = job.without_pixels();
-        self.share_schedule(model, &mut job).map_err(|error| error.to_string())?;
+        self.share_schedule(model, &mut job).map_err(|error| Some(error.to_string()))?;
         job.loras.iter().try_for_each(|lora| self.find(lora))?;
+        if let Some(missing) = missing_files(&todo.task.request).first() {
+            return Err(Some(missing.to_string()));
+        }
         self.models[model].1.jobs.push((id, Arc::new(job)));
         Ok(())
+    }
+
+    fn note_not_downloaded(&mut self, model: PathBuf, line: usize, problem: String) {
+        match self.not_downloaded.iter_mut().find(|known| known.model == model) {
+            Some(known) => known.images += 1,
+            None => self.not_downloaded.push(NotDownloaded { model, line, problem, images: 1 }),
+        }
     }
 
     /// Gives a job the schedule of an earlier one that has the same: a set may have many jobs, and a schedule takes some
@@ -123,4 +166,25 @@ impl Resolver<'_> {
         let look = || find_lora(&lora.lora, folder).err().map(|error| error.to_string());
         self.loras.entry(lora.lora.clone()).or_insert_with(look).clone().map_or(Ok(()), Err)
     }
+}
+
+/// Whether a model is named on the Hub, and is not in the cache.
+fn is_on_hub(name: &Path) -> bool {
+    let is_name = name.to_str().is_some_and(|name| name.starts_with("hf:") && name.parse::<HubReference>().is_ok());
+    is_name && kiln_models::cached(name).is_err()
+}
+
+/// The control networks and images of a request that are not there. `hf:` names are looked up in the Hub's cache.
+fn missing_files(request: &Request) -> Vec<kiln_files::Error> {
+    let input = [("init", &request.init), ("mask", &request.mask)];
+    let input = input.into_iter().filter_map(|(name, path)| Some((format!("`{name}`, an image"), path.as_ref()?)));
+    let controls = request.controls.iter().flat_map(|control| {
+        let net = Some(("`net` of a control: a control network's file, or its folder".to_string(), &control.net));
+        [net, control.image.as_ref().map(|image| ("`controls`, an image".to_string(), image))]
+    });
+    let is_missing = |path: &Path| {
+        path != Path::new("-") && !path.exists() && !kiln_models::cached(path).is_ok_and(|found| found.is_some())
+    };
+    let all = input.chain(controls.flatten()).filter(|(_, path)| is_missing(path));
+    all.map(|(looked_for, path)| kiln_files::Error::NotFound { path: path.clone(), looked_for }).collect()
 }

@@ -10,9 +10,9 @@ use kiln_mempool::ProcessMemory;
 
 use super::events::{BatchEvent, BatchProgress};
 use super::journal::Line;
-use super::plan::{State, Todo};
 use super::saver::{Saved, Savers};
 use super::shared_journal::SharedJournal;
+use super::todos::{State, Todo};
 use crate::error::Error as BatchError;
 
 /// Who listens, and may stop the run. Where there are several engines, each calls it from its own thread, one at a time.

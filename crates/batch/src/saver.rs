@@ -1,7 +1,6 @@
 //! Compressing and saving on other threads, while the next images are made.
 
 use std::io::Write;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -50,18 +49,29 @@ impl Savers {
     /// the folders where they belong.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Files`] where the system gives no thread.
+    /// [`kiln_engine::Error::Device`] where the system gives no thread.
     pub(crate) fn start(journal: &Arc<SharedJournal>, engines: usize) -> Result<(Self, SaveQueue)> {
         let threads = threads(std::thread::available_parallelism().map_or(1, usize::from), engines);
         let (tasks, queue) = sync_channel(WAITING * threads);
         let (tell, saved) = channel();
         let queue = Arc::new(Mutex::new(queue));
-        let thread = |i: usize| {
+        let start = |i: usize| {
             let (queue, tell, journal) = (queue.clone(), tell.clone(), journal.clone());
             let thread = std::thread::Builder::new().name(format!("save-{i}"));
-            thread.spawn(move || work(&queue, &tell, &journal)).map_err(Error::write(Path::new("a thread")))
+            thread.spawn(move || work(&queue, &tell, &journal))
         };
-        let threads = (0..threads).map(thread).collect::<Result<_>>()?;
+        let mut started = Vec::with_capacity(threads);
+        for i in 0..threads {
+            match start(i) {
+                Ok(thread) => started.push(thread),
+                Err(error) if i == 0 => return Err(refused(&error).into()),
+                Err(error) => {
+                    tracing::debug!("the system refuses more threads ({error}); {i} save images");
+                    break;
+                }
+            }
+        }
+        let threads = started;
         Ok((Self { saved, threads }, SaveQueue(tasks)))
     }
 
@@ -79,6 +89,14 @@ impl Savers {
         }
         self.news()
     }
+}
+
+/// The error where no thread that saves can be started.
+fn refused(error: &std::io::Error) -> kiln_engine::Error {
+    kiln_engine::Error::Device(format!(
+        "no thread can be started that saves images: {error}; raise the limit of processes (ulimit -u), or pids.max of the \
+         control group, or use fewer `threads`"
+    ))
 }
 
 /// All threads that save, on a machine with so many CPUs: they may take a quarter of them.
@@ -104,7 +122,7 @@ fn work(queue: &Mutex<Receiver<ImageTask<Unsaved>>>, tell: &Sender<Saved>, journ
 }
 
 /// The file is on the disk and in the journal before it gets its name, in this order: whenever the process ends, a
-/// name means a whole file that the journal knows.
+/// name means a whole file that the journal knows, and what it knows under a temporary name is whole, too.
 fn save(task: ImageTask<Unsaved>, journal: &SharedJournal) -> Result<Made> {
     let start = Instant::now();
     let ImageTask { job, origin, mut seconds, content, .. } = task;
@@ -122,7 +140,8 @@ fn save(task: ImageTask<Unsaved>, journal: &SharedJournal) -> Result<Made> {
     }
     seconds.save = start.elapsed().as_secs_f64();
     let made = Made { bytes: bytes.len() as u64, seconds };
-    journal.append(Line::Made { made: key, made_file: made })?;
+    let part = file.path().file_name().and_then(|name| name.to_str()).map(String::from);
+    journal.append(Line::Made { made: key, made_file: made, part })?;
     if replace {
         persist(file, &path)?
     } else {

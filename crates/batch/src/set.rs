@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 use super::fields::{Assignment, Fields, JobSpec, said};
 use super::grid::{Axis, combinations, count};
 use super::names::{check_pattern, with_index};
+use super::problems::Problems;
 use super::source::JobFile;
 use crate::error::{Error, Result};
 
 /// The images of a job file in all combinations of some axes.
 #[derive(Debug, Clone)]
 pub struct JobSet {
-    /// The name of the job file in messages.
-    pub(crate) name: String,
     pub(crate) tasks: Vec<Task>,
     pub(crate) axes: Vec<Axis>,
+    /// What is wrong with the jobs that are no tasks.
+    pub(crate) problems: Problems,
 }
 
 /// One image to generate.
@@ -47,26 +48,39 @@ impl JobSet {
     /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] with the line of a job that cannot be, [`kiln_engine::Error::Request`] where there are too many images or two axes
-    /// of one field.
+    /// [`Error::Job`] or [`Error::Jobs`] with the lines of all jobs that cannot be, [`kiln_engine::Error::Request`] where there are
+    /// too many images or two axes of one field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
+        let this = Self::with_problems(file, set, axes, model)?;
+        this.problems.clone().result()?;
+        Ok(this)
+    }
+
+    /// The same, where jobs that cannot be are errors of [`BatchRun::plan`](crate::BatchRun::plan), which reports them with all
+    /// others.
+    ///
+    /// # Errors
+    /// [`kiln_engine::Error::Request`] where there are too many images or two axes of one field.
+    pub fn with_problems(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {
                 let expected = "one axis for each field".into();
                 return Err(Error::value("grid", format!("two axes of {}", axis.field), expected));
             }
         }
-        let mut this = Self { name: file.name.clone(), tasks: Vec::new(), axes };
+        let mut this = Self { tasks: Vec::new(), axes, problems: file.problems.clone() };
         let mut seen = HashMap::new();
         for entry in &file.entries {
-            let problem = |problem| Error::Job { file: file.name.clone(), line: entry.line, problem };
             for place in combinations(&this.axes) {
                 let mut fields = entry.fields.clone();
                 let on_axes = this.axes.iter().zip(&place).map(|(axis, &i)| (&axis.field, &axis.values[i].1));
                 let of_all = set.iter().map(|Assignment { field, value }| (field, value));
                 fields.extend(of_all.chain(on_axes).map(|(field, value)| (field.clone(), value.clone())));
-                let spec = JobSpec::new(fields).map_err(problem)?;
-                this.push(entry.line, spec, place, model, &mut seen).map_err(problem)?;
+                let spec = JobSpec::new(fields);
+                if let Err(problem) = spec.and_then(|spec| this.push(entry.line, spec, place, model, &mut seen)) {
+                    this.problems.push(entry.line, problem);
+                    break; // the others of this line have the same, or their number has no bound
+                }
                 if this.tasks.len() > MAX_IMAGES {
                     let expected = format!("at most {MAX_IMAGES} images in total");
                     let found = format!("{} jobs in {} combinations", file.entries.len(), count(&this.axes));
@@ -75,6 +89,11 @@ impl JobSet {
             }
         }
         Ok(this)
+    }
+
+    /// Whether jobs of the file cannot be, so that [`BatchRun::plan`](crate::BatchRun::plan) refuses the set.
+    pub fn has_problems(&self) -> bool {
+        !self.problems.is_empty()
     }
 
     /// The number of images.

@@ -92,7 +92,7 @@ mod tests {
     use crate::journal::{Made, Seconds};
 
     fn line(key: String) -> Line {
-        Line::Made { made: key, made_file: Made { bytes: 1, seconds: Seconds::default() } }
+        Line::Made { made: key, made_file: Made { bytes: 1, seconds: Seconds::default() }, part: None }
     }
 
     /// The keys that a journal has as made.

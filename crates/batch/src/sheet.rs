@@ -2,20 +2,22 @@
 //!
 //! With axes, the values of the last one are the columns, and rows are labelled with the values of the others and with
 //! the fields that differ between jobs; several jobs follow each other. Without axes images form a square, each above
-//! its number, seed and prompt.
+//! its number and what differs: fields, the seed, the prompt.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod labels;
+
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kiln_engine::limits::in_range;
 use kiln_files::{FileRules, PlannedFile, folder_of};
 use kiln_media::{Canvas, LETTER, LINE, Thumbnail, size_of};
-use serde_json::Value;
 
-use super::fields::{Fields, said};
+use super::fields::Fields;
 use super::grid::Axis;
-use super::plan::{State, Todo};
+use super::todos::{State, Todo};
 use crate::error::{Error, Result};
+use labels::{differing, distinct, fields_of, lines, longest, name, shown, wrapped};
 
 /// The maximum side of a sheet in pixels, which limits its memory to 200 MB.
 const MAX_SIDE: usize = 8192;
@@ -25,19 +27,30 @@ const LARGEST: usize = 1024;
 /// Pixels between images.
 const GAP: usize = 6;
 /// Characters in a line of a row's label.
-const LABEL_LETTERS: usize = 22;
+const LABEL_LETTERS: usize = 26;
+/// Characters in a line above or below an image that is smaller than them.
+const CELL_LETTERS: usize = 18;
+/// Lines of a label.
+const MAX_LINES: usize = 8;
 
 /// The cells and labels of a sheet.
 struct Layout<'a> {
     columns: usize,
+    /// The field whose values the columns are.
+    heading: String,
     /// Labels above the columns.
     titles: Vec<String>,
-    /// Labels to the left of the rows, if any row has one.
-    labels: Vec<String>,
+    /// Texts to the left of the rows, if any row has one.
+    labels: Vec<Vec<String>>,
     /// Images row by row.
-    cells: Vec<Vec<Option<&'a Todo>>>,
-    /// Lines below each image.
-    caption_lines: usize,
+    cells: Vec<Vec<Option<Cell<'a>>>>,
+}
+
+/// An image with the texts below it.
+#[derive(Clone)]
+struct Cell<'a> {
+    todo: &'a Todo,
+    caption: Vec<String>,
 }
 
 /// A requested contact sheet.
@@ -95,22 +108,60 @@ pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes:
     Ok(file.write(|to| to.write_all(&bytes))?)
 }
 
-fn square(todos: &[Todo]) -> Layout<'_> {
-    let columns = (todos.len() as f64).sqrt().ceil() as usize;
-    let cells: Vec<Vec<_>> = todos.chunks(columns.max(1)).map(|row| row.iter().map(Some).collect()).collect();
-    Layout { columns, titles: Vec::new(), labels: vec![String::new(); cells.len()], cells, caption_lines: 2 }
+/// What differs between the jobs of a set, for labels.
+struct Differences {
+    fields: Vec<Fields>,
+    differing: Vec<String>,
+    prompts: Vec<(String, String)>,
+}
+
+impl Differences {
+    /// Those besides the fields of `axes`.
+    fn of(todos: &[Todo], axes: &[Axis]) -> Self {
+        let mut seen = HashSet::new();
+        let fields: Vec<Fields> = todos.iter().filter(|todo| seen.insert(todo.task.line)).map(fields_of).collect();
+        let on_axis = |field: &str| axes.iter().any(|axis| axis.field == field);
+        let differing = differing(&fields, on_axis).into_iter().map(String::from).collect();
+        let prompts: Vec<String> =
+            fields.iter().filter_map(|job| Some(job.get("prompt")?.as_str()?.to_string())).collect();
+        Self { differing, prompts: distinct(&prompts), fields }
+    }
+
+    /// The lines of an image.
+    fn lines(&self, todo: &Todo) -> Vec<String> {
+        let differing: Vec<&str> = self.differing.iter().map(String::as_str).collect();
+        match differing.is_empty() || self.fields.len() < 2 {
+            true => Vec::new(),
+            false => lines(&fields_of(todo), &differing, &self.prompts),
+        }
+    }
+}
+
+fn square<'a>(todos: &'a [Todo]) -> Layout<'a> {
+    let columns = ((todos.len() as f64).sqrt().ceil() as usize).max(1);
+    let differences = Differences::of(todos, &[]);
+    let seeds: HashSet<u64> = todos.iter().map(|todo| todo.planned.seed).collect();
+    let cell = |todo: &'a Todo| {
+        let seed = if seeds.len() > 1 { format!(" seed {}", todo.planned.seed) } else { String::new() };
+        let first = format!("{}{seed}", todo.task.number);
+        Some(Cell { todo, caption: std::iter::once(first).chain(differences.lines(todo)).collect() })
+    };
+    let cells: Vec<Vec<_>> = todos.chunks(columns).map(|row| row.iter().map(cell).collect()).collect();
+    Layout { columns, heading: String::new(), titles: Vec::new(), labels: vec![Vec::new(); cells.len()], cells }
 }
 
 fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
     let Some((across, down)) = axes.split_last() else { return square(todos) };
-    let title = |axis: &Axis, i: usize| format!("{} {}", axis.field, axis.values[i].0);
-    let differing = differing(todos, axes);
+    let differences = Differences::of(todos, axes);
+    let value = |axis: &Axis, i: usize| shown(&axis.field, &axis.values[i].1);
+    let titles: Vec<String> = (0..across.values.len()).map(|i| value(across, i)).collect();
+    let short: HashMap<String, String> = distinct(&titles).into_iter().collect();
     let mut layout = Layout {
-        columns: across.values.len(),
-        titles: (0..across.values.len()).map(|i| title(across, i)).collect(),
+        columns: titles.len(),
+        heading: name(&across.field).to_string(),
+        titles: titles.iter().map(|title| short.get(title).unwrap_or(title).clone()).collect(),
         labels: Vec::new(),
         cells: Vec::new(),
-        caption_lines: 0,
     };
     // A row is a job with its values on the other axes and the index among equal combinations.
     let mut rows: Vec<(usize, &[usize], usize)> = Vec::new();
@@ -123,140 +174,161 @@ fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
         *nth += 1;
         let at = rows.iter().rposition(|known| *known == row).unwrap_or_else(|| {
             rows.push(row);
-            let mut label: Vec<String> = down.iter().zip(others).map(|(axis, &i)| title(axis, i)).collect();
-            label.splice(0..0, differing.iter().filter_map(|field| said_of(todo, field)));
-            layout.labels.push(label.join("\n"));
+            let mut label = differences.lines(todo);
+            label.extend(down.iter().zip(others).map(|(axis, &i)| format!("{} {}", name(&axis.field), value(axis, i))));
+            layout.labels.push(label);
             layout.cells.push(vec![None; layout.columns]);
             rows.len() - 1
         });
-        layout.cells[at][column] = Some(todo);
+        layout.cells[at][column] = Some(Cell { todo, caption: Vec::new() });
     }
+    add_seeds(&mut layout);
     layout
 }
 
-/// The fields that differ between jobs, the prompt first.
-fn differing(todos: &[Todo], axes: &[Axis]) -> Vec<String> {
-    let mut lines = HashSet::new();
-    let jobs: Vec<Fields> =
-        todos.iter().filter(|todo| lines.insert(todo.task.line)).map(|todo| said(&todo.task.request)).collect();
-    let fields: BTreeSet<&String> = jobs.iter().flat_map(Fields::keys).collect();
-    let on_axis = |field: &str| field == "seed" || axes.iter().any(|axis| axis.field == field);
-    let differs = |field: &str| jobs.iter().any(|job| job.get(field) != jobs[0].get(field));
-    let mut differing: Vec<String> =
-        fields.into_iter().filter(|field| !on_axis(field) && differs(field)).cloned().collect();
-    differing.sort_by_key(|field| field != "prompt");
-    differing
-}
-
-/// The value of a field in an image's request, for a label.
-fn said_of(todo: &Todo, field: &str) -> Option<String> {
-    match said(&todo.task.request).remove(field)? {
-        Value::String(text) if field == "prompt" => Some(text),
-        value => Some(format!("{field} {}", shown(&value))),
+/// Labels rows with their seeds, where each row has one of its own.
+fn add_seeds(layout: &mut Layout<'_>) {
+    let seed = |row: &Vec<Option<Cell<'_>>>| {
+        let mut seeds = row.iter().flatten().map(|cell| cell.todo.planned.seed);
+        let first = seeds.next()?;
+        seeds.all(|seed| seed == first).then_some(first)
+    };
+    let seeds: Option<Vec<u64>> = layout.cells.iter().map(seed).collect();
+    let Some(seeds) = seeds.filter(|seeds| seeds.iter().any(|seed| *seed != seeds[0])) else { return };
+    for (label, seed) in layout.labels.iter_mut().zip(seeds) {
+        let line = format!("seed {seed}");
+        if !label.contains(&line) {
+            label.push(line);
+        }
     }
 }
 
-/// A value in short form: 5, not 5.0.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
-        value => value.to_string(),
+/// Sizes of a sheet in pixels, and its texts in lines.
+struct Sizes {
+    side: usize,
+    cell: usize,
+    left: usize,
+    top: usize,
+    row: usize,
+    titles: Vec<Vec<String>>,
+    labels: Vec<Vec<String>>,
+    /// Lines of each caption.
+    captions: usize,
+}
+
+impl Sizes {
+    /// Cells are as wide as images or as their texts; rows are as high as images with captions, or as their labels. Where the
+    /// sheet would be too large, texts are cut first, and then images are smaller.
+    fn of(layout: &Layout<'_>, wanted: usize) -> Result<Self> {
+        let (columns, rows) = (layout.columns.max(1), layout.cells.len().max(1));
+        let label_letters = longest(layout.labels.iter().flatten()).min(LABEL_LETTERS);
+        let left = GAP + if label_letters > 0 { label_letters * LETTER + GAP } else { 0 };
+        let room = |before: usize, count: usize| (MAX_SIDE.saturating_sub(before) / count).saturating_sub(GAP);
+        let captions = layout.cells.iter().flatten().flatten().flat_map(|cell| &cell.caption);
+        let texts = longest(layout.titles.iter().chain(captions)).min(CELL_LETTERS) * LETTER;
+        let cell = wanted.max(texts).min(room(left, columns));
+        let titles: Vec<_> =
+            layout.titles.iter().map(|title| wrapped(std::slice::from_ref(title), cell / LETTER, MAX_LINES)).collect();
+        let title_lines = titles.iter().map(Vec::len).max().unwrap_or(0) + usize::from(!layout.heading.is_empty());
+        let top = GAP + title_lines * LINE;
+        let height = room(top, rows);
+        let captions = layout.cells.iter().flatten().flatten();
+        let captions = captions.map(|of| wrapped(&of.caption, cell / LETTER, MAX_LINES).len()).max().unwrap_or(0);
+        let captions = captions.min(height.saturating_sub(SMALLEST) / LINE);
+        let side = wanted.min(cell).min(height.saturating_sub(captions * LINE));
+        if side < SMALLEST {
+            let (found, expected) = (format!("{rows} rows of {columns} images"), "fewer images on one sheet".into());
+            return Err(Error::value("contact_sheet", found, expected));
+        }
+        let lines = (height / LINE).min(MAX_LINES);
+        let labels: Vec<_> = layout.labels.iter().map(|label| wrapped(label, label_letters, lines)).collect();
+        let label_lines = labels.iter().map(Vec::len).max().unwrap_or(0);
+        let row = (side + captions * LINE).max(label_lines * LINE);
+        Ok(Self { side, cell, left, top, row, titles, labels, captions })
     }
 }
 
 fn draw(layout: &Layout<'_>, wanted: usize) -> Result<Canvas> {
-    let labelled = layout.labels.iter().any(|label| !label.is_empty());
-    let left = GAP + if labelled { LABEL_LETTERS * LETTER + GAP } else { 0 };
-    let top = GAP + if layout.titles.is_empty() { 0 } else { LINE };
-    let below = layout.caption_lines * LINE;
-    let (columns, rows) = (layout.columns.max(1), layout.cells.len().max(1));
-    let room = |side: usize, before: usize, count: usize, extra: usize| {
-        (side.saturating_sub(before) / count).saturating_sub(GAP + extra)
-    };
-    let side = wanted.min(room(MAX_SIDE, left, columns, 0)).min(room(MAX_SIDE, top, rows, below));
-    if side < SMALLEST {
-        let (found, expected) = (format!("{rows} rows of {columns} images"), "fewer images on one sheet".into());
-        return Err(Error::value("contact_sheet", found, expected));
-    }
-    // Small images have small cells with space for a few characters.
+    // Small images have small cells.
     let mut largest = 2 * SMALLEST;
-    for todo in layout.cells.iter().flatten().flatten().filter(|todo| matches!(todo.state, State::Made(_))) {
-        let (width, height) = size_of(&todo.path)?;
+    for cell in layout.cells.iter().flatten().flatten().filter(|cell| matches!(cell.todo.state, State::Made(_))) {
+        let (width, height) = size_of(&cell.todo.path)?;
         largest = largest.max(width).max(height);
     }
-    let side = side.min(largest);
-    let (width, height) = (left + columns * (side + GAP), top + rows * (side + below + GAP));
-    let mut canvas = Canvas::new(width, height);
-    for (column, title) in layout.titles.iter().enumerate() {
-        canvas.text(&short(title, side), left + column * (side + GAP), GAP);
+    let sizes = Sizes::of(layout, wanted.min(largest))?;
+    let Sizes { side, left, top, captions, .. } = sizes;
+    let (across, down) = (sizes.cell + GAP, sizes.row + GAP);
+    let mut canvas = Canvas::new(left + layout.columns.max(1) * across, top + layout.cells.len().max(1) * down);
+    canvas.text(&layout.heading, left, GAP);
+    let heading = usize::from(!layout.heading.is_empty());
+    for (column, title) in sizes.titles.iter().enumerate() {
+        write(&mut canvas, title, (left + column * across, GAP + heading * LINE));
     }
-    for (row, (label, cells)) in layout.labels.iter().zip(&layout.cells).enumerate() {
-        let y = top + row * (side + below + GAP);
-        for (i, line) in wrapped(label, side / LINE).iter().enumerate() {
-            canvas.text(line, GAP, y + i * LINE);
-        }
-        for (column, todo) in cells.iter().enumerate() {
-            let (Some(todo), x) = (todo, left + column * (side + GAP)) else { continue };
+    for (row, cells) in layout.cells.iter().enumerate() {
+        let y = top + row * down;
+        write(&mut canvas, sizes.labels.get(row).map_or(&[], Vec::as_slice), (GAP, y));
+        for (column, cell) in cells.iter().enumerate() {
+            let (Some(Cell { todo, caption }), x) = (cell, left + column * across) else { continue };
             match &todo.state {
                 State::Made(_) => canvas.draw(&Thumbnail::read(&todo.path, side)?, x, y),
                 State::Failed(_) => canvas.text("failed", x, y),
                 State::Pending => {}
             }
-            if layout.caption_lines > 0 {
-                let number = format!("{} seed {}", todo.task.number, todo.planned.seed);
-                canvas.text(&short(&number, side), x, y + side);
-                canvas.text(&short(&todo.task.request.prompt, side), x, y + side + LINE);
+            if captions > 0 {
+                write(&mut canvas, &wrapped(caption, sizes.cell / LETTER, captions), (x, y + side));
             }
         }
     }
     Ok(canvas)
 }
 
-/// The part of a text that fits into `width` pixels.
-fn short(text: &str, width: usize) -> String {
-    let letters = width / LETTER;
-    match text.chars().count() <= letters {
-        true => text.into(),
-        false => text.chars().take(letters.saturating_sub(2)).chain("..".chars()).collect(),
+/// Writes lines below one another.
+fn write(canvas: &mut Canvas, lines: &[String], (x, y): (usize, usize)) {
+    for (i, line) in lines.iter().enumerate() {
+        canvas.text(line, x, y + i * LINE);
     }
-}
-
-/// A label in at most `lines` lines, with breaks between words.
-fn wrapped(label: &str, lines: usize) -> Vec<String> {
-    let mut all = vec![];
-    for part in label.lines() {
-        let mut line = String::new();
-        for word in part.split_whitespace() {
-            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LABEL_LETTERS {
-                all.push(std::mem::take(&mut line));
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line += &short(word, LABEL_LETTERS * LETTER);
-        }
-        all.push(line);
-    }
-    all.truncate(lines.max(1));
-    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn layout(titles: &[&str], labels: &[&[&str]]) -> Layout<'static> {
+        let texts = |all: &[&str]| all.iter().map(|text| text.to_string()).collect::<Vec<_>>();
+        let cells = labels.iter().map(|_| vec![None; titles.len()]).collect();
+        let labels = labels.iter().map(|label| texts(label)).collect();
+        Layout { columns: titles.len(), heading: "sampler".into(), titles: texts(titles), labels, cells }
+    }
+
+    /// Images of 64 pixels have room for nine letters; names of samplers are longer.
     #[test]
-    fn values_are_shown_as_they_are_typed() {
-        let values = [Value::from(5.0), Value::from(2.5), Value::from(u64::MAX), Value::from("euler_a")];
-        assert_eq!(values.map(|value| shown(&value)), ["5", "2.5", "18446744073709551615", "euler_a"]);
+    fn labels_of_small_images_are_whole() {
+        let two = layout(&["euler_a", "dpmpp_2m_sde"], &[&["lora ink:0.2"], &["a red apple", "lora ink"]]);
+        let sizes = Sizes::of(&two, 64).unwrap();
+        assert_eq!((sizes.side, sizes.cell), (64, 12 * LETTER));
+        assert_eq!(sizes.titles, [["euler_a"], ["dpmpp_2m_sde"]]);
+        assert_eq!(sizes.labels, [vec!["lora ink:0.2"], vec!["a red apple", "lora ink"]]);
+        assert_eq!((sizes.left, sizes.top, sizes.row), (2 * GAP + 12 * LETTER, GAP + 2 * LINE, 64));
+        // Texts that are longer than a cell have several lines, and rows are as high as their labels.
+        let long = layout(
+            &["a photograph of a red apple"],
+            &[&["1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", "a", "b", "c"]],
+        );
+        let sizes = Sizes::of(&long, 48).unwrap();
+        assert_eq!(sizes.titles, [["a photograph of a", "red apple"]]);
+        assert_eq!((sizes.labels[0].len(), sizes.row), (5, 5 * LINE));
     }
 
     #[test]
-    fn labels_are_broken_between_words() {
-        let label = "a photograph of a red apple\nsteps 4";
-        assert_eq!(wrapped(label, 9), ["a photograph of a red", "apple", "steps 4"]);
-        assert_eq!(wrapped(label, 1), ["a photograph of a red"]);
-        assert_eq!(short("sampler euler", 70), "sampler ..");
+    fn a_sheet_is_never_too_large() {
+        let wide = vec!["a title of some letters"; 200];
+        let sizes = Sizes::of(&layout(&wide, &[&["a"]]), 256).unwrap();
+        assert!(sizes.left + 200 * (sizes.cell + GAP) <= MAX_SIDE && sizes.side >= SMALLEST, "{}", sizes.cell);
+        let label: &[&str] = &["one line", "another line", "a third line"];
+        let high = vec![label; 250];
+        let sizes = Sizes::of(&layout(&["a"], &high), 256).unwrap();
+        assert!(sizes.top + 250 * (sizes.row + GAP) <= MAX_SIDE && sizes.side >= SMALLEST, "{}", sizes.row);
+        assert_eq!(sizes.labels[0].len(), 1, "there is room for one line");
+        assert!(Sizes::of(&layout(&vec!["a"; 400], &[&["a"]]), 256).is_err());
     }
 }

@@ -5,9 +5,11 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
+use kiln_files::open_regular;
 use serde_json::Value;
 
-use super::fields::{Fields, fields_of_json, long_name, of_text};
+use super::fields::{Fields, add_field, is_field, long_name, of_text};
+use super::problems::Problems;
 use super::unique::Unique;
 use crate::error::{Error, Result};
 
@@ -16,7 +18,7 @@ use crate::error::{Error, Result};
 pub enum JobFormat {
     /// One JSON object per line.
     JsonLines,
-    /// Columns named in the first line; an empty cell is omitted.
+    /// Columns named in the first line, between commas, semicolons or tabs; an empty cell is omitted.
     Csv,
     /// One prompt per line.
     Text,
@@ -38,9 +40,9 @@ impl FromStr for JobFormat {
 /// Jobs as written in a file.
 #[derive(Debug, Clone)]
 pub struct JobFile {
-    /// The name of the file in messages.
-    pub(crate) name: String,
     pub(crate) entries: Vec<Entry>,
+    /// What is wrong with the lines that are no entries.
+    pub(crate) problems: Problems,
 }
 
 /// A job of a file.
@@ -55,26 +57,29 @@ pub(crate) struct Entry {
 const STANDARD_INPUT: &str = "-";
 /// The maximum size of a job file: kilobytes for each of the 100,000 images that a set may have.
 const MAX_BYTES: u64 = 256 << 20;
+/// Wrong fields of one line that are reported.
+const MAX_OF_LINE: usize = 20;
 
 impl JobFile {
     /// Reads a file, or the standard input if `path` is `-`. Without a format the extension determines it; otherwise a
-    /// file that starts with a brace is JSON Lines, and any other file is text.
+    /// file that starts with a brace is JSON Lines, and any other file is text. Lines that are wrong are errors of
+    /// [`JobSet::new`](crate::JobSet::new) or of [`BatchRun::plan`](crate::BatchRun::plan), which report all of them at once.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Files`] where the file cannot be read, [`Error::Job`] with the line and the field of what is wrong in it.
+    /// [`kiln_engine::Error::Files`] where the file cannot be read, is no regular file or has more than 256 MiB, [`Error::Job`]
+    /// where it has no jobs.
     pub fn read(path: &Path, format: Option<JobFormat>) -> Result<Self> {
         let (name, bytes) = if path == Path::new(STANDARD_INPUT) {
             let name = "the standard input".to_string();
-            let bytes = read(std::io::stdin().lock()).map_err(Error::read(Path::new(&name)))?;
+            let bytes = read_to_end(std::io::stdin().lock()).map_err(Error::read(Path::new(&name)))?;
             (name, bytes)
         } else {
-            // A pipe of the shell may replace a file: `kiln batch <(make jobs)`.
-            let bytes = File::open(path).and_then(read).map_err(Error::read(path))?;
+            let bytes = open(path).and_then(read_to_end).map_err(Error::read(path))?;
             (path.display().to_string(), bytes)
         };
         let by_name = match path.extension().and_then(|ending| ending.to_str()) {
             Some("jsonl" | "ndjson") => Some(JobFormat::JsonLines),
-            Some("csv") => Some(JobFormat::Csv),
+            Some("csv" | "tsv") => Some(JobFormat::Csv),
             Some("txt") => Some(JobFormat::Text),
             _ => None,
         };
@@ -83,7 +88,7 @@ impl JobFile {
 
     /// One empty job, for sets that only have axes.
     pub fn nothing() -> Self {
-        Self { name: "grid".into(), entries: vec![Entry { line: 1, fields: Fields::new() }] }
+        Self { entries: vec![Entry { line: 1, fields: Fields::new() }], problems: Problems::new("grid") }
     }
 
     /// Parses the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first character
@@ -100,21 +105,39 @@ impl JobFile {
         })?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let guessed = if text.trim_start().starts_with('{') { JobFormat::JsonLines } else { JobFormat::Text };
+        let mut problems = Problems::new(name);
         let entries = match format.unwrap_or(guessed) {
-            JobFormat::JsonLines => json_lines(text),
-            JobFormat::Csv => csv(text),
-            JobFormat::Text => Ok(prompts(text)),
+            JobFormat::JsonLines => json_lines(text, &mut problems),
+            JobFormat::Csv => csv_jobs(text, &mut problems),
+            JobFormat::Text => prompts(text),
         };
-        let entries = entries.map_err(|(line, what)| problem(line, what))?;
-        if entries.is_empty() {
+        if entries.is_empty() && problems.is_empty() {
             return Err(problem(1, "contains no jobs".into()));
         }
-        Ok(Self { name: name.into(), entries })
+        Ok(Self { entries, problems })
     }
 }
 
-/// Reads a file, a pipe or a device to the end, within a limit.
-fn read(from: impl Read) -> std::io::Result<Vec<u8>> {
+/// Opens a regular file, or a pipe that the shell has opened for this process: `kiln batch <(make jobs)`. A FIFO with a name
+/// may never have a writer, and a device no end.
+fn open(path: &Path) -> std::io::Result<File> {
+    let is_of_process = ["/dev/fd", "/proc/self/fd"].iter().any(|folder| path.parent() == Some(Path::new(folder)));
+    #[cfg(unix)]
+    if is_of_process && std::os::unix::fs::FileTypeExt::is_fifo(&path.metadata()?.file_type()) {
+        return File::open(path);
+    }
+    let _ = is_of_process;
+    open_regular(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => std::io::Error::new(
+            error.kind(),
+            format!("{error}; other input is read from the standard input, by the name -"),
+        ),
+        _ => error,
+    })
+}
+
+/// Reads a file or a pipe to the end, within a limit.
+fn read_to_end(from: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -123,9 +146,6 @@ fn read(from: impl Read) -> std::io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
-
-/// A line and its error.
-type Wrong = (usize, String);
 
 /// Empty lines and lines that start with `#` are skipped.
 fn prompts(text: &str) -> Vec<Entry> {
@@ -138,57 +158,114 @@ fn prompts(text: &str) -> Vec<Entry> {
     prompts.map(entry).collect()
 }
 
-fn json_lines(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
+fn json_lines(text: &str, problems: &mut Problems) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |what: String| (i + 1, what);
-        let Unique(value) = serde_json::from_str(line).map_err(|error| {
-            wrong(format!("is not a JSON object on one line: {error}").replace(" at line 1 column", ", column"))
-        })?;
-        let Value::Object(said) = value else {
-            return Err(wrong("expected an object, as in {\"prompt\": \"a red apple\"}".into()));
-        };
-        entries.push(Entry { line: i + 1, fields: fields_of_json(said).map_err(|error| wrong(error.message))? });
+        match serde_json::from_str(line) {
+            Ok(Unique(Value::Object(object))) => {
+                let (mut fields, mut wrong) = (Fields::new(), 0);
+                for (name, value) in object {
+                    if let Err(error) = add_field(&mut fields, &name, value) {
+                        problems.push(i + 1, error.message);
+                        wrong += 1;
+                    }
+                    if wrong == MAX_OF_LINE {
+                        break;
+                    }
+                }
+                if wrong == 0 {
+                    entries.push(Entry { line: i + 1, fields });
+                }
+            }
+            Ok(_) => problems.push(i + 1, "expected an object, as in {\"prompt\": \"a red apple\"}"),
+            Err(error) => {
+                let problem = format!("is not a JSON object on one line: {error}");
+                problems.push(i + 1, problem.replace(" at line 1 column", ", column"));
+            }
+        }
     }
-    Ok(entries)
+    entries
 }
 
-fn csv(text: &str) -> std::result::Result<Vec<Entry>, Wrong> {
-    let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
+/// The separators of a CSV file with their names. Spreadsheets write semicolons where a comma is the decimal point.
+const SEPARATORS: [(u8, &str); 3] = [(b',', "commas"), (b';', "semicolons"), (b'\t', "tabs")];
+
+fn reader(text: &str, separator: u8) -> csv::Reader<&[u8]> {
+    csv::ReaderBuilder::new().delimiter(separator).from_reader(text.as_bytes())
+}
+
+/// The separator with which the first line has the most names of fields, or else the most columns, and its name.
+fn separator(text: &str) -> (u8, &'static str) {
+    let first = text.lines().next().unwrap_or_default();
+    let fit = |(separator, _): &(u8, &str)| {
+        let mut reader = reader(first, *separator);
+        let names = reader.headers().cloned().unwrap_or_default();
+        (names.iter().filter(|name| is_field(name)).count(), names.len())
+    };
+    let [comma, others @ ..] = SEPARATORS;
+    others.into_iter().fold(comma, |best, other| if fit(&other) > fit(&best) { other } else { best })
+}
+
+fn csv_jobs(text: &str, problems: &mut Problems) -> Vec<Entry> {
+    let (separator, separators) = separator(text);
+    let mut reader = reader(text, separator);
     let wrong = |error: csv::Error| {
         let line = error.position().map_or(1, |position| position.line() as usize);
         let what = match error.kind() {
-            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-                format!(
-                    "has {len} cells, expected {expected_len}, as in the first line; cells with commas need \"quotes\""
-                )
-            }
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!(
+                "has {len} {}, expected {expected_len}, as in the first line; cells with {separators} need \"quotes\"",
+                if *len == 1 { "cell" } else { "cells" }
+            ),
             _ => error.to_string(),
         };
         (line, what)
     };
-    let mut columns = Vec::new();
-    for name in reader.headers().map_err(wrong)? {
-        let field = long_name(name).map_err(|what| (1, what))?;
-        if columns.contains(&field) {
-            return Err((1, format!("has two columns for {field}")));
+    let names = match reader.headers() {
+        Ok(names) => names.clone(),
+        Err(error) => {
+            let (line, what) = wrong(error);
+            problems.push(line, what);
+            return Vec::new();
         }
-        columns.push(field);
+    };
+    // Columns with a wrong name are reported, and their cells are not read.
+    let mut columns: Vec<Option<String>> = Vec::new();
+    for name in &names {
+        let field = long_name(name).and_then(|field| match columns.iter().flatten().any(|known| *known == field) {
+            true => Err(format!("has two columns for {field}")),
+            false => Ok(field),
+        });
+        columns.push(field.map_err(|what| problems.push(1, what)).ok());
     }
+    let is_whole = columns.iter().all(Option::is_some);
     let mut entries = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(wrong)?;
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                let is_end = error.is_io_error();
+                let (line, what) = wrong(error);
+                problems.push(line, what);
+                if is_end { break } else { continue }
+            }
+        };
         let line = record.position().map_or(1, |position| position.line() as usize);
-        let mut fields = Fields::new();
+        let (mut fields, mut is_right) = (Fields::new(), is_whole);
         for (field, cell) in columns.iter().zip(&record) {
-            if !cell.trim().is_empty() {
-                let value = of_text(field, cell).map_err(|what| (line, format!("{field}: {what}")))?;
-                fields.insert(field.clone(), value);
+            let Some(field) = field.as_ref().filter(|_| !cell.trim().is_empty()) else { continue };
+            match of_text(field, cell) {
+                Ok(value) => drop(fields.insert(field.clone(), value)),
+                Err(what) => {
+                    problems.push(line, format!("{field}: {what}"));
+                    is_right = false;
+                }
             }
         }
-        entries.push(Entry { line, fields });
+        if is_right {
+            entries.push(Entry { line, fields });
+        }
     }
-    Ok(entries)
+    entries
 }
 
 #[cfg(test)]
@@ -197,6 +274,7 @@ mod tests {
 
     fn parse(format: Option<JobFormat>, text: &str) -> Result<Vec<(usize, String)>> {
         let file = JobFile::parse("jobs", text.as_bytes(), format)?;
+        file.problems.result()?;
         Ok(file.entries.into_iter().map(|entry| (entry.line, Value::from(entry.fields).to_string())).collect())
     }
 
@@ -239,9 +317,60 @@ mod tests {
             let message = parse(format, text).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");
         }
-        let message = JobFile::read(Path::new("/dev/zero"), None).unwrap_err().to_string();
-        assert!(message.contains("/dev/zero: is larger than 256 MiB"), "{message}");
+        let message = read_to_end(std::io::repeat(b'a')).unwrap_err().to_string();
+        assert!(message.contains("is larger than 256 MiB"), "{message}");
         let message = JobFile::parse("jobs", b"a\nb\n\xff", None).unwrap_err().to_string();
         assert!(message.starts_with("jobs:3: is not valid UTF-8"), "{message}");
+    }
+
+    /// Spreadsheets of half of Europe write semicolons.
+    #[test]
+    fn semicolons_and_tabs_separate_cells_where_the_first_line_has_them() {
+        let expected = parse(Some(JobFormat::Csv), "prompt,seed,lora\n\"a, b; c\",7,\nd,,x.safetensors\n").unwrap();
+        for separator in [";", "\t"] {
+            let text = "prompt|seed|lora\n\"a, b; c\"|7|\nd||x.safetensors\n".replace('|', separator);
+            assert_eq!(parse(Some(JobFormat::Csv), &text).unwrap(), expected);
+        }
+        let message = |text: &str| parse(Some(JobFormat::Csv), text).unwrap_err().to_string();
+        let unequal = message("prompt;seed\na\n");
+        assert_eq!(
+            unequal,
+            "jobs:2: has 1 cell, expected 2, as in the first line; cells with semicolons need \"quotes\""
+        );
+        // A wrong name does not change the separator.
+        assert!(message("promt;seed\na;1\n").starts_with("jobs:1: unknown field `promt`"));
+        assert_eq!(parse(Some(JobFormat::Csv), "prompt\n\"a; b\"\n").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn all_wrong_lines_are_reported_in_their_order() {
+        let lines =
+            "{\"prompt\": \"a\", \"stepz\": 1, \"seeed\": 2}\n{\"prompt\": \"b\"}\n{\n[1]\n{\"steps\": \"x\"}\n";
+        let message = parse(None, lines).unwrap_err().to_string();
+        let lines: Vec<&str> = message.lines().collect();
+        assert_eq!(lines.len(), 6, "{message}");
+        assert_eq!(lines[0], "jobs has 5 errors, nothing was made");
+        let expected =
+            ["1: unknown field `", "1: unknown field `", "3: is not a JSON", "4: expected an object", "5: steps: "];
+        assert!(
+            lines[1..].iter().zip(expected).all(|(line, begin)| line.starts_with(&format!("jobs:{begin}"))),
+            "{message}"
+        );
+        let message = parse(Some(JobFormat::Csv), "prompt,stepz,steps\na,1,x\nb,2\nc,3,4\n").unwrap_err().to_string();
+        let lines: Vec<&str> = message.lines().map(|line| line.split_once(": ").unwrap_or_default().0).collect();
+        assert_eq!(lines[1..], ["jobs:1", "jobs:2", "jobs:3"], "{message}");
+    }
+
+    /// A FIFO may never have a writer, and some devices have no end.
+    #[cfg(unix)]
+    #[test]
+    fn fifos_and_devices_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("jobs.jsonl");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for (path, kind) in [(&*fifo, "a FIFO"), (Path::new("/dev/zero"), "a device"), (folder.path(), "a folder")] {
+            let message = JobFile::read(path, None).unwrap_err().to_string();
+            assert!(message.contains(&format!("is {kind}, expected a regular file; other input")), "{message}");
+        }
     }
 }

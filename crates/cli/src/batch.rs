@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use kiln_batch::{BatchEvent, BatchProgress, BatchReport, BatchRun, DeviceReport, Error, JobFile, JobSet, Waits};
+use kiln_batch::{
+    BatchEvent, BatchProgress, BatchReport, BatchRun, Checked, DeviceReport, Error, JobFile, JobSet, NotDownloaded,
+    Waits, job_fields,
+};
 use kiln_engine::{Timings, locate_model};
 use serde_json::json;
 
@@ -15,32 +18,42 @@ use crate::output::print;
 use crate::progress::summary;
 use crate::pull::located;
 use crate::status::{is_json, object};
-use crate::table::size;
+use crate::table::{counted, size, table};
 
 /// The minimum time between progress lines if the error stream is not a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Runs the command. The job file, the names of all images and every job are checked before anything is loaded.
 pub fn run(mut args: BatchArgs) -> Result<()> {
+    if args.fields {
+        print(&fields());
+        return Ok(());
+    }
     interrupt::listen();
     let file = match &args.jobs {
         Some(path) => JobFile::read(path, args.format)?,
         None => JobFile::nothing(),
     };
     args.run.start_threads()?;
-    let set = JobSet::new(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
-    if args.run.model.is_none() && set.models().is_empty() {
-        locate_model(None).map_err(kiln_engine::Error::from)?;
+    let set = JobSet::with_problems(&file, &args.set, args.grid.clone(), args.run.model.as_deref())?;
+    if args.check {
+        return check(&set, &args);
     }
-    args.run.fetch(&mut [], &mut [], &mut [])?;
-    for model in set.models().into_iter().chain(set.refiners()) {
-        located(model, &args.run.hub())?;
+    // Nothing is downloaded for a set that will be refused.
+    if !set.has_problems() {
+        if args.run.model.is_none() && set.models().is_empty() {
+            locate_model(None).map_err(kiln_engine::Error::from)?;
+        }
+        args.run.fetch(&mut [], &mut [], &mut [])?;
+        for model in set.models().into_iter().chain(set.refiners()) {
+            located(model, &args.run.hub())?;
+        }
     }
     let whole = set.len();
     let run = BatchRun::plan(set, args.options()?)?;
     let (all, made, failed) = (run.all(), run.made(), run.failed());
     let part = args.shard.map_or(String::new(), |_| format!(" of {whole}"));
-    tell!("{all} images{part}: {made} done, {failed} failed previously");
+    tell!("{}{part}: {made} done, {failed} failed previously", counted(all, "image"));
     let mut shown = Shown::new(all);
     let journal = run.journal_path();
     let report = run.run(&mut |event| {
@@ -54,6 +67,38 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         BatchReport { interrupted: true, .. } => Err(kiln_engine::Error::Interrupted.into()),
         BatchReport { failed, all, .. } if failed > 0 => Err(Error::JobsFailed { failed, all, journal }.into()),
         _ => Ok(()),
+    }
+}
+
+/// The fields of a job, a line for each: its names, and what it does.
+fn fields() -> String {
+    let row = |(name, others, help): (&str, Vec<&str>, String)| {
+        let names = std::iter::once(name).chain(others).collect::<Vec<_>>().join(", ");
+        vec![names, help]
+    };
+    table(&job_fields().into_iter().map(row).collect::<Vec<_>>(), 2)
+}
+
+/// Reports all errors of a set.
+fn check(set: &JobSet, args: &BatchArgs) -> Result<()> {
+    let Checked { problems, images, pending, not_downloaded } = BatchRun::check(set, &args.options()?)?;
+    for NotDownloaded { model, line, images, .. } in &not_downloaded {
+        let (file, model, images) = (problems.file(), model.display(), counted(*images, "image"));
+        tell!("warning: {file}:{line}: {model} is not downloaded; {images} could not be checked against it");
+    }
+    for problem in problems.iter() {
+        let text = in_job(&problem.text);
+        match is_json() {
+            true => object(json!({"event": "problem", "file": problems.file(), "line": problem.line, "error": text})),
+            false => tell!("{}:{}: {text}", problems.file(), problem.line),
+        }
+    }
+    match problems.len() {
+        0 => {
+            tell!("{}: no errors, {pending} to generate", counted(images, "image"));
+            Ok(())
+        }
+        _ => Err(Error::Refused { file: problems.file().into(), errors: problems.len() }.into()),
     }
 }
 
@@ -126,7 +171,16 @@ fn speed(progress: &BatchProgress) -> String {
         ..7200.0 => format!("{:.0} min", seconds_left / 60.0),
         _ => format!("{:.1} h", seconds_left / 3600.0),
     };
-    format!("{images_per_second:.2} images/s  left {left}  memory {}{gpu}", size(memory))
+    format!("{}  left {left}  memory {}{gpu}", rate(images_per_second), size(memory))
+}
+
+/// A speed with two digits at least, whatever an image takes.
+fn rate(images_per_second: f64) -> String {
+    match images_per_second {
+        0.1.. => format!("{images_per_second:.2} images/s"),
+        _ if images_per_second > 0.0 => format!("{:.1} s/image", 1.0 / images_per_second),
+        _ => "no image yet".into(),
+    }
 }
 
 /// The times of stages in JSON.
@@ -159,11 +213,9 @@ fn print_report(report: &BatchReport) {
         }));
         return;
     }
-    let speed = *made as f64 / seconds.max(1e-9);
     let peak = size(*peak_memory);
-    tell!(
-        "{made} generated, {known} skipped (exist), {failed} failed, in {seconds:.2} s ({speed:.2} images/s), peak memory {peak}"
-    );
+    let speed = if *made > 0 { format!(" ({})", rate(*made as f64 / seconds.max(1e-9))) } else { String::new() };
+    tell!("{made} generated, {known} skipped (exist), {failed} failed, in {seconds:.2} s{speed}, peak memory {peak}");
     if *made > 0 {
         tell!("{}", summary(timings));
     }
@@ -171,8 +223,9 @@ fn print_report(report: &BatchReport) {
         for DeviceReport { device, images, begun, ended, waits, .. } in devices {
             let Waits { state, decoding, saving, others } = waits;
             tell!(
-                "{device}: {images} images from {begun:.2} to {ended:.2} s; waited {decoding:.2} s for decoding, {saving:.2} s for \
+                "{device}: {} from {begun:.2} to {ended:.2} s; waited {decoding:.2} s for decoding, {saving:.2} s for \
                  saving, {:.2} s for other devices",
+                counted(*images, "image"),
                 state + others
             );
         }

@@ -14,11 +14,17 @@ use crate::values::parse_count;
 pub struct BatchArgs {
     /// Jobs: JSON Lines (.jsonl), CSV, or a prompt a line; - is the standard input. Fields are those of a request, such as
     /// prompt, negative, seed, steps, cfg_scale, width, height, sampler, scheduler, lora; model; and output, a name.
-    #[arg(value_name = "JOBS", required_unless_present_any = ["set", "grid"])]
+    #[arg(value_name = "JOBS", required_unless_present_any = ["set", "grid", "fields"])]
     pub jobs: Option<PathBuf>,
     /// The folder for the images, the journal and the index. Created if it does not exist.
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "fields")]
+    output: Option<PathBuf>,
+    /// Reports all errors of the jobs, and generates, writes and downloads nothing.
+    #[arg(long)]
+    pub check: bool,
+    /// Lists the fields of a job.
+    #[arg(long, exclusive = true)]
+    pub fields: bool,
     /// Format of the jobs: jsonl, csv or text. Default: by the file's name, else by its first character.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<JobFormat>,
@@ -68,10 +74,11 @@ impl BatchArgs {
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
         let setups = if self.per_node { self.run.setups_of_nodes() } else { self.run.setups() };
-        let in_folder = || whole_grid.then(|| self.output.join("contact-sheet.png"));
+        let folder = self.output.clone().unwrap_or_default(); // one is required where jobs are
+        let in_folder = || whole_grid.then(|| folder.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
         Ok(BatchOptions {
-            folder: self.output.clone(),
+            folder,
             shard: self.shard,
             retry: self.retry,
             overwrite: self.overwrite,

@@ -29,7 +29,7 @@ impl Failure {
     pub fn message(&self) -> String {
         match self {
             Self::Engine(error) => message(error),
-            Self::Batch(error) => error.message(&flags::spell),
+            Self::Batch(error) => with_hint(error.message(&flags::spell)),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
             Self::Serve(error) => flags::with_flags(&error.to_string()),
         }
@@ -161,6 +161,14 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
             let flags = found.iter().map(|kind| component_flag(*kind)).collect::<Vec<_>>().join(" or ");
             format!("has no {lacks}; to use it in another model, add {flags} to that model's --model")
         }
+    }
+}
+
+/// The message of an error of an image set, and where the names of fields are.
+fn with_hint(message: String) -> String {
+    match message.contains(": unknown field `") {
+        true => message + "\n`kiln batch --fields` lists the fields of a job",
+        false => message,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use clap::Command;
-use kiln_engine::{find_option, respell};
+use kiln_engine::respell;
 
 use crate::help::command;
 
@@ -41,7 +41,7 @@ pub fn with_flags(text: &str) -> String {
 
 /// The same for a message about a job of a batch file, whose options are fields of that file.
 pub fn in_job(text: &str) -> String {
-    respell(text, &|name| if find_option(name).is_some() { None } else { spell(name) })
+    kiln_batch::in_job(text, &spell)
 }
 
 #[cfg(test)]

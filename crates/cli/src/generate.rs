@@ -61,7 +61,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
             caution!("{path}: {name}: {value} is left out: {why}");
         }
     };
-    let requests = match kind {
+    let mut requests = match kind {
         Kind::Text(hires) => {
             left_out(request.drop_input(), "the image was made from another one; see kiln img2img");
             let mut request = hires.apply(request);
@@ -75,6 +75,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
             inputs.requests(request)
         }
     };
+    if let Some(like) = &like {
+        requests.iter_mut().try_for_each(|request| like.locate_inputs(request))?;
+    }
     let resolve = |request: &Request| match (&kind, &request.init) {
         (Kind::Images(_), None) => {
             let (name, found) = ("init", "not given".into());

@@ -7,6 +7,7 @@
 #[macro_use]
 mod status;
 
+mod address_space;
 mod args;
 mod bar;
 mod batch;

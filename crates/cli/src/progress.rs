@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::bar::Bar;
 use crate::output::print;
 use crate::status::{event, is_json};
+use crate::table::counted;
 
 /// The progress of one job, on the error stream.
 pub struct Progress {
@@ -109,14 +110,15 @@ impl Progress {
 /// One line with the times of all stages.
 pub fn summary(timings: &Timings) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.2} s", duration.as_secs_f64());
+    let Timings { texts_encoded, texts_known, steps, .. } = *timings;
+    let cached = if texts_known > 0 { format!(", {texts_known} cached") } else { String::new() };
     format!(
-        "load {}, encode {} ({} prompts, {} cached), denoise {} ({} steps, {:.3} s each), decode {}, save {}",
+        "load {}, encode {} ({}{cached}), denoise {} ({}, {:.3} s each), decode {}, save {}",
         seconds(timings.load),
         seconds(timings.encode),
-        timings.texts_encoded,
-        timings.texts_known,
+        counted(texts_encoded, "prompt"),
         seconds(timings.denoise),
-        timings.steps,
+        counted(steps, "step"),
         timings.per_step().as_secs_f64(),
         seconds(timings.decode),
         seconds(timings.save),

@@ -33,6 +33,11 @@ pub fn thousands(number: usize) -> String {
     text
 }
 
+/// A number of things with their name: `1 image`, `2 images`.
+pub fn counted(number: usize, name: &str) -> String {
+    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A size in a suitable unit.
 pub fn size(bytes: u64) -> String {
     ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
@@ -51,6 +56,7 @@ mod tests {
     #[test]
     fn numbers_and_sizes_are_readable() {
         assert_eq!([0, 999, 1000, 859_520_964].map(thousands), ["0", "999", "1,000", "859,520,964"]);
+        assert_eq!([0, 1, 2].map(|number| counted(number, "image")), ["0 images", "1 image", "2 images"]);
         let sizes = [512, 1 << 10, 94 << 20, 5 << 30].map(size);
         assert_eq!(sizes, ["512 B", "1.0 KiB", "94.0 MiB", "5.00 GiB"]);
     }

@@ -60,6 +60,7 @@ mod scales_file;
 mod second_device;
 mod setup;
 mod stage_memory;
+mod stored_inputs;
 mod threads;
 mod token_count;
 mod topology;

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
 use crate::linear_weights::LinearWeightType;
 use crate::setup::Setup;
+use crate::stored_inputs::locate_inputs;
 
 /// An image whose settings are taken.
 ///
@@ -267,6 +268,18 @@ impl Like {
                 self.warnings.extend(taken.warnings.iter().cloned());
                 taken.request.clone()
             }
+        }
+    }
+
+    /// Gives `request`, which these settings made, the files of its input and control images, where they are found by their
+    /// checksums next to the image and in the current folder.
+    ///
+    /// # Errors
+    /// [`Error::Files`] with the option that gives an image which is not found.
+    pub fn locate_inputs(&self, request: &mut Request) -> Result<()> {
+        match &self.source {
+            Source::Own(own) => locate_inputs(own, &self.path, request),
+            Source::Text(_) | Source::Program(_) => Ok(()),
         }
     }
 

@@ -48,7 +48,10 @@ impl MemoryManager {
     ) -> Result<Self> {
         let memory = DeviceMemory::of(device).map(|memory| memory.shared_by(setup.memory.shared_by));
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
-        Self::within(PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link }, expected)
+        Self::within(
+            PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link, limit: None },
+            expected,
+        )
     }
 
     fn within(mut chooser: PlanChooser, expected: Option<Workload>) -> Result<Self> {
@@ -56,7 +59,10 @@ impl MemoryManager {
         let work = Workload { vae: chooser.options.vae, ..work };
         let plan = match chooser.choose(&work) {
             Ok(plan) => plan,
-            Err(Error::Budget { .. }) => chooser.planner.plan(Mode::LOWVRAM, &work, chooser.on, Some(0))?,
+            Err(Error::Budget { .. }) => {
+                chooser.limit = Some(0);
+                chooser.planner.plan(Mode::LOWVRAM, &work, chooser.on, chooser.limit)?
+            }
             Err(error) => return Err(error),
         };
         let (is_prepared, hit_oom, may_shrink, pass) = (false, false, true, Pass::First);
@@ -212,7 +218,7 @@ impl MemoryManager {
             Stage::Denoise => planned.saturating_sub(planner.streamed_controls(&self.work, on)?),
             _ => planned,
         };
-        let room = self.chooser.budget().map_or(usize::MAX, |_| planned);
+        let room = self.chooser.limit.map_or(usize::MAX, |_| planned);
         Ok(WeightResidency::Streamed { share: StreamBudget { resident, room }, estimate, pins: self.chooser.pins() })
     }
 
@@ -276,7 +282,8 @@ mod tests {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
         let memory = Some(DeviceMemory::new(free, total));
-        MemoryManager::within(PlanChooser { planner, on, options, memory, unknown_link: None }, expected).unwrap()
+        MemoryManager::within(PlanChooser { planner, on, options, memory, unknown_link: None, limit: None }, expected)
+            .unwrap()
     }
 
     fn work(side: usize) -> Workload {
@@ -303,6 +310,24 @@ mod tests {
         asked.prepare(work(256)).unwrap();
         assert_eq!(asked.mode(), Mode::Full);
         assert!(memory_manager(50 * MIB, 60 * MIB, options, None).prepare(work(4096)).is_err());
+    }
+
+    /// In a control group of 64 MB the images that need no flag need none of them to be taken away.
+    #[test]
+    fn a_mode_that_saves_memory_takes_no_more_than_no_flag() {
+        for free in [8, 24, 32, 48, 64, 128, 1024] {
+            let plan = |mode: ModeChoice| {
+                let options = MemoryOptions { mode, ..MemoryOptions::default() };
+                let mut manager = memory_manager(free * MIB, (free + 32) * MIB, options, None);
+                manager.prepare(work(512)).map(|_| (manager.plan().peak(), manager.mode()))
+            };
+            let Ok((without, _)) = plan(ModeChoice::Auto) else { continue };
+            for choice in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+                let (with, mode) = plan(choice).unwrap();
+                assert!(with <= without, "{choice:?} in {free} MiB: {with} of {without}");
+                assert!(mode != Mode::Full || free < 1024, "{choice:?} in {free} MiB: {mode}");
+            }
+        }
     }
 
     #[test]

@@ -18,46 +18,68 @@ pub(crate) struct PlanChooser {
     pub(crate) memory: Option<DeviceMemory>,
     /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
     pub(crate) unknown_link: Option<(Device, Setup)>,
+    /// The bytes within which the last plan was made; `None` where nothing limits it.
+    pub(crate) limit: Option<usize>,
 }
 
 impl PlanChooser {
     /// The plan for `work`, with the link of the GPU if it streams.
     pub(crate) fn choose(&mut self, work: &Workload) -> Result<Plan> {
-        let plan = self.choose_with_link(work)?;
+        let (plan, limit) = self.choose_with_link(work)?;
+        self.limit = limit;
         match self.unknown_link.take_if(|_| plan.mode.streams()) {
             Some((device, setup)) => {
                 self.on = self.on.with_device(&device, &setup);
-                self.choose_with_link(work)
+                let (plan, limit) = self.choose_with_link(work)?;
+                self.limit = limit;
+                Ok(plan)
             }
             None => Ok(plan),
         }
     }
 
-    /// The plan for `work` in the requested mode, or the fastest that fits. Without a budget it may need more than the
-    /// free memory but not more than the total: then the smallest mode is accepted if it fits into that.
-    fn choose_with_link(&self, work: &Workload) -> Result<Plan> {
-        let plan = match (self.options.mode, self.room()) {
+    /// The plan for `work` in the requested mode, or the fastest that fits, and the bytes that limit it. Without a budget it may
+    /// need more than the free memory but not more than the total: then the smallest mode is accepted if it fits into that.
+    fn choose_with_link(&self, work: &Workload) -> Result<(Plan, Option<usize>)> {
+        let (plan, limit) = match (self.options.mode, self.room()) {
             (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
-                Ok(plan) => return Ok(plan),
-                Err(smallest) => smallest,
+                Ok(plan) => return Ok((plan, Some(room.bytes))),
+                Err(smallest) => (smallest, Some(room.bytes)),
             },
-            (choice, _) => self.plan_for_mode(Mode::asked(choice), work)?,
+            (choice, _) => self.asked(choice, work)?,
         };
         match (Room::of_budget(&self.options, self.on.target), self.memory) {
             (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
             // A requested mode is replaced by a smaller one that fits when an allocation fails.
             (None, Some(DeviceMemory { total, .. })) if plan.peak() > total.bytes => {
                 match self.planner.fit(work, self.on, total.bytes)? {
-                    Ok(_) => self.planner.plan(plan.mode, work, self.on, Some(total.bytes)),
+                    Ok(_) => {
+                        let plan = self.planner.plan(plan.mode, work, self.on, Some(total.bytes))?;
+                        Ok((plan, Some(total.bytes)))
+                    }
                     Err(smallest) => Err(smallest.refusal(work, total)),
                 }
             }
-            _ => Ok(plan),
+            _ => Ok((plan, limit)),
         }
     }
 
-    pub(crate) fn plan_for_mode(&self, mode: Mode, work: &Workload) -> Result<Plan> {
-        self.planner.plan(mode, work, self.on, self.budget())
+    /// The plan for a requested mode: within the budget, or for a mode that saves memory within what the fastest plan would
+    /// take of the free memory.
+    fn asked(&self, choice: ModeChoice, work: &Workload) -> Result<(Plan, Option<usize>)> {
+        let (mode, budget) = (Mode::asked(choice), self.budget());
+        match (choice, self.memory) {
+            (ModeChoice::Medvram | ModeChoice::Lowvram, Some(memory)) if budget.is_none() => {
+                self.planner.requested(mode, work, self.on, memory.free.bytes)
+            }
+            _ => Ok((self.planner.plan(mode, work, self.on, budget)?, budget)),
+        }
+    }
+
+    /// The plan for `mode` after an allocation has failed.
+    pub(crate) fn plan_for_mode(&mut self, mode: Mode, work: &Workload) -> Result<Plan> {
+        self.limit = self.budget();
+        self.planner.plan(mode, work, self.on, self.limit)
     }
 
     /// The number of images for which `work` has the most images per second by the plan's estimate, at most `most`.
@@ -77,7 +99,7 @@ impl PlanChooser {
         let Some(room) = self.room() else { return Ok(true) };
         match self.options.mode {
             ModeChoice::Auto => Ok(self.planner.fit(work, self.on, room.bytes)?.is_ok()),
-            choice => Ok(self.plan_for_mode(Mode::asked(choice), work)?.peak() <= room.bytes),
+            choice => Ok(self.asked(choice, work)?.0.peak() <= room.bytes),
         }
     }
 

@@ -61,6 +61,25 @@ fn an_image_becomes_an_image_of_its_size() {
     assert!(other.stderr.contains("its --init was image.png") && other.stderr.contains("another image"), "{other}");
 }
 
+/// The settings name the images without their folders, and by their bytes.
+#[test]
+fn stored_input_images_are_found_by_their_bytes() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("done")).unwrap();
+    let masked = ["--mask", &input("mask"), "--strength", "0.5", "-o", "done/a.png"];
+    img2img(&sandbox, &[&["-i", &input("image")][..], &masked].concat()).succeeds();
+    let model = fixtures("models/sd1").display().to_string();
+    let again = |name: &str| sandbox.kiln(&["img2img", "--like", "done/a.png", "-m", &model, "-o", name]);
+    again("b.png").fails(1, &["image.png: not found; looked for it and an image with its SHA-256", "add --init"]);
+    std::fs::copy(input("image"), sandbox.path("done/renamed.PNG")).unwrap();
+    again("b.png").fails(1, &["mask.png: not found", "in the folder of done/a.png", "add --mask"]);
+    std::fs::copy(input("mask"), sandbox.path("mask.png")).unwrap();
+    let run = again("b.png").succeeds();
+    assert!(!run.stderr.contains("warning"), "{run}");
+    let read = |name: &str| pixels(&std::fs::read(sandbox.path(name)).unwrap());
+    assert_eq!(read("done/a.png"), read("b.png"));
+}
+
 #[test]
 fn a_mask_of_another_size_is_resized() {
     let sandbox = Sandbox::new();

@@ -78,6 +78,30 @@ impl Planner {
         Ok(choose(&self.measure(work, on)?, bytes))
     }
 
+    /// The plan for `mode` where that is requested to save memory and `bytes` are free: never larger than the plan that
+    /// would be chosen without a request. Also returns the bytes that limit it, if any do.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn requested(
+        &self,
+        mode: Mode,
+        work: &Workload,
+        on: ExecutionTarget,
+        bytes: usize,
+    ) -> Result<(Plan, Option<usize>)> {
+        let measures = self.measure(work, on)?;
+        let unlimited = measures.plan(mode, usize::MAX);
+        let (Ok(chosen) | Err(chosen)) = choose(&measures, bytes);
+        let most = chosen.peak();
+        if unlimited.peak() <= most {
+            return Ok((unlimited, None));
+        }
+        let limited = measures.plan(mode, most);
+        // Where the mode itself needs more, what is chosen without a request is a smaller one.
+        Ok(if limited.peak() <= most { (limited, Some(most)) } else { (chosen, Some(bytes)) })
+    }
+
     /// The networks that `job` needs: those of `model`, its refiner, its control networks and its IP-Adapters.
     ///
     /// # Errors

@@ -71,6 +71,28 @@ fn rows_within_a_budget_are_as_small_as_the_choice() {
     }
 }
 
+/// Whatever is free, the modes that save memory take no more than the plan that is chosen without a flag.
+#[test]
+fn a_lowvram_plan_is_never_larger() {
+    for (planner, _, on) in cases() {
+        for side in [None, Some(128)] {
+            let sized = planner.work([side; 2], None, 1).unwrap();
+            let work = Workload { encodes_image: side.is_some(), ..sized };
+            let most = planner.plan(Mode::Full, &work, on, None).unwrap().peak();
+            for bytes in [0, most / 4, most / 2, most - 1] {
+                let (Ok(without) | Err(without)) = planner.fit(&work, on, bytes).unwrap();
+                for mode in [Mode::Medvram, Mode::LOWVRAM] {
+                    let (with, limit) = planner.requested(mode, &work, on, bytes).unwrap();
+                    let found = (with.peak(), without.peak());
+                    assert!(found.0 <= found.1, "{mode} of {side:?} in {bytes}: {found:?}");
+                    assert!(with.mode == mode || with == without, "{mode} in {bytes}: {}", with.mode);
+                    assert!(limit.is_none_or(|limit| limit == bytes || with.peak() <= limit));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn plans_that_do_not_fit_are_refused_with_numbers() {
     let planner = planner(Preset::Sdxl);

@@ -9,15 +9,25 @@ use crate::error::{Error, Result};
 /// # Errors
 /// [`Error::Value`] with the first such option.
 pub(crate) fn check(request: &Request) -> Result<()> {
-    for row in OPTIONS {
-        let value = row.value(request);
-        if let Some(number) = value.number()
-            && let Some(expected) = refusal(row, number)
-        {
-            return Err(Error::Value { name: row.name, found: value.shown(), expected });
-        }
+    match out_of_range(request).next() {
+        Some(error) => Err(error),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+fn out_of_range(request: &Request) -> impl Iterator<Item = Error> {
+    OPTIONS.iter().filter_map(|row| {
+        let value = row.value(request);
+        let expected = refusal(row, value.number()?)?;
+        Some(Error::Value { name: row.name, found: value.shown(), expected })
+    })
+}
+
+impl Request {
+    /// All values that are out of their ranges, whatever the model, where [`Request::resolve`] gives the first.
+    pub fn range_errors(&self) -> Vec<Error> {
+        out_of_range(self).collect()
+    }
 }
 
 /// What is expected in the place of `value`; `None` where it is in range.

@@ -1,6 +1,6 @@
 //! Jobs, files and folders that are refused, and what they leave as it is.
 
-use super::{batch, files, index, job, made, names, start, write};
+use super::{batch, files, filled, index, job, made, start, write};
 use crate::images;
 use crate::sandbox::{Lines, Sandbox};
 
@@ -24,12 +24,12 @@ fn impossible_jobs_are_refused_before_anything_is_generated() {
     for (field, expected) in [("steps=0", "`steps` is 0"), ("width=65", "`width` is 65"), ("height=0", "`height` is 0")]
     {
         write(&sandbox, "jobs.txt", "a\nb\n");
-        batch(&sandbox, &["jobs.txt", "--set", field]).refused(&["jobs.txt:1: ", expected, "; 2 images of this file"]);
+        let expected = ["jobs.txt has 2 errors", "\njobs.txt:1: ", "\njobs.txt:2: ", expected];
+        batch(&sandbox, &["jobs.txt", "--set", field]).refused(&expected);
     }
-    assert!(names(&sandbox).is_empty());
-    let journal = std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap();
-    assert_eq!(journal.lines().count(), 1, "nothing is planned: {journal}");
+    assert!(!sandbox.path("out").exists(), "nothing is created");
     // Conflicting names.
+    std::fs::create_dir(sandbox.path("out")).unwrap();
     for (first, second, expected) in [
         ("a.png", "a.png/b.png", "a.png is an image, in line 1"),
         ("d/a.png", "d//a.png", "'d/a.png' in line 2, and in line 1"),
@@ -69,11 +69,125 @@ fn wrong_files_are_refused_before_anything_is_done() {
     write(&sandbox, "jobs.jsonl", &two);
     batch(&sandbox, &["jobs.jsonl"]).fails(2, &["'a.png' in line 2, and in line 1"]);
     write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"output\": \"b.png\""));
+    std::fs::create_dir(sandbox.path("out")).unwrap();
     write(&sandbox, "out/b.png", "somebody's");
     batch(&sandbox, &["jobs.jsonl"]).fails(2, &["out/b.png exists already", "--overwrite"]);
     batch(&sandbox, &["jobs.jsonl", "--overwrite"]).succeeds();
     images::read(&sandbox.path("out/b.png"));
     batch(&sandbox, &["nowhere.jsonl"]).fails(1, &["nowhere.jsonl: No such file"]);
+}
+
+/// Errors of all kinds, in the order of lines, whatever stage finds them. `--check` reports what a run would.
+#[test]
+fn all_errors_of_a_file_are_reported_at_once_and_nothing_is_written() {
+    let sandbox = Sandbox::new();
+    let lines = [
+        job("\"prompt\": \"a\", \"seed\": 1"),
+        job("\"prompt\": \"b\", \"eta\": -1, \"cfg\": -1, \"lora\": \"no.safetensors\""),
+        job("\"prompt\": \"b\", \"stepz\": 3, \"sampler\": \"eulr\""),
+        job("\"prompt\": \"c\", \"init\": \"no.png\", \"model\": \"nowhere\""),
+        "{\"prompt\"\n".into(),
+        job("\"seed\": 4"),
+        job("\"prompt\": \"d\", \"output\": \"d.png\""),
+        job("\"prompt\": \"e\", \"output\": \"d.png\""),
+        job("\"prompt\": \"f\", \"control\": \"net=no.safetensors,image=no.png\""),
+    ];
+    write(&sandbox, "jobs.jsonl", &lines.concat());
+    let expected = [
+        (2, "`eta` is -1"),
+        (2, "`cfg_scale` is -1"),
+        (2, "no.safetensors: not found"),
+        (3, "sampler: "),
+        (3, "unknown field `stepz`, did you mean steps"),
+        (4, "nowhere: not found"),
+        (4, "no.png: not found"),
+        (5, "is not a JSON object"),
+        (6, "the job has no prompt"),
+        (8, "`output` is 'd.png' in line 8, and in line 7"),
+        (9, "no.safetensors: not found"),
+        (9, "no.png: not found"),
+    ];
+    let run = batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl has 12 errors, nothing was made"]);
+    let check = batch(&sandbox, &["jobs.jsonl", "--check"]).fails(2, &["jobs.jsonl has 12 errors"]);
+    for run in [&run, &check] {
+        let found: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("jobs.jsonl:")).collect();
+        let lines: Vec<String> = found.iter().map(|line| line.splitn(3, ':').nth(1).unwrap().to_string()).collect();
+        assert_eq!(lines, expected.map(|(line, _)| line.to_string()), "{run}");
+        for (line, problem) in expected {
+            let begin = format!("jobs.jsonl:{line}: ");
+            assert!(found.iter().any(|text| text.starts_with(&begin) && text.contains(problem)), "{problem}: {run}");
+        }
+        assert!(run.stderr.contains("`kiln batch --fields` lists the fields of a job"), "{run}");
+        assert!(run.stderr.len() < 4000, "no list of all fields: {run}");
+    }
+    assert_eq!(sandbox.names(), ["jobs.jsonl"]);
+    // With `--log-format json` each is an object; a file without errors has the exit status 0.
+    let json = batch(&sandbox, &["jobs.jsonl", "--check", "--log-format", "json"]).fails(2, &[]);
+    let problems = json.stderr.lines().filter(|line| line.contains("\"event\":\"problem\""));
+    assert_eq!(problems.count(), 12, "{json}");
+    write(&sandbox, "jobs.jsonl", &[&*lines[0], &*lines[6]].concat());
+    let run = batch(&sandbox, &["jobs.jsonl", "--check"]).succeeds();
+    assert!(run.stderr.contains("2 images: no errors, 2 to generate"), "{run}");
+    assert_eq!(sandbox.names(), ["jobs.jsonl"]);
+    // Of very many errors the first are shown.
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"stepz\": 1").repeat(50));
+    let run = batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl has 50 errors", "\nand 30 more"]);
+    assert_eq!(run.stderr.matches("unknown field").count(), 20, "{run}");
+    assert_eq!(batch(&sandbox, &["jobs.jsonl", "--check"]).stderr.matches("unknown field").count(), 50);
+}
+
+/// What exists is known, and stays as it is.
+#[test]
+fn a_check_knows_the_images_of_a_set() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\", \"seed\": 1"));
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    let all = || files(&sandbox.path("out"));
+    let (before, journal) = (all(), std::fs::read(sandbox.path("out/journal.jsonl")).unwrap());
+    let two = [job("\"prompt\": \"a\", \"seed\": 1"), job("\"prompt\": \"b\", \"seed\": 2, \"model\": \"hf:no/such\"")];
+    write(&sandbox, "jobs.jsonl", &two.concat());
+    let run = batch(&sandbox, &["jobs.jsonl", "--check"]).succeeds();
+    assert!(run.stderr.contains("2 images: no errors, 1 to generate"), "{run}");
+    let unchecked = "warning: jobs.jsonl:2: hf:no/such is not downloaded; 1 image could not be checked against it";
+    assert!(run.stderr.contains(unchecked), "{run}");
+    assert!(all() == before && std::fs::read(sandbox.path("out/journal.jsonl")).unwrap() == journal);
+}
+
+/// Small allocations fail there, which would end the process without a message.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_address_space_without_room_for_an_image_is_an_error() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, "jobs.txt", "a\n");
+    for limit in ["81920", "102400"] {
+        let run = sandbox.shell_kiln(&format!("ulimit -v {limit}; exec \"$@\""), &filled(&["jobs.txt"]));
+        run.fails(1, &["the address space of this process is limited to", "(ulimit -v)", "--vram-budget"]);
+    }
+    assert_eq!(sandbox.names(), ["jobs.txt"]);
+}
+
+#[test]
+fn the_fields_of_a_job_are_listed_on_request() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.kiln(&["batch", "--fields"]).succeeds();
+    for field in ["cfg_scale, cfg", "negative_prompt", "output", "model", "width"] {
+        assert!(run.stdout.lines().any(|line| line.starts_with(field)), "{field}: {run}");
+    }
+    sandbox.kiln(&["batch", "--fields", "jobs.jsonl"]).refused(&["--fields"]);
+    assert!(sandbox.names().is_empty());
+}
+
+/// A FIFO may never have a writer; a pipe that the shell opened has one.
+#[test]
+fn jobs_are_regular_files_or_pipes_of_the_shell() {
+    let sandbox = Sandbox::new();
+    std::process::Command::new("mkfifo").arg(sandbox.path("fifo.jsonl")).output().unwrap();
+    for (name, kind) in [("fifo.jsonl", "a FIFO"), ("/dev/zero", "a device")] {
+        batch(&sandbox, &[name]).fails(1, &[&format!("{name}: is {kind}, expected a regular file")]);
+    }
+    let script = "printf 'a cat\\n' | \"$@\" 3<&0 --check --format text";
+    let run = sandbox.shell_kiln(script, &filled(&["/dev/fd/3"])).succeeds();
+    assert!(run.stderr.contains("1 image: no errors"), "{run}");
 }
 
 /// Values of the flags that `kiln txt2img` does not have.

@@ -1,5 +1,7 @@
 //! Sets that stop early: killed, interrupted, without room or without their folder; and how they go on.
 
+use serde_json::Value;
+
 use super::{batch, files, filled, index, job, made, names, sixteen, start, write};
 use crate::images;
 use crate::sandbox::{Lines, Sandbox};
@@ -91,6 +93,34 @@ fn a_journal_without_its_last_lines_resumes() {
     }
     let run = batch(&sandbox, &["jobs.jsonl"]);
     assert!(run.status.code() == Some(2) && run.error().contains("exists already") && made(&run) == 0, "{run}");
+}
+
+/// The process was killed after the journal had the image, and before the image had its name.
+#[test]
+fn an_image_that_was_finished_and_not_renamed_is_not_made_twice() {
+    let sandbox = Sandbox::new();
+    let jobs = (0..3).map(|i| job(&format!("\"prompt\": \"{i}\", \"output\": \"d/{i}.png\""))).collect::<String>();
+    write(&sandbox, "jobs.jsonl", &jobs);
+    batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    let before = files(&sandbox.path("out"));
+    let journal = std::fs::read_to_string(sandbox.path("out/journal.jsonl")).unwrap();
+    let lines: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let part_of = |name: &str| {
+        let plan = lines.iter().find(|line| line["file"] == name).unwrap();
+        let made = lines.iter().find(|line| line["made"] == plan["plan"]).unwrap();
+        made["part"].as_str().unwrap().to_string()
+    };
+    let part = |i: usize| sandbox.path(&format!("out/d/{}", part_of(&format!("d/{i}.png"))));
+    let image = |i: usize| sandbox.path(&format!("out/d/{i}.png"));
+    std::fs::rename(image(0), part(0)).unwrap();
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert!(made(&run) == 0 && files(&sandbox.path("out")) == before, "{run}");
+    // Other bytes are not taken for the image, and an image that is there stays.
+    std::fs::write(part(1), &before["d/0.png"][..100]).unwrap();
+    std::fs::remove_file(image(1)).unwrap();
+    std::fs::copy(image(2), part(2)).unwrap();
+    let run = batch(&sandbox, &["jobs.jsonl"]).succeeds();
+    assert!(made(&run) == 1 && files(&sandbox.path("out")) == before, "{run}");
 }
 
 /// A file size limit replaces a full disk: the journal fits, the images do not.
