@@ -6,8 +6,9 @@ use std::path::Path;
 use kiln_bench::MemoryTraceFile;
 use kiln_engine::{
     BatchSize, Engine, Event, HiresUpscaler, Job, LatentsFile, Like, ModelFolder, Output, PlannedFile, Planner,
-    Request, TraceFile, UpscalerChoice, locate_model, number_text,
+    Request, Setup, TraceFile, UpscalerChoice, locate_model, number_text,
 };
+use kiln_request::InputSize;
 use serde_json::json;
 
 use crate::failure::Result;
@@ -89,6 +90,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         }
         _ => request.resolve(&model),
     };
+    requests.iter().try_for_each(|request| check_size(request, &model, &setup))?;
     let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
     let advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
@@ -223,6 +225,22 @@ fn describe(model: &str, job: &Job) {
         let Job { width, height, steps, sampler, .. } = pass.job;
         tell!("then {width}x{height} by {}, {steps} steps of {sampler}", pass.upscaler);
     }
+}
+
+/// Refuses an input image for whose results there is no memory, by its header: decoding it would take gigabytes first.
+fn check_size(request: &Request, model: &ModelFolder, setup: &Setup) -> Result<()> {
+    /// Pixels of results that are planned for with all others, when their model is loaded.
+    const USUAL: usize = 4 << 20;
+    // Whatever is wrong with the file is an error when it is read.
+    let Ok(Some(InputSize { results: (width, height), .. })) = request.input_size(model.size_multiple()) else {
+        return Ok(());
+    };
+    if width.saturating_mul(height) <= USUAL || model.is_refiner() {
+        return Ok(());
+    }
+    setup.check()?;
+    let plain = Request { width: Some(width), height: Some(height), ..Request::default() };
+    Ok(Planner::check(model, &plain.resolve(model)?, setup)?)
 }
 
 /// The files of all jobs. Where there are several, the results of each have its input's name, after `{input}` in the

@@ -78,17 +78,61 @@ impl FileFormat {
 pub struct DecodeOptions {
     /// The maximum number of pixels. The values in the header are checked before any allocation.
     pub max_pixels: u64,
-    /// The maximum memory of the decoder in bytes, without the file itself.
+    /// The maximum width and height in pixels, checked at the same time: resizing a strip costs as much for a row as for
+    /// an image.
+    pub max_side: u64,
+    /// The maximum memory of the decoder in bytes, without the file itself. A small image gets less ([`DECODER_BASE`]).
     pub max_memory: u64,
     /// The maximum size of a file or stream in bytes.
     pub max_file: u64,
 }
 
 impl Default for DecodeOptions {
-    /// 64 megapixels, 1 GiB and 512 MiB. An image of 64 megapixels with 16 bits and alpha has 512 MB of pixels.
+    /// 64 megapixels, 65,536 pixels a side, 1 GiB and 512 MiB. An image of 64 megapixels with 16 bits and alpha has
+    /// 512 MB of pixels.
     fn default() -> Self {
-        Self { max_pixels: 64_000_000, max_memory: 1 << 30, max_file: 512 << 20 }
+        Self { max_pixels: 64_000_000, max_side: 1 << 16, max_memory: 1 << 30, max_file: 512 << 20 }
     }
+}
+
+/// The bytes that a decoder may use besides [`DECODER_PIXEL`] for each pixel: color profiles and other metadata, which a
+/// file of a few KiB can inflate to gigabytes.
+pub const DECODER_BASE: u64 = 16 << 20;
+/// The bytes that a decoder may use for a pixel: 8 for four samples of 16 bits, and its buffers.
+pub const DECODER_PIXEL: u64 = 24;
+
+/// The header of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageHeader {
+    /// The format.
+    pub format: FileFormat,
+    /// Width in pixels, after the orientation of Exif is applied.
+    pub width: usize,
+    /// Height in pixels, after the orientation of Exif is applied.
+    pub height: usize,
+}
+
+impl ImageHeader {
+    /// The number of pixels.
+    #[must_use]
+    pub fn pixels(&self) -> usize {
+        self.width.saturating_mul(self.height)
+    }
+}
+
+/// Reads the header of an image file: its format and its size, within the limits of [`decode`]. No pixel is decoded.
+///
+/// # Errors
+/// As [`decode`], except for damage after the header.
+pub fn header(data: &[u8], name: &str, options: &DecodeOptions) -> Result<ImageHeader> {
+    let (format, mut decoder) = decoder(data, name, options)?;
+    let (width, height) = decoder.dimensions();
+    let (mut width, mut height) = (width as usize, height as usize);
+    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+    if matches!(decoder.orientation(), Ok(Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH)) {
+        (width, height) = (height, width);
+    }
+    Ok(ImageHeader { format, width, height })
 }
 
 /// Decodes an image from the bytes of its file. `name` is used in messages: a path, or the source of the bytes.
@@ -108,43 +152,9 @@ impl Default for DecodeOptions {
 /// # Errors
 /// [`Error::Unsupported`], [`Error::TooLarge`] and [`Error::Damaged`], each with `name` and what was found.
 pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<DecodedImage> {
-    if data.len() as u64 > options.max_file {
-        return Err(too_large(name, format!("has {} bytes", data.len()), format!("{} bytes", options.max_file)));
-    }
-    let unsupported = |found: String| Error::Unsupported { name: name.into(), found };
-    let format = FileFormat::of(data).map_err(unsupported)?;
+    let (format, mut decoder) = decoder(data, name, options)?;
     let error = |error: ImageError| convert(error, name, format, options);
-
-    let check_pixels = |width: u32, height: u32| {
-        let limit = options.max_pixels.min(crate::MAX_PIXELS as u64);
-        if u64::from(width) * u64::from(height) > limit {
-            return Err(too_large(name, format!("has {width}x{height} pixels"), format!("{limit} pixels")));
-        }
-        Ok(())
-    };
-    // This decoder allocates its rows when it is created, and its error has no size.
-    if let (FileFormat::Png, Some([b'I', b'H', b'D', b'R', w3, w2, w1, w0, h3, h2, h1, h0])) =
-        (format, data.get(12..24))
-    {
-        check_pixels(u32::from_be_bytes([*w3, *w2, *w1, *w0]), u32::from_be_bytes([*h3, *h2, *h1, *h0]))?;
-    }
-
-    let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(options.max_memory);
-    let mut reader = ImageReader::with_format(Cursor::new(data), format.of_crate());
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(error)?;
-
-    let (width, height) = decoder.dimensions();
-    if width == 0 || height == 0 {
-        let problem = format!("its header states {width}x{height} pixels");
-        return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
-    }
-    check_pixels(width, height)?;
-    if decoder.total_bytes() > options.max_memory {
-        let found = format!("has {width}x{height} pixels, which are {} bytes", decoder.total_bytes());
-        return Err(too_large(name, found, format!("{} bytes", options.max_memory)));
-    }
+    let unsupported = |found: String| Error::Unsupported { name: name.into(), found };
     if format == FileFormat::Jpeg && !jpeg::reaches_its_end(data) {
         let problem = "it ends before the marker of its end".into();
         return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
@@ -155,6 +165,67 @@ pub fn decode(data: &[u8], name: &str, options: &DecodeOptions) -> Result<Decode
     image.apply_orientation(orientation);
     let (rgb, alpha) = split(image).ok_or_else(|| unsupported("has samples of floating point".into()))??;
     Ok(DecodedImage::new(rgb, alpha, format))
+}
+
+/// The decoder of an image file, whose header is within the limits.
+fn decoder<'a>(
+    data: &'a [u8],
+    name: &str,
+    options: &DecodeOptions,
+) -> Result<(FileFormat, impl ImageDecoder + use<'a>)> {
+    if data.len() as u64 > options.max_file {
+        return Err(too_large(name, format!("has {} bytes", data.len()), format!("{} bytes", options.max_file)));
+    }
+    let format = FileFormat::of(data).map_err(|found| Error::Unsupported { name: name.into(), found })?;
+    let error = |error: ImageError| convert(error, name, format, options);
+    // The decoder for PNG allocates its rows and inflates a color profile when it is created.
+    let memory = match (format, data.get(12..24)) {
+        (FileFormat::Png, Some([b'I', b'H', b'D', b'R', w3, w2, w1, w0, h3, h2, h1, h0])) => {
+            let (width, height) = (u32::from_be_bytes([*w3, *w2, *w1, *w0]), u32::from_be_bytes([*h3, *h2, *h1, *h0]));
+            check_size(width, height, name, options)?;
+            decoder_memory(width, height, options)
+        }
+        _ => options.max_memory,
+    };
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(memory);
+    let mut reader = ImageReader::with_format(Cursor::new(data), format.of_crate());
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(error)?;
+
+    let (width, height) = decoder.dimensions();
+    if width == 0 || height == 0 {
+        let problem = format!("its header states {width}x{height} pixels");
+        return Err(Error::Damaged { name: name.into(), format: format.name(), problem });
+    }
+    check_size(width, height, name, options)?;
+    if decoder.total_bytes() > options.max_memory {
+        let found = format!("has {width}x{height} pixels, which are {} bytes", decoder.total_bytes());
+        return Err(too_large(name, found, format!("{} bytes", options.max_memory)));
+    }
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(decoder_memory(width, height, options));
+    decoder.set_limits(limits).map_err(error)?;
+    Ok((format, decoder))
+}
+
+/// The bytes that the decoder of an image of this size may use.
+fn decoder_memory(width: u32, height: u32, options: &DecodeOptions) -> u64 {
+    let pixels = u64::from(width) * u64::from(height);
+    options.max_memory.min(DECODER_BASE + DECODER_PIXEL * pixels.min(crate::MAX_PIXELS as u64))
+}
+
+/// Refuses a size in a header that is not within the limits.
+fn check_size(width: u32, height: u32, name: &str, options: &DecodeOptions) -> Result<()> {
+    let limit = options.max_pixels.min(crate::MAX_PIXELS as u64);
+    let found = || format!("has {width}x{height} pixels");
+    if u64::from(width) * u64::from(height) > limit {
+        return Err(too_large(name, found(), format!("{limit} pixels")));
+    }
+    if u64::from(width.max(height)) > options.max_side {
+        return Err(too_large(name, found(), format!("{} pixels a side", options.max_side)));
+    }
+    Ok(())
 }
 
 /// The colors and the alpha of an image; `None` for an unsupported sample type.

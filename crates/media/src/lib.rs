@@ -65,7 +65,7 @@ mod text;
 pub use canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
 pub use clip_pixels::clip_pixels;
 pub use comfy_graph::{Graph, Node, NodeAt};
-pub use decode::{DecodeOptions, FileFormat, decode};
+pub use decode::{DECODER_BASE, DECODER_PIXEL, DecodeOptions, FileFormat, ImageHeader, decode, header};
 pub use decoded::{AlphaRule, DecodedImage};
 pub use encode::{StillFormat, encode, encode_with_settings};
 pub use error::{Error, Result};

@@ -56,21 +56,23 @@ impl<const C: usize> Image8<C> {
 
     /// The image with rows of `width` pixels.
     fn resize_rows(&self, width: usize, filter: Filter) -> Result<Self> {
-        let Some(weights) = Weights::new(filter, self.width(), width).filter(|_| width != self.width()) else {
-            return Ok(self.clone());
-        };
+        let ranges = Weights::ranges(filter, self.width(), width).filter(|_| width != self.width());
+        let Some(ranges) = ranges else { return Ok(self.clone()) };
         let mut out = Self::filled(width, self.height(), [0; C])?;
-        let rows = self.data().chunks_exact(self.width() * C).zip(out.data_mut().chunks_exact_mut(width * C));
-        for (from, to) in rows {
-            let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
-            for ((first, weights), to) in weights.iter().zip(to) {
-                let mut sums = [HALF; C];
-                for (pixel, weight) in from[first..].iter().zip(weights) {
-                    for (sum, &value) in sums.iter_mut().zip(pixel) {
-                        *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+        for range in ranges {
+            let Some(weights) = Weights::new(filter, self.width(), width, range.clone()) else { break };
+            let rows = self.data().chunks_exact(self.width() * C).zip(out.data_mut().chunks_exact_mut(width * C));
+            for (from, to) in rows {
+                let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
+                for ((first, weights), to) in weights.iter().zip(&mut to[range.clone()]) {
+                    let mut sums = [HALF; C];
+                    for (pixel, weight) in from[first..].iter().zip(weights) {
+                        for (sum, &value) in sums.iter_mut().zip(pixel) {
+                            *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+                        }
                     }
+                    *to = sums.map(byte);
                 }
-                *to = sums.map(byte);
             }
         }
         Ok(out)
@@ -78,21 +80,24 @@ impl<const C: usize> Image8<C> {
 
     /// The image with columns of `height` pixels.
     fn resize_columns(&self, height: usize, filter: Filter) -> Result<Self> {
-        let Some(weights) = Weights::new(filter, self.height(), height).filter(|_| height != self.height()) else {
-            return Ok(self.clone());
-        };
+        let ranges = Weights::ranges(filter, self.height(), height).filter(|_| height != self.height());
+        let Some(ranges) = ranges else { return Ok(self.clone()) };
         let length = self.width() * C;
         let mut out = Self::filled(self.width(), height, [0; C])?;
         let mut sums = vec![HALF; length];
-        for ((first, weights), to) in weights.iter().zip(out.data_mut().chunks_exact_mut(length)) {
-            sums.fill(HALF);
-            let rows = self.data()[first * length..].chunks_exact(length);
-            for (row, weight) in rows.zip(weights) {
-                for (sum, &value) in sums.iter_mut().zip(row) {
-                    *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+        for range in ranges {
+            let Some(weights) = Weights::new(filter, self.height(), height, range.clone()) else { break };
+            let rows = out.data_mut().chunks_exact_mut(length).skip(range.start);
+            for ((first, weights), to) in weights.iter().zip(rows) {
+                sums.fill(HALF);
+                let rows = self.data()[first * length..].chunks_exact(length);
+                for (row, weight) in rows.zip(weights) {
+                    for (sum, &value) in sums.iter_mut().zip(row) {
+                        *sum = sum.wrapping_add(weight.wrapping_mul(i32::from(value)));
+                    }
                 }
+                to.iter_mut().zip(&sums).for_each(|(to, &sum)| *to = byte(sum));
             }
-            to.iter_mut().zip(&sums).for_each(|(to, &sum)| *to = byte(sum));
         }
         Ok(out)
     }

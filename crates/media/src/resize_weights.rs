@@ -2,6 +2,7 @@
 //! `libImaging/Resample.c`): f64, then fixed point of 22 bits.
 
 use std::f64::consts::PI;
+use std::ops::Range;
 
 use crate::Filter;
 
@@ -10,7 +11,10 @@ pub(crate) const BITS: u32 = 22;
 /// A half, which rounds a sum of bytes times weights up when it is shifted by [`BITS`].
 pub(crate) const HALF: i32 = 1 << (BITS - 1);
 
-/// The weights of every new pixel.
+/// The weights that exist at once: 4 MiB, more than any pair of usual sizes needs. Only a single pixel may have more.
+const AT_ONCE: f64 = (1 << 20) as f64;
+
+/// The weights of new pixels that are next to each other.
 pub(crate) struct Weights {
     /// Of each new pixel the first one that it is made of, and the end of its weights in `values`.
     pixels: Vec<(usize, usize)>,
@@ -18,15 +22,24 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Those that make `to` pixels of `from`, both at least 1. `None` for [`Filter::Nearest`], which has none.
-    pub(crate) fn new(filter: Filter, from: usize, to: usize) -> Option<Self> {
+    /// The ranges of new pixels whose weights are made at once where `to` pixels are made of `from`, both at least 1: one
+    /// range, or more where all weights would take megabytes. `None` for [`Filter::Nearest`], which has none.
+    pub(crate) fn ranges(filter: Filter, from: usize, to: usize) -> Option<impl Iterator<Item = Range<usize>>> {
+        let (_, support) = kernel(filter)?;
+        let of_pixel = 2.0 * support * (from as f64 / to as f64).max(1.0) + 1.0;
+        let pixels = ((AT_ONCE / of_pixel) as usize).max(1);
+        Some((0..to).step_by(pixels).map(move |first| first..(first + pixels).min(to)))
+    }
+
+    /// The weights of the new pixels `range`, where `to` pixels are made of `from`, both at least 1. `None` for [`Filter::Nearest`].
+    pub(crate) fn new(filter: Filter, from: usize, to: usize, range: Range<usize>) -> Option<Self> {
         let (weight, support) = kernel(filter)?;
         let scale = from as f64 / to as f64;
         // A smaller image has a wider filter.
         let widened = scale.max(1.0);
         let (support, step) = (support * widened, 1.0 / widened);
-        let mut weights = Self { pixels: Vec::with_capacity(to), values: Vec::new() };
-        for i in 0..to {
+        let mut weights = Self { pixels: Vec::with_capacity(range.len()), values: Vec::new() };
+        for i in range {
             let center = (i as f64 + 0.5) * scale;
             let first = (center - support + 0.5).max(0.0) as usize;
             let end = ((center + support + 0.5) as usize).min(from);
@@ -100,7 +113,7 @@ mod tests {
     fn weights_add_up() {
         for filter in [Filter::Box, Filter::Bilinear, Filter::Bicubic, Filter::Lanczos3] {
             for (from, to) in [(1, 1), (1, 9), (7, 3), (64, 64), (100, 33), (5, 1000), (1000, 1)] {
-                let weights = Weights::new(filter, from, to).unwrap();
+                let weights = Weights::new(filter, from, to, 0..to).unwrap();
                 assert_eq!(weights.iter().count(), to);
                 for (first, values) in weights.iter() {
                     let sum: i64 = values.iter().map(|&value| i64::from(value)).sum();
@@ -113,6 +126,21 @@ mod tests {
 
     #[test]
     fn nearest_has_no_weights() {
-        assert!(Weights::new(Filter::Nearest, 4, 2).is_none());
+        assert!(Weights::new(Filter::Nearest, 4, 2, 0..2).is_none());
+        assert!(Weights::ranges(Filter::Nearest, 4, 2).is_none());
+    }
+
+    /// All weights of a strip of 64 megapixels would take 1.5 GB.
+    #[test]
+    fn weights_of_a_long_strip_are_made_in_portions() {
+        let of = |from: usize, to: usize| Weights::ranges(Filter::Lanczos3, from, to).unwrap().collect::<Vec<_>>();
+        assert_eq!(of(4000, 512), vec![0..512]);
+        let portions = of(1_000_000, 64);
+        assert!(portions.len() > 1 && portions.iter().cloned().flatten().eq(0..64), "{portions:?}");
+        let whole = Weights::new(Filter::Lanczos3, 1_000_000, 64, 0..64).unwrap();
+        let parts: Vec<Weights> =
+            portions.into_iter().map(|range| Weights::new(Filter::Lanczos3, 1_000_000, 64, range).unwrap()).collect();
+        assert!(parts.iter().all(|part| part.values.len() <= 1 << 20));
+        assert!(whole.iter().eq(parts.iter().flat_map(Weights::iter)));
     }
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use kiln_media::{AlphaRule, DecodeOptions, Error, Filter, Gray8Image, Region, decode, open};
+use kiln_media::{AlphaRule, DecodeOptions, Error, FileFormat, Filter, Gray8Image, Region, decode, header, open};
 use support::{Deviation, Pixels, fixtures};
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -26,6 +26,9 @@ fn files_have_the_pixels_that_pillow_reads() {
                 continue;
             }
         };
+        let file = std::fs::read(path(name)).unwrap();
+        let known = header(&file, name, &DecodeOptions::default()).unwrap();
+        assert_eq!((known.width, known.height), (image.width(), image.height()), "{name}");
         let mut deviation = Deviation::default();
         deviation.add(image.rgb(), &pixels.rgb(&format!("file/{name}/rgb")), name);
         let (most, mean) = bound(name);
@@ -117,10 +120,11 @@ fn a_file_is_read_if_it_is_one() {
 #[test]
 fn limits_are_compared_with_the_header() {
     let data = std::fs::read(path("rgb8.png")).unwrap(); // 11x13
-    let ok = DecodeOptions { max_pixels: 143, max_memory: 1 << 20, max_file: data.len() as u64 };
+    let ok = DecodeOptions { max_pixels: 143, max_side: 13, max_memory: 1 << 20, max_file: data.len() as u64 };
     assert!(decode(&data, "x.png", &ok).is_ok());
     for (options, limit) in [
         (DecodeOptions { max_pixels: 142, ..ok }, "142 pixels"),
+        (DecodeOptions { max_side: 12, ..ok }, "12 pixels a side"),
         (DecodeOptions { max_memory: 428, ..ok }, "428 bytes"),
         (DecodeOptions { max_file: ok.max_file - 1, ..ok }, "bytes"),
     ] {
@@ -128,6 +132,9 @@ fn limits_are_compared_with_the_header() {
         assert!(matches!(error, Error::TooLarge { .. }), "{error}");
         assert!(error.to_string().contains("x.png") && error.to_string().contains(limit), "{error}");
     }
+    let read = header(&data, "x.png", &ok).unwrap();
+    assert_eq!((read.format, read.width, read.height, read.pixels()), (FileFormat::Png, 11, 13, 143));
+    assert!(header(&data, "x.png", &DecodeOptions { max_side: 12, ..ok }).is_err());
     let error = open(&path("rgb8.png"), &DecodeOptions { max_file: 20, ..ok }).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     let read = kiln_media::read_all(&data[..], "standard input", &DecodeOptions { max_file: 20, ..ok });

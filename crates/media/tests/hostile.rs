@@ -7,7 +7,8 @@ use flate2::{Compression, Crc};
 use kiln_media::{DecodeOptions, DecodedImage, Error, Image8, Rgb8Image, StillFormat, decode, encode};
 
 /// Limits of these tests: four megapixels, and 24 MiB for a decoder.
-const OPTIONS: DecodeOptions = DecodeOptions { max_pixels: 4_000_000, max_memory: 24 << 20, max_file: 8 << 20 };
+const OPTIONS: DecodeOptions =
+    DecodeOptions { max_pixels: 4_000_000, max_side: 20_000, max_memory: 24 << 20, max_file: 8 << 20 };
 
 fn read(name: &str, data: &[u8]) -> Result<DecodedImage, Error> {
     let result = decode(data, name, &OPTIONS);

@@ -41,7 +41,8 @@ pub use hires::{HiresUpscaler, LatentFilter, SecondPass};
 pub use image_prompt::{IpAdapter, IpAdapterUse, PromptBlock, PromptBlocks, downsampled_mask};
 pub use init::{Init, InitImage, InitLatents, Mask};
 pub use input::{
-    Extend, ImageSource, InpaintArea, Input, InputCache, MaskContent, PasteBack, ResizeChoice, Rule, SwitchBy,
+    Extend, ImageSource, InpaintArea, Input, InputCache, InputSize, MaskContent, PasteBack, ResizeChoice, Rule,
+    SwitchBy,
 };
 pub use job::Job;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};

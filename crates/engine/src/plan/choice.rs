@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::loaded_controls::control_configs;
 use crate::loaded_prompts::prompt_plans;
 use crate::mode::Mode;
+use crate::plan_chooser::PlanChooser;
 use crate::room::Room;
 use crate::setup::Setup;
 
@@ -112,6 +113,19 @@ impl Planner {
         planner.set_controls(&control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
         planner.set_prompts(prompt_plans(model, job.ip_adapters.iter().map(|adapter| &adapter.using))?);
         Ok(planner)
+    }
+
+    /// Refuses a job for which not even the smallest mode has memory, as [`crate::Engine::load_for`] does, before anything is
+    /// opened for it.
+    ///
+    /// # Errors
+    /// [`Error::Budget`], and those of [`Planner::of_job`].
+    pub fn check(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<()> {
+        let planner = Self::of_job(model, job, setup)?.with_8_bits(setup.scaled_layers(Some(model))?);
+        let (on, memory) = ExecutionTarget::with_memory(setup);
+        let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
+        let options = setup.memory.clone();
+        PlanChooser { planner, on, options, memory, unknown_link: None }.choose(&work).map(drop)
     }
 
     /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.

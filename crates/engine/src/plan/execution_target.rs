@@ -77,6 +77,12 @@ impl ExecutionTarget {
     /// the free memory. A requested GPU that does not exist is planned for as well, with unknown memory. The link of a GPU is
     /// measured if it was not ([`Setup::link`]).
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
+        let (on, memory) = Self::with_memory(setup);
+        (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))
+    }
+
+    /// The target of `setup` on this machine, and the setup's part of the memory there, if it is known.
+    pub(crate) fn with_memory(setup: &Setup) -> (Self, Option<DeviceMemory>) {
         let gpu = |number: usize| -> Option<Gpu> { gpu(number).ok() };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());
@@ -99,7 +105,6 @@ impl ExecutionTarget {
                 gpu(0).map_or_else(on_processor, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
             }
         };
-        let free = memory.map(|memory| memory.shared_by(setup.memory.shared_by).free);
-        (on, Room::of_budget(&setup.memory, on.target).or(free))
+        (on, memory.map(|memory| memory.shared_by(setup.memory.shared_by)))
     }
 }

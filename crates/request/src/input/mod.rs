@@ -11,6 +11,7 @@ mod masks;
 mod paste;
 mod prepare;
 mod read;
+mod size;
 
 pub use cache::InputCache;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
@@ -22,6 +23,7 @@ pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
 pub(crate) use read::read_prompt_image;
+pub use size::InputSize;
 
 #[cfg(test)]
 mod tests;

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_media::{
-    AlphaRule, Borders, Filter, Gray8Image, ResizeMode, Rgb8Image, ValueRange, extend, fill_masked, size_in_multiples,
-};
+use kiln_media::{AlphaRule, Borders, Filter, Gray8Image, ResizeMode, Rgb8Image, ValueRange, extend, fill_masked};
 
 use super::cache::Source;
 use super::control::FittedInput;
 use super::masks;
 use super::paste::PasteBack;
-use super::read::{ImageFile, file_name, pixels_md5};
+use super::read::{ImageBytes, ImageFile, file_name, pixels_md5};
 use super::{InpaintArea, MaskContent, Rule};
 use crate::error::{Error, Result};
 use crate::init::{Init, InitImage, InitLatents};
@@ -109,7 +107,10 @@ impl Request {
         let options = self.image_options();
         self.check_soft(&options)?;
         options.check(self.mask.is_some() || self.extend.is_some())?;
-        let file = ImageFile::read("init", path)?;
+        let bytes = ImageBytes::read("init", path)?;
+        let (width, height) = self.size_of(bytes.header()?, multiple)?.results; // refused before anything is decoded
+        let file = bytes.decode()?;
+        drop(bytes);
         let mask_file = self.mask.as_ref().map(|path| ImageFile::read("mask", path)).transpose()?;
         let hash = pixels_md5(&file.image);
         let files = [("init", Some(path), Some(&file)), ("mask", self.mask.as_ref(), mask_file.as_ref())];
@@ -130,10 +131,6 @@ impl Request {
             image = extended;
             mask = Some(with_border(mask, border, borders)?);
         }
-        let (width, height) = size_in_multiples(image.width(), image.height(), multiple);
-        let (width, height) = (self.width.unwrap_or(width), self.height.unwrap_or(height));
-        let (width, height) =
-            (crate::limits::side("width", width, multiple)?, crate::limits::side("height", height, multiple)?);
         let request = Request {
             init: self.init.as_deref().map(file_name),
             mask: self.mask.as_deref().map(file_name),

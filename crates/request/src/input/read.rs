@@ -1,10 +1,11 @@
 //! Files of input images.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kiln_files::{hex, sha256};
-use kiln_media::{DecodeOptions, DecodedImage, decode, read_all, read_file};
+use kiln_media::{DecodeOptions, DecodedImage, ImageHeader, decode, header, read_all, read_file};
 use md5::{Digest, Md5};
 
 use crate::error::{Error, Result};
@@ -63,30 +64,59 @@ pub(super) struct ImageFile {
     pub(super) sha256: String,
 }
 
-impl ImageFile {
-    /// Reads the image of the option `name`. `-` is the standard input, which is read once.
+/// The bytes of an image file, before they are decoded.
+pub(super) struct ImageBytes {
+    bytes: Cow<'static, [u8]>,
+    name: String,
+}
+
+impl ImageBytes {
+    /// Reads the file of the option `name`. `-` is the standard input, which is read once.
     ///
     /// # Errors
-    /// [`Error::Files`] if there is no such file, [`Error::Media`] if it is not an image that can be read.
+    /// [`Error::Files`] if there is no such file, [`Error::Media`] if it cannot be read.
     pub(super) fn read(name: &'static str, path: &Path) -> Result<Self> {
         if path != Path::new("-") && !path.exists() {
             return Err(Error::not_found(path, format!("`{name}`, an image")));
         }
         static STANDARD_INPUT: OnceLock<Vec<u8>> = OnceLock::new();
         let source = ImageSource::from(path.to_path_buf());
-        let read;
         let bytes = match (&source, STANDARD_INPUT.get()) {
-            (ImageSource::StandardInput, Some(bytes)) => bytes,
+            (ImageSource::StandardInput, Some(bytes)) => Cow::Borrowed(&bytes[..]),
             (ImageSource::StandardInput, None) => {
                 let bytes = source.read()?;
-                STANDARD_INPUT.get_or_init(|| bytes)
+                Cow::Borrowed(&STANDARD_INPUT.get_or_init(|| bytes)[..])
             }
-            (ImageSource::File(_), _) => {
-                read = source.read()?;
-                &read
-            }
+            (ImageSource::File(_), _) => Cow::Owned(source.read()?),
         };
-        Ok(Self { image: decode(bytes, &source.name(), &DecodeOptions::default())?, sha256: sha256(bytes) })
+        Ok(Self { bytes, name: source.name() })
+    }
+
+    /// The header. No pixel is decoded.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if it is not an image that can be read.
+    pub(super) fn header(&self) -> Result<ImageHeader> {
+        Ok(header(&self.bytes, &self.name, &DecodeOptions::default())?)
+    }
+
+    /// The image.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(super) fn decode(&self) -> Result<ImageFile> {
+        let image = decode(&self.bytes, &self.name, &DecodeOptions::default())?;
+        Ok(ImageFile { image, sha256: sha256(&self.bytes) })
+    }
+}
+
+impl ImageFile {
+    /// Reads the image of the option `name`. `-` is the standard input, which is read once.
+    ///
+    /// # Errors
+    /// Those of [`ImageBytes::read`] and [`ImageBytes::decode`].
+    pub(super) fn read(name: &'static str, path: &Path) -> Result<Self> {
+        ImageBytes::read(name, path)?.decode()
     }
 }
 

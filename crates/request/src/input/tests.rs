@@ -166,3 +166,31 @@ fn soft_masks_are_resized_and_blurred_as_automatic1111_does() {
         check(&name, mask.data(), &bytes(&format!("{name}.mask")));
     }
 }
+
+#[test]
+fn sizes_follow_from_the_header() {
+    let image = |path: std::path::PathBuf| Request { init: Some(path), ..Request::default() };
+    let (path, found) = (fixtures("inpaint/image.png"), |request: Request| request.input_size(8));
+    let read = open(&path, &DecodeOptions::default()).unwrap();
+    let size = found(image(path.clone())).unwrap().unwrap();
+    assert_eq!(size.extended, (read.width(), read.height()));
+    assert_eq!(size.results, kiln_media::size_in_multiples(read.width(), read.height(), 8));
+    let extend = Some("top=16,left=8".parse().unwrap());
+    let size = found(Request { extend, width: Some(64), ..image(path) }).unwrap().unwrap();
+    assert_eq!((size.extended, size.results.0), ((read.width() + 8, read.height() + 16), 64));
+    assert_eq!(found(Request::default()).unwrap(), None);
+
+    // A header alone: 7999 pixels a side, and the first row of a frame of one pixel.
+    let folder = tempfile::tempdir().unwrap();
+    let write = |width: u16, height: u16| {
+        let sides = [width.to_le_bytes(), height.to_le_bytes()].concat();
+        let frame = b"\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
+        let path = folder.path().join(format!("{width}x{height}.gif"));
+        std::fs::write(&path, [&b"GIF89a"[..], &sides, frame].concat()).unwrap();
+        path
+    };
+    let size = found(image(write(7999, 7999))).unwrap().unwrap();
+    assert_eq!((size.extended, size.results), ((7999, 7999), (7992, 7992)));
+    let refused = image(write(60_000, 1)).prepare_input(8).unwrap_err().to_string();
+    assert_eq!(refused, "`width` is 60000, expected a multiple of 8 from 8 to 16384; the nearest is 16384");
+}
