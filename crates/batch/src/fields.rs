@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OPTIONS, OptionKind, Request, find_option, nearest_option};
 use kiln_request::{OptionGroup, OptionRow};
-use kiln_scheduler::ScheduleChoice;
+use kiln_scheduler::{MAX_NAME, ScheduleChoice, short_name};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -51,12 +51,12 @@ impl FromStr for Assignment {
 
 /// The long name of a field.
 pub(crate) fn long_name(name: &str) -> Result<String, String> {
-    let plain = name.trim().to_ascii_lowercase();
+    let plain = if name.len() > MAX_NAME { String::new() } else { name.trim().to_ascii_lowercase() };
     if let Some(long) = find_option(&plain).map(|row| row.name).or(JOB_FIELDS.into_iter().find(|own| *own == plain)) {
         return Ok(long.to_string());
     }
-    let (name, nearest) = (name.trim(), nearest_option(name, &JOB_FIELDS));
-    Err(format!("unknown field `{name}`, did you mean {nearest}?"))
+    let (name, nearest) = (short_name(name.trim()), nearest_option(name, &JOB_FIELDS));
+    Err(format!("unknown field `{name}`{nearest}"))
 }
 
 /// Whether a field has this name.
@@ -133,7 +133,10 @@ fn checked(field: &str, value: Value) -> Result<Value, String> {
         Ok(()) => Ok(value),
         // Languages with one type of numbers write 512.0 for 512.
         Err(_) if whole(&value).is_some_and(|whole| check(field, &whole).is_ok()) => Ok(whole(&value).unwrap_or(value)),
-        Err(problem) => Err(expected(field).map_or(problem, |expected| format!("{value} is not {expected}"))),
+        Err(problem) => {
+            let expected = expected(field);
+            Err(expected.map_or(problem, |expected| format!("{} is not {expected}", short_name(&value.to_string()))))
+        }
     }
 }
 
@@ -186,7 +189,7 @@ pub(crate) fn fields_of_json(object: Map<String, Value>) -> Result<Fields, Field
 
 /// Adds a field of an object of JSON to those before it.
 pub(crate) fn add_field(fields: &mut Fields, name: &str, value: Value) -> Result<(), FieldError> {
-    let wrong = |message: String| FieldError { field: Some(name.into()), message };
+    let wrong = |message: String| FieldError { field: Some(short_name(name)), message };
     let field = long_name(name).map_err(wrong)?;
     let value = of_json(&field, value).map_err(|what| wrong(format!("{name}: {what}")))?;
     match fields.insert(field.clone(), value) {
@@ -212,13 +215,22 @@ impl JobSpec {
     /// # Errors
     /// A message names the field that is unknown, set twice or has a value that it does not take.
     pub fn parse(text: &[u8], more: &[&str]) -> Result<(Self, Map<String, Value>), String> {
-        let Unique(value) =
-            serde_json::from_slice(text).map_err(|error| format!("the job is not a JSON object: {error}"))?;
-        let Value::Object(mut object) = value else {
-            return Err("expected an object, as in {\"prompt\": \"a red apple\"}".into());
-        };
+        let mut object = Self::object(text)?;
         let taken = more.iter().filter_map(|name| object.remove_entry(*name)).collect();
         Ok((Self::of_object(object)?, taken))
+    }
+
+    /// The object in a text, for [`Self::of_object`].
+    ///
+    /// # Errors
+    /// A message says where the text is not JSON, or names a field that is set twice.
+    pub fn object(text: &[u8]) -> Result<Map<String, Value>, String> {
+        let Unique(value) =
+            serde_json::from_slice(text).map_err(|error| format!("the job is not a JSON object: {error}"))?;
+        match value {
+            Value::Object(object) => Ok(object),
+            _ => Err("expected an object, as in {\"prompt\": \"a red apple\"}".into()),
+        }
     }
 
     /// The job of an object of JSON, with the fields of a line of a job file.
@@ -343,8 +355,10 @@ mod tests {
         assert_eq!(problem("prompt", 5.into()), "expected a string");
         assert!(problem("sampler", "eulr".into()).contains("did you mean euler"));
         assert!(problem("loras", vec![":0.5"].into()).contains("expected a file"));
-        assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt, "));
+        assert!(long_name("promt").unwrap_err().starts_with("unknown field `promt`, did you mean prompt"));
         assert!(long_name("promt").unwrap_err().len() < 100, "no list of all fields");
+        let long = long_name(&"k".repeat(6_000_000)).unwrap_err();
+        assert_eq!(long, format!("unknown field `{}...`.", "k".repeat(64)));
         for none in [Fields::new(), Fields::from_iter([("prompt".to_string(), Value::Null)])] {
             assert!(JobSpec::new(none).unwrap_err().contains("no prompt"));
         }

@@ -23,20 +23,20 @@ pub enum Error {
     },
 
     /// No sampler has this name.
-    #[error("unknown sampler {name:?}, did you mean {nearest}? The samplers are: {}", SamplerKind::ids())]
+    #[error("unknown sampler {name:?}{nearest} The samplers are: {}", SamplerKind::ids())]
     UnknownSampler {
-        /// The name given.
+        /// The name given, cut by [`crate::short_name`].
         name: String,
-        /// The nearest names.
+        /// The nearest names, by [`crate::closest`].
         nearest: String,
     },
 
     /// No sigma schedule has this name.
-    #[error("unknown sigma schedule {name:?}, did you mean {nearest}? The schedules are: {known}")]
+    #[error("unknown sigma schedule {name:?}{nearest} The schedules are: {known}")]
     UnknownSigmaSchedule {
-        /// The name given.
+        /// The name given, cut by [`crate::short_name`].
         name: String,
-        /// The nearest names.
+        /// The nearest names, by [`crate::closest`].
         nearest: String,
         /// All of them.
         known: String,

@@ -1,6 +1,6 @@
 //! The samplers: a table of all of them.
 
-use crate::names::{closest, same};
+use crate::names::{MAX_NAME, closest, same, short_name};
 use crate::{Error, Result, SigmaRange, SigmaSchedule};
 use std::fmt;
 use std::str::FromStr;
@@ -248,7 +248,7 @@ impl FromStr for SamplerKind {
 
     fn from_str(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| Error::UnknownSampler {
-            name: name.to_owned(),
+            name: short_name(name),
             nearest: closest(name, TABLE.iter().flat_map(|row| [(row.id, row.id), (row.label, row.id)])),
         })
     }
@@ -297,6 +297,9 @@ impl FromStr for SamplerChoice {
             Ok(kind) => return Ok(choice(kind, None)),
             Err(unknown) => unknown,
         };
+        if name.len() > 2 * MAX_NAME {
+            return Err(unknown);
+        }
         let parts = name.char_indices().filter(|(_, c)| matches!(c, ' ' | '_' | '-'));
         let mut named = parts.filter_map(|(at, _)| {
             let (kind, schedule) = (SamplerKind::named(&name[..at])?, name[at + 1..].parse().ok()?);
@@ -380,8 +383,12 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_nearest_names() {
         let message = "DPM++ 2N".parse::<SamplerKind>().unwrap_err().to_string();
-        assert!(message.contains("did you mean dpmpp_2m, "), "{message}");
+        assert!(message.contains("did you mean dpmpp_2m"), "{message}");
         assert!(SamplerKind::ALL.iter().all(|kind| message.contains(kind.id())), "{message}");
+        let message = "foo".parse::<SamplerKind>().unwrap_err().to_string();
+        assert!(message.starts_with("unknown sampler \"foo\". The samplers are: "), "{message}");
+        let message = "x_".repeat(3_000_000).parse::<SamplerChoice>().unwrap_err().to_string();
+        assert!(message.len() < 2000, "{} bytes", message.len());
         let message = "ueler karras".parse::<SamplerChoice>().unwrap_err().to_string();
         assert!(message.contains("euler"), "{message}");
     }

@@ -67,7 +67,7 @@ pub use convention::Convention;
 pub use denoiser::{Denoised, Denoiser, MimicCfg, ModelOutput, Prediction, ThresholdMode};
 pub use error::{Error, Result};
 pub use kind::{SamplerChoice, SamplerKind};
-pub use names::{closest, number_text};
+pub use names::{MAX_NAME, closest, number_text, short_name};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions, limits};
 pub use point::Point;

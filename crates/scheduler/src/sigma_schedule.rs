@@ -1,6 +1,6 @@
 //! The names of the sigma schedules.
 
-use crate::names::{closest, same};
+use crate::names::{closest, same, short_name};
 use crate::{Error, Result, SigmaRange};
 use std::fmt;
 use std::str::FromStr;
@@ -141,7 +141,7 @@ impl FromStr for SigmaSchedule {
         };
         let found = TABLE.iter().find(named).map(|row| row.0);
         found.ok_or_else(|| Error::UnknownSigmaSchedule {
-            name: name.to_owned(),
+            name: short_name(name),
             nearest: closest(name, TABLE.iter().map(|row| (row.1, row.1))),
             known: Self::ids(),
         })
@@ -198,6 +198,6 @@ mod tests {
             assert_eq!(name.parse::<SigmaSchedule>().unwrap(), schedule);
         }
         let message = "karas".parse::<SigmaSchedule>().unwrap_err().to_string();
-        assert!(message.contains("did you mean karras, "), "{message}");
+        assert!(message.contains("did you mean karras"), "{message}");
     }
 }

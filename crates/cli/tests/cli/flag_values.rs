@@ -97,9 +97,9 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     (
         "--sampler",
         &[
-            ("euler b", "did you mean euler, "),
-            ("DPM++ 9M", "did you mean dpmpp_2m, "),
-            ("eulre", "did you mean euler, "),
+            ("euler b", "did you mean euler"),
+            ("DPM++ 9M", "did you mean dpmpp_2m"),
+            ("eulre", "did you mean euler"),
             ("euler karas", "The samplers are: "),
             ("", "The samplers are: "),
         ],
@@ -107,7 +107,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     (
         "--scheduler",
         &[
-            ("karas", "did you mean karras, "),
+            ("karas", "did you mean karras"),
             ("linear", "The schedules are: default, karras, "),
             ("", "The schedules are: default, karras, "),
         ],
@@ -234,8 +234,8 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
         "--hires-cfg-scale",
         &[("-1", "a number from 0 to 1000"), ("1001", "from 0 to 1000"), ("x", NUMBER), ("", NUMBER)],
     ),
-    ("--hires-sampler", &[("eulr", "did you mean euler, "), ("", "unknown sampler")]),
-    ("--hires-scheduler", &[("karas", "did you mean karras, "), ("", "unknown")]),
+    ("--hires-sampler", &[("eulr", "did you mean euler"), ("", "unknown sampler")]),
+    ("--hires-scheduler", &[("karas", "did you mean karras"), ("", "unknown")]),
     ("--upscaler-dir", &[("", REQUIRED)]),
     ("--rng", &[("gpu", "expected cpu"), ("CPU", "expected cpu"), ("", "expected cpu")]),
     ("--batch-count", PICTURES),

@@ -291,7 +291,7 @@ fn a_sampler_that_kiln_does_not_have_is_refused() {
     like(&sandbox, "sampler.png", &["-m", &model()]).refused(&[
         "--like is sampler.png, with Sampler: Nobody's, expected",
         "--sampler too",
-        "did you mean",
+        "The samplers are",
     ]);
     like(&sandbox, "schedule.png", &["-m", &model()])
         .refused(&["--like is schedule.png, with Schedule type: Bong Tangent", "--scheduler too"]);

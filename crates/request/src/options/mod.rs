@@ -25,7 +25,7 @@ mod spelling;
 mod table;
 mod value;
 
-use kiln_scheduler::closest;
+use kiln_scheduler::{MAX_NAME, closest};
 
 pub(crate) use check::check;
 pub use kinds::MAX_IMAGES;
@@ -40,11 +40,15 @@ pub use value::OptionValue;
 
 /// The row of the option with this name or alias. Case and hyphens do not matter.
 pub fn find_option(name: &str) -> Option<&'static OptionRow> {
+    if name.len() > MAX_NAME {
+        return None;
+    }
     let plain = name.trim().to_ascii_lowercase().replace('-', "_");
     OPTIONS.iter().find(|row| row.names().any(|known| known == plain))
 }
 
-/// The names of options that are nearest to an unknown one, as a list for a message; `more` has names beside the options'.
+/// The names of options that are nearest to an unknown one, as the end of a sentence ([`closest`]); `more` has names besides
+/// the options'.
 pub fn nearest_option(name: &str, more: &[&'static str]) -> String {
     let options = OPTIONS.iter().flat_map(|row| row.names().map(|known| (known, row.name)));
     closest(name, options.chain(more.iter().map(|name| (*name, *name))))
@@ -78,8 +82,8 @@ mod tests {
         }
         assert_eq!(find_option("variation-seed").map(|row| row.name), Some("subseed"));
         assert!(find_option("tiling").is_none());
-        assert!(nearest_option("promt", &["model"]).starts_with("prompt"));
-        assert!(nearest_option("modle", &["model"]).starts_with("model"));
+        assert!(nearest_option("promt", &["model"]).starts_with(", did you mean prompt"));
+        assert!(nearest_option("modle", &["model"]).starts_with(", did you mean model"));
     }
 
     /// A help is a sentence with a full stop; what the range and the default are is said elsewhere.
