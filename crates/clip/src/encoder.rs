@@ -250,7 +250,7 @@ impl TextEncoder {
     }
 
     /// Checks the arguments and returns the chunks' length.
-    fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &TokenEmbeddings) -> Result<usize> {
+    pub(crate) fn check(&self, chunks: &[Vec<u32>], layer: HiddenLayer, words: &TokenEmbeddings) -> Result<usize> {
         let layers = self.layers.len();
         if layer.from_end == 0 || layer.from_end > layers {
             return Err(Error::Layer { from_end: layer.from_end, layers });

@@ -110,7 +110,7 @@ impl Error {
 }
 
 /// A result with this crate's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The text of a file of at most `most` bytes.
 pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {

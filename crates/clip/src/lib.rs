@@ -47,3 +47,4 @@ pub use error::{Error, Result};
 pub use textual_inversion::{TokenEmbeddings, mentions};
 pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
 pub use vision::{ImageFeatures, VisionConfig, VisionEncoder};
+pub use weighted::{RunPortion, WeightedText};

@@ -6,9 +6,47 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::emphasis::{Emphasis, away_from_empty, blend_of, mean, restore_mean, scale};
 use crate::encoder::{HiddenLayer, TextEncoder, TextOutput};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::prompt::Chunk;
 use crate::textual_inversion::TokenEmbeddings;
+
+/// A text as it is encoded.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightedText<'a> {
+    /// Its chunks, with their weights.
+    pub chunks: &'a [Chunk],
+    /// The chunk of an empty text.
+    pub empty: &'a [u32],
+    /// The effect of the weights.
+    pub emphasis: Emphasis,
+    /// The hidden state to return.
+    pub layer: HiddenLayer,
+    /// The embeddings with which the chunks were made.
+    pub words: &'a TokenEmbeddings,
+}
+
+/// Runs the portions in which a text is encoded, one after another.
+pub trait RunPortion {
+    /// The errors of the caller, who may stop between two portions.
+    type Error: From<Error>;
+
+    /// Runs one portion.
+    ///
+    /// # Errors
+    /// The reason to stop before it.
+    fn run<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T, Self::Error>;
+}
+
+/// Runs all portions on the calling thread.
+struct AtOnce;
+
+impl RunPortion for AtOnce {
+    type Error = Error;
+
+    fn run<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        Ok(work())
+    }
+}
 
 impl TextEncoder {
     /// Encodes the chunks of one prompt and applies their weights to the hidden states. The pooled vectors do not
@@ -26,14 +64,38 @@ impl TextEncoder {
         device: &Device,
         words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
+        let text = WeightedText { chunks, empty, emphasis, layer, words };
+        self.encode_in_portions(&text, device, usize::MAX, &mut AtOnce)
+    }
+
+    /// As [`Self::encode_weighted`], in portions of at most `portion` chunks, at least 1. `portions` runs each of them, and
+    /// each of the additional runs of [`Emphasis::Compel`].
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::encode`] and of `portions`.
+    pub fn encode_in_portions<P: RunPortion>(
+        &self,
+        text: &WeightedText<'_>,
+        device: &Device,
+        portion: usize,
+        portions: &mut P,
+    ) -> Result<TextOutput, P::Error> {
+        let WeightedText { chunks, empty, emphasis, layer, words } = *text;
         let ids: Vec<Vec<u32>> = chunks.iter().map(|chunk| chunk.ids.clone()).collect();
-        let mut output = self.encode_with(&ids, layer, device, words)?;
+        self.check(&ids, layer, words)?;
+        let mut parts = Vec::new();
+        for ids in ids.chunks(portion.max(1)) {
+            parts.push(portions.run(|| self.encode_with(ids, layer, device, words))??);
+        }
+        let mut output = joined(parts)?;
         let used = !matches!(emphasis, Emphasis::Ignore | Emphasis::None);
         if !used || chunks.iter().flat_map(|chunk| &chunk.weights).all(|&weight| weight == 1.0) {
             return Ok(output);
         }
         let empty = match emphasis {
-            Emphasis::Comfy | Emphasis::Compel => host(&self.encode(&[empty.to_vec()], layer, device)?.hidden)?,
+            Emphasis::Comfy | Emphasis::Compel => {
+                host(&portions.run(|| self.encode(&[empty.to_vec()], layer, device))??.hidden)?
+            }
             _ => Vec::new(),
         };
         let mut states = host(&output.hidden)?; // chunks of (tokens, d), one after another
@@ -51,25 +113,24 @@ impl TextEncoder {
             }
         }
         if emphasis == Emphasis::Compel {
-            self.blend_without(chunks, &mut states, &empty, layer, device, words)?;
+            self.blend_without(text, &mut states, &empty, device, portions)?;
         }
         let shape = output.hidden.shape();
         let weighted = Tensor::from_vec(states, shape, &Device::Cpu).and_then(|z| z.to_dtype(output.hidden.dtype()));
-        output.hidden = weighted.and_then(|z| z.to_device(device)).map_err(kiln_nn::Error::from)?;
+        output.hidden = weighted.and_then(|z| z.to_device(device)).map_err(of_tensors)?;
         Ok(output)
     }
 
     /// compel's blend: for each span with a weight below 1, the states of the prompt with the span masked are mixed in.
     /// The lower the weight, the larger their share.
-    fn blend_without(
+    fn blend_without<P: RunPortion>(
         &self,
-        chunks: &[Chunk],
+        &WeightedText { chunks, layer, words, .. }: &WeightedText<'_>,
         states: &mut [f32],
         empty: &[f32],
-        layer: HiddenLayer,
         device: &Device,
-        words: &TokenEmbeddings,
-    ) -> Result<()> {
+        portions: &mut P,
+    ) -> Result<(), P::Error> {
         let tokens = chunks.iter().flat_map(|chunk| chunk.spans.iter().zip(&chunk.weights));
         let blends: BTreeMap<usize, f32> = tokens
             .filter(|&(_, &weight)| weight < 1.0)
@@ -85,7 +146,8 @@ impl TextEncoder {
                 if chunk.spans.contains(&Some(span)) {
                     let seen: Vec<f32> =
                         chunk.spans.iter().map(|&of| if of == Some(span) { 0.0 } else { 1.0 }).collect();
-                    without = host(&self.encode_masked(&chunk.ids, &seen, layer, device, words)?.hidden)?;
+                    let masked = portions.run(|| self.encode_masked(&chunk.ids, &seen, layer, device, words))??;
+                    without = host(&masked.hidden)?;
                     away_from_empty(&mut without, empty, &chunk.weights);
                 }
                 blended.iter_mut().zip(without).for_each(|(sum_so_far, value)| {
@@ -98,8 +160,22 @@ impl TextEncoder {
     }
 }
 
+/// The outputs of portions as one.
+fn joined(mut parts: Vec<TextOutput>) -> Result<TextOutput> {
+    if parts.len() == 1 {
+        return parts.pop().ok_or(Error::NoChunks);
+    }
+    let cat =
+        |of: fn(&TextOutput) -> &Tensor| Tensor::cat(&parts.iter().map(of).collect::<Vec<_>>(), 0).map_err(of_tensors);
+    Ok(TextOutput { hidden: cat(|part| &part.hidden)?, pooled: cat(|part| &part.pooled)? })
+}
+
+fn of_tensors(error: candle_core::Error) -> Error {
+    kiln_nn::Error::from(error).into()
+}
+
 /// The values of a tensor in f32, on the host.
 fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     let flat = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
-    Ok(flat.and_then(|flat| flat.to_vec1()).map_err(kiln_nn::Error::from)?)
+    flat.and_then(|flat| flat.to_vec1()).map_err(of_tensors)
 }

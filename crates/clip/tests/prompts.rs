@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::prompt::{Chunk, ChunkCut, PromptSchedule, Span, chunks, expand, spans, subprompts, take_tags};
-use kiln_clip::{Emphasis, HiddenLayer, TextEncoder, TextEncoderConfig, TokenEmbeddings, Tokenizer};
+use kiln_clip::{
+    Emphasis, Error, HiddenLayer, RunPortion, TextEncoder, TextEncoderConfig, TokenEmbeddings, Tokenizer, WeightedText,
+};
 use kiln_testkit::{Fixture, Parity, fixtures};
 use kiln_weights::{KeyRule, Placement, Renamed, load, open_component};
 use serde::Deserialize;
@@ -55,9 +57,13 @@ fn prompts_are_parsed_as_in_automatic1111() {
 }
 
 fn encoder(folder: &std::path::Path) -> TextEncoder {
+    encoder_in(folder, DType::F32)
+}
+
+fn encoder_in(folder: &std::path::Path, dtype: DType) -> TextEncoder {
     let encoder = TextEncoder::new(TextEncoderConfig::open(folder).unwrap()).unwrap();
     let source = Renamed::new(open_component(folder).unwrap(), KeyRule::TEXT_MODEL);
-    load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    load(encoder.segments(), &source, &Placement::new(Device::Cpu, dtype)).unwrap();
     encoder
 }
 
@@ -84,6 +90,49 @@ fn weights_are_applied_as_in_pytorch() {
                     .encode_weighted(&chunks, &empty, emphasis, layer, &Device::Cpu, &TokenEmbeddings::default())
                     .unwrap();
                 parity.check(&key, &found.hidden, &fixture.tensor(&key), BOUND);
+            }
+        }
+    }
+}
+
+/// Runs portions until there are so many.
+struct AtMost(usize);
+
+impl RunPortion for AtMost {
+    type Error = Error;
+
+    fn run<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        self.0 = self.0.checked_sub(1).ok_or_else(|| Error::Tokenize("stopped".into()))?;
+        Ok(work())
+    }
+}
+
+#[test]
+fn portions_of_a_text_have_its_bits_and_can_be_stopped() {
+    for (model, suffix, layer) in [("sd1", "", HiddenLayer::LAST), ("sdxl", "_2", HiddenLayer::PENULTIMATE)] {
+        let tokenizer = Tokenizer::open(&fixtures(&format!("models/{model}/tokenizer{suffix}"))).unwrap();
+        let folder = fixtures(&format!("models/{model}/text_encoder{suffix}"));
+        let words = TokenEmbeddings::default();
+        let text = spans(&"a (red:0.5) fox, (cat:1.3) BREAK ".repeat(7));
+        let chunks = chunks(&tokenizer, &text, ChunkCut::Comma, 20, &words).unwrap();
+        let empty = tokenizer.empty_chunk();
+        for dtype in [DType::F32, DType::BF16] {
+            let encoder = encoder_in(&folder, dtype);
+            for emphasis in [Emphasis::Original, Emphasis::Comfy, Emphasis::Compel] {
+                let text = WeightedText { chunks: &chunks, empty: &empty, emphasis, layer, words: &words };
+                let run = |portion: usize, most: usize| {
+                    encoder.encode_in_portions(&text, &Device::Cpu, portion, &mut AtMost(most)).map(|output| {
+                        let values = |of: &Tensor| {
+                            of.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+                        };
+                        [values(&output.hidden), values(&output.pooled)]
+                    })
+                };
+                let whole = run(usize::MAX, usize::MAX).unwrap();
+                for portion in [1, 3] {
+                    assert!(run(portion, usize::MAX).unwrap() == whole, "{model} {dtype:?} {emphasis:?} {portion}");
+                }
+                assert!(run(1, 3).unwrap_err().to_string().contains("stopped"), "{model} {emphasis:?}");
             }
         }
     }

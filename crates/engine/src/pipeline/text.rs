@@ -388,6 +388,16 @@ mod tests {
         };
         let stopped = text.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut stop);
         assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == 5);
+        // A long text is encoded in portions, between which it can be stopped, too.
+        let job = Request { prompt: "a BREAK ".repeat(60), ..Request::default() }.resolve(&model).unwrap();
+        let long = text.plan(&Batch::of_job(&job, 0)).unwrap();
+        let (texts, mut asked) = (long.texts(), 0);
+        let mut stop = |_, _| {
+            asked += 1;
+            if asked == texts + 1 { Err(crate::Error::Interrupted) } else { Ok(()) }
+        };
+        let stopped = text.conditions(&job, long, &WeightResidency::Whole, true, &mut stop);
+        assert!(matches!(stopped.err(), Some(crate::Error::Interrupted)) && asked == texts + 1);
         // More texts than the cache has room for are not kept besides those that the run holds.
         text.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
         assert!(text.counts().encoded >= plan.texts());
