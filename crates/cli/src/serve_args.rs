@@ -76,11 +76,23 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true, value_parser = parse_count,
           help_heading = ACCESS)]
     max_images: usize,
+    /// The most tokens of a prompt, over all of its texts: 75 for each chunk.
+    #[arg(long, value_name = "N", default_value = "3000", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_tokens: usize,
+    /// The most pixels of an input image, read from its header before it is decoded.
+    #[arg(long, value_name = "N", default_value = "16777216", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_input_pixels: usize,
+    /// The most pixels of an input image's longest side.
+    #[arg(long, value_name = "N", default_value = "16384", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_input_side: usize,
     /// Seconds after which a job that is not done fails; 0 is for no limit.
     #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = parse_count,
           help_heading = ACCESS)]
     max_seconds: usize,
-    /// The largest body of a request.
+    /// The largest body of a request. All bodies together may have four times as many bytes.
     #[arg(long, value_name = "SIZE", default_value = "64M", allow_hyphen_values = true, help_heading = ACCESS)]
     max_body: ByteSize,
 
@@ -154,6 +166,9 @@ impl ServeArgs {
                 pixels: self.max_pixels,
                 steps: self.max_steps,
                 images: self.max_images,
+                tokens: self.max_tokens,
+                input_pixels: self.max_input_pixels,
+                input_side: self.max_input_side,
                 body: self.max_body.0,
                 queue: self.queue,
                 time: (self.max_seconds > 0).then(|| Duration::from_secs(self.max_seconds as u64)),

@@ -52,6 +52,7 @@ mod output;
 pub mod pipeline;
 mod plan;
 mod plan_chooser;
+mod prompt_length;
 mod read_ahead;
 mod refiner;
 mod residency;
@@ -119,6 +120,7 @@ pub use plan::{
     BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, SecondPassWork, StagePlan,
     Workload, process_bytes,
 };
+pub use prompt_length::{LongPrompt, PromptCounter};
 pub use room::Room;
 pub use scales_file::{ComputeScales, LayerScales};
 pub use second_device::{Parallel, SecondDevice};

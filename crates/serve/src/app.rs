@@ -12,18 +12,33 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::bodies::Bodies;
 use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
 use crate::http::WebOptions;
 use crate::image_format::ImageFormat;
-use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob};
+use crate::inputs::{self, Cost};
+use crate::intake::Intake;
+use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
 use crate::options::ServeOptions;
+use crate::prompt_limit::{self, most_bytes};
 use crate::scheduler::{Control, Previews, Scheduler, Task};
+
+/// The bytes of a unit of the memory for input images of jobs that are not done, and how many units there are: 2 GiB.
+const KEPT_UNIT: usize = 64 << 10;
+pub(crate) const KEPT_UNITS: usize = 32 << 10;
+/// The longest text of a request that is shown again, in bytes, besides prompts.
+const LONGEST_SHOWN: usize = 64 << 10;
+/// The most warnings of a job, and the bytes of each.
+const MOST_WARNINGS: usize = 100;
+const LONGEST_WARNING: usize = 1 << 10;
+/// When a client is asked to come back.
+const COME_BACK: Duration = Duration::from_secs(5);
 
 /// The state of the server.
 pub(crate) struct App {
@@ -38,6 +53,12 @@ pub(crate) struct App {
     /// One text at a time: tokens are counted at each pause of typing, while jobs run.
     pub(crate) token_turn: Semaphore,
     pub(crate) runtime: Handle,
+    /// Reads requests within a budget of memory.
+    pub(crate) intake: Intake,
+    /// The bytes of all bodies.
+    pub(crate) bodies: Bodies,
+    /// The memory of the input images of jobs that are not done, in units of [`KEPT_UNIT`].
+    pub(crate) kept: Arc<Semaphore>,
     /// The settings of AUTOMATIC1111's web UI.
     pub(crate) web_options: Mutex<WebOptions>,
     /// The jobs of its clients, of which they know one.
@@ -72,20 +93,42 @@ impl App {
     /// [`Refused`] for what cannot be made, and where the queue is full.
     pub(crate) async fn submit(self: &Arc<Self>, submission: Submission) -> Result<Arc<Entry>, Refused> {
         let app = self.clone();
-        let submitted = self.runtime.spawn_blocking(move || app.submit_now(submission)).await;
-        submitted.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?
+        let weighed = move || app.cost(&submission).map(|cost| (submission, cost));
+        let (submission, cost) = self.intake.run(0, weighed).await?;
+        let memory = u32::try_from(cost.kept.div_ceil(KEPT_UNIT).min(KEPT_UNITS)).unwrap_or(u32::MAX);
+        let memory = self.kept.clone().try_acquire_many_owned(memory).map_err(|_| Refused {
+            retry_after: Some(COME_BACK),
+            ..Refused::new(
+                RefusedKind::QueueFull,
+                "the input images of the jobs that wait take all memory; try again later",
+            )
+        })?;
+        let app = self.clone();
+        self.intake.run(cost.reading, move || app.submit_now(submission, memory)).await
     }
 
-    fn submit_now(&self, submission: Submission) -> Result<Arc<Entry>, Refused> {
+    /// The memory that a submission takes, by the headers of its input images, which are within the limits.
+    fn cost(&self, submission: &Submission) -> Result<Cost, Refused> {
+        let Submission { request, files, model, .. } = submission;
+        let model = self.models.find(model.as_deref())?;
+        check_inputs(request, files.as_ref())?;
+        let cost = inputs::cost(request, model.folder.size_multiple(), &self.options.limits);
+        cost.map_err(|refused| without_folder(refused, files.as_ref()))
+    }
+
+    fn submit_now(&self, submission: Submission, memory: OwnedSemaphorePermit) -> Result<Arc<Entry>, Refused> {
         let submitted = Instant::now();
         let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
         let Submission { mut shown, mut warnings, id, .. } = submission;
         let model = self.models.find(model.as_deref())?.clone();
-        check_inputs(&request, files.as_ref())?;
         let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
         drop(files);
         warnings.extend(job.advice(&model.folder));
         shown.insert("seed".into(), job.seed.into());
+        // Prompts are shorter; what else is long has no meaning here.
+        cut_texts(&mut shown, most_bytes(self.options.limits.tokens).max(LONGEST_SHOWN));
+        warnings.truncate(MOST_WARNINGS);
+        warnings.iter_mut().for_each(|warning| cut_text(warning, LONGEST_WARNING));
         let control = Control::with_previews(previews);
         let entry = Entry::new(NewJob {
             id: id.filter(|id| self.is_free(id)).unwrap_or_else(|| self.jobs.new_id()),
@@ -98,7 +141,8 @@ impl App {
         });
         let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
         let output = self.options.output.clone();
-        let listener = Box::new(JobListener { entry: entry.clone(), format, output, runtime, metrics });
+        let listener =
+            Box::new(JobListener { entry: entry.clone(), format, output, runtime, metrics, _memory: memory });
         self.jobs.add(entry.clone());
         // The shorter of the job's own limit and the server's.
         let limit = limit.into_iter().chain(self.options.limits.time).min();
@@ -133,6 +177,7 @@ impl App {
         if let Some(row) = OPTIONS.iter().find(|row| is_of_server(row) && !row.value(request).is_default()) {
             return Err(Refused::value(row.name, "given", "nothing: requests name no folders of the server"));
         }
+        prompt_limit::check_bytes(request, limits.tokens)?;
         self.find_named(request)?;
         let job = request.resolve(&model.folder)?;
         refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;
@@ -142,6 +187,7 @@ impl App {
             refuse("hires_steps", pass.job.steps, limits.steps)?;
         }
         refuse("batch_size", job.images(), limits.images)?;
+        prompt_limit::check(model.counter(self.options.setup())?, &job, limits.tokens)?;
         let folder = self.options.setup().lora_dir.as_deref();
         for lora in &job.loras {
             let name = lora.name();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 
+use crate::jobs::cut_text;
 use crate::scheduler::Refusal;
 
 /// Why the server does not start, or has ended.
@@ -91,6 +92,8 @@ pub(crate) enum RefusedKind {
     Unprocessable,
     /// The queue is full.
     QueueFull,
+    /// There is no memory for the request at the moment.
+    Busy,
     /// The server ends.
     Stopping,
     /// The run failed.
@@ -113,6 +116,7 @@ impl RefusedKind {
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too_slow"),
             Self::Unprocessable => (StatusCode::UNPROCESSABLE_ENTITY, "unprocessable"),
             Self::QueueFull => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
             Self::Canceled => (StatusCode::CONFLICT, "canceled"),
@@ -121,9 +125,16 @@ impl RefusedKind {
     }
 }
 
+/// The longest message in bytes. A client's values are a part of some.
+const LONGEST_MESSAGE: usize = 8 << 10;
+/// The longest value in a message in bytes.
+const LONGEST_VALUE: usize = 256;
+
 impl Refused {
     pub(crate) fn new(kind: RefusedKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after: None }
+        let mut message = message.into();
+        cut_text(&mut message, LONGEST_MESSAGE);
+        Self { kind, message, param: None, retry_after: None }
     }
 
     /// A value that cannot be.
@@ -133,6 +144,8 @@ impl Refused {
 
     /// The same with the field at fault.
     pub(crate) fn value(param: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Self {
+        let mut found = found.to_string();
+        cut_text(&mut found, LONGEST_VALUE);
         Self { param: Some(param.into()), ..Self::invalid(format!("`{param}` is {found}, expected {expected}")) }
     }
 

@@ -37,16 +37,20 @@
 
 mod app;
 mod base64_image;
+mod bodies;
 mod error;
 mod gallery;
 mod http;
 mod image_format;
+mod inputs;
+mod intake;
 mod jobs;
 mod metrics;
 mod models;
 mod named_files;
 mod options;
 mod parse;
+mod prompt_limit;
 mod redis_texts;
 mod scheduler;
 mod server;

@@ -1,23 +1,41 @@
 //! The models that the server has, by their names.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use kiln_engine::{PromptCounter, Setup};
 use kiln_models::ModelFolder;
 
 use crate::error::{Error, Refused, Result};
 use crate::options::ServeOptions;
 
 /// A model of the server.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Model {
     /// Its name in requests.
     pub(crate) id: String,
     pub(crate) folder: Arc<ModelFolder>,
+    /// Counts the tokens of its prompts, from the first request on.
+    counter: Arc<OnceLock<PromptCounter>>,
+}
+
+impl Model {
+    /// The counter of the tokens of its prompts, opened the first time.
+    ///
+    /// # Errors
+    /// [`Refused`] for tokenizers that cannot be read.
+    pub(crate) fn counter(&self, setup: &Setup) -> std::result::Result<&PromptCounter, Refused> {
+        match self.counter.get() {
+            Some(counter) => Ok(counter),
+            None => {
+                let counter = PromptCounter::open(&self.folder, setup.embeddings_dir.as_deref())?;
+                Ok(self.counter.get_or_init(|| counter))
+            }
+        }
+    }
 }
 
 /// All models, at least one.
-#[derive(Debug)]
 pub(crate) struct Models(Vec<Model>);
 
 impl Models {
@@ -35,7 +53,7 @@ impl Models {
                 let expected = format!("models with different names; both {other} and {one} are called {id}");
                 return Err(Error::Value { name: "model", found: one.to_string(), expected });
             }
-            models.push(Model { id, folder: Arc::new(folder) });
+            models.push(Model { id, folder: Arc::new(folder), counter: Arc::default() });
         }
         if models.is_empty() {
             return Err(Error::Value { name: "model", found: "not given".into(), expected: "at least one".into() });

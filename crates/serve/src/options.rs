@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use kiln_engine::{ModelOptions, Setup};
+use kiln_media::DecodeOptions;
 
 use crate::error::{Error, Result};
 
@@ -70,7 +71,13 @@ pub struct Limits {
     pub steps: usize,
     /// Images of a request.
     pub images: usize,
-    /// Bytes of a body.
+    /// Tokens of a prompt, over all of its texts.
+    pub tokens: usize,
+    /// Pixels of an input image, and of one with its borders.
+    pub input_pixels: usize,
+    /// Pixels of an input image's longest side.
+    pub input_side: usize,
+    /// Bytes of a body. All bodies together may have four times as many.
     pub body: usize,
     /// Jobs that wait.
     pub queue: usize,
@@ -80,7 +87,25 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pixels: 4 << 20, steps: 1000, images: 64, body: 64 << 20, queue: 256, time: None }
+        Self {
+            pixels: 4 << 20,
+            steps: 1000,
+            images: 64,
+            tokens: 40 * 75,
+            input_pixels: 16 << 20,
+            input_side: 16_384,
+            body: 64 << 20,
+            queue: 256,
+            time: None,
+        }
+    }
+}
+
+impl Limits {
+    /// Which input images are decoded.
+    pub(crate) fn input_images(&self) -> DecodeOptions {
+        let (max_pixels, max_side) = (self.input_pixels as u64, self.input_side as u64);
+        DecodeOptions { max_pixels, max_side, max_file: self.body as u64, ..DecodeOptions::default() }
     }
 }
 
@@ -161,6 +186,9 @@ impl ServeOptions {
             ("max_pixels", limits.pixels),
             ("max_steps", limits.steps),
             ("max_images", limits.images),
+            ("max_tokens", limits.tokens),
+            ("max_input_pixels", limits.input_pixels),
+            ("max_input_side", limits.input_side),
             ("max_body", limits.body),
             ("queue", limits.queue),
             ("max_batch", self.max_batch.unwrap_or(1)),

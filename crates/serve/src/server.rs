@@ -18,10 +18,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::App;
+use crate::app::{App, KEPT_UNITS};
+use crate::bodies::Bodies;
 use crate::error::{Error, Result};
 use crate::gallery::Gallery;
 use crate::http::router;
+use crate::intake::Intake;
 use crate::jobs::{Current, Jobs};
 use crate::metrics::Metrics;
 use crate::models::Models;
@@ -86,6 +88,7 @@ impl Server {
         };
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
         let jobs = Jobs::new(options.keep, options.job_prefix.clone());
+        let limits = options.limits;
         let app = Arc::new(App {
             gallery: Gallery::new(options.output.clone()),
             tokens: TokenCounter::default(),
@@ -96,6 +99,9 @@ impl Server {
             scheduler,
             metrics,
             runtime: runtime.handle().clone(),
+            intake: Intake::new(runtime.handle().clone(), &limits),
+            bodies: Bodies::new(limits.body),
+            kept: Arc::new(Semaphore::new(KEPT_UNITS)),
             web_options: Mutex::default(),
             web_jobs: Current::default(),
         });

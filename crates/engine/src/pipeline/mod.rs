@@ -51,7 +51,7 @@ pub(crate) mod text_cache;
 mod text_encoder;
 pub(crate) mod text_plan;
 mod throttle;
-mod tokens;
+pub(crate) mod tokens;
 pub(crate) mod trace;
 pub(crate) mod turns;
 

@@ -88,7 +88,7 @@ impl TokenizedTexts {
 
 /// Cuts a text into chunks, with its brackets read as its emphasis says. TokenEmbeddings with vectors of their own are looked for in
 /// the text between brackets: a name may have escaped brackets in it.
-fn tokenize(
+pub(crate) fn tokenize(
     key: &Key,
     embeddings: &Embeddings,
     first: usize,

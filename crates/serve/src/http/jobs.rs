@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{Client, Payload, Shared};
+use super::{Client, Payload, Shared, json_body};
 use crate::app::{App, Submission, store_inputs};
 use crate::error::Refused;
 use crate::image_format::ImageFormat;
@@ -32,6 +32,8 @@ pub(super) const MOST_PRIORITY: i64 = 100;
 const USUAL_PREVIEW: usize = 1;
 /// Fields with images, which are not shown again.
 const IMAGES: [&str; 2] = ["init", "mask"];
+/// The field with control networks, each of which may have an image.
+const CONTROLS: &str = "controls";
 
 /// A list of jobs.
 #[derive(Serialize, ToSchema)]
@@ -64,13 +66,19 @@ pub(super) async fn create(
     Extension(client): Extension<Client>,
     Payload(body): Payload,
 ) -> Result<(StatusCode, Json<JobView>), Refused> {
-    let entry = app.submit(submission(&body, client)?).await?;
+    let submission = json_body::parse_with(&app, body, |body| submission(body, client)).await?;
+    let entry = app.submit(submission).await?;
     Ok((StatusCode::ACCEPTED, Json(entry.view())))
 }
 
 /// The submission in a body.
 pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submission, Refused> {
-    let (spec, more) = JobSpec::parse(body, &[PREVIEW_EVERY, PRIORITY, TIMEOUT]).map_err(Refused::invalid)?;
+    json_body::check_values(body)?;
+    let mut fields = JobSpec::object(body).map_err(Refused::invalid)?;
+    let shown = shown(&fields);
+    let more: Map<String, Value> =
+        [PREVIEW_EVERY, PRIORITY, TIMEOUT].into_iter().filter_map(|name| fields.remove_entry(name)).collect();
+    let spec = JobSpec::of_object(fields).map_err(|error| Refused::invalid(error.message))?;
     let JobSpec { mut request, model, output } = spec;
     if let Some(output) = output {
         return Err(Refused::value("output", format!("{output:?}"), "nothing: the server writes no files for clients"));
@@ -99,7 +107,6 @@ pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submissi
             Some(limit.ok_or_else(|| Refused::value(TIMEOUT, value, "a number of seconds above 0"))?)
         }
     };
-    let shown = shown(body);
     let files = store_inputs(&mut request)?;
     let model = model.map(|model| model.to_string_lossy().into_owned());
     let (format, warnings, id) = (ImageFormat::Png, Vec::new(), None);
@@ -107,19 +114,29 @@ pub(super) fn submission(body: &[u8], Client(client): Client) -> Result<Submissi
 }
 
 /// The request as it came, without images.
-fn shown(body: &[u8]) -> Map<String, Value> {
-    let mut shown: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
-    shown.retain(|name, _| !IMAGES.contains(&name.as_str()));
-    for control in shown.get_mut("controls").and_then(Value::as_array_mut).into_iter().flatten() {
-        control.as_object_mut().map(|control| control.remove("image"));
+fn shown(fields: &Map<String, Value>) -> Map<String, Value> {
+    let control = |control: &Value| match control {
+        Value::Object(fields) => without(fields, &["image"]).into(),
+        other => other.clone(),
+    };
+    let mut shown = without(fields, &[&IMAGES[..], &[CONTROLS]].concat());
+    if let Some(controls) = fields.get(CONTROLS) {
+        let controls = controls.as_array().map(|all| all.iter().map(control).collect());
+        shown.insert(CONTROLS.into(), controls.unwrap_or_default());
     }
     shown
 }
 
-/// All jobs that are known.
+/// A copy of an object without these fields.
+fn without(fields: &Map<String, Value>, left_out: &[&str]) -> Map<String, Value> {
+    let kept = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The newest 1,000 jobs that are known. Texts of more than 1,024 bytes are cut there, and are whole in the job itself.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "All jobs.", body = JobList)))]
 pub(super) async fn list(State(app): Shared) -> Json<JobList> {
-    Json(JobList { jobs: app.jobs.all().iter().map(|entry| entry.view()).collect() })
+    Json(JobList { jobs: app.jobs.newest().iter().map(|entry| entry.view().short()).collect() })
 }
 
 /// A job.

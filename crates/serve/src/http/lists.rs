@@ -100,6 +100,12 @@ pub(super) struct LimitsView {
     steps: usize,
     /// Images of a request.
     images: usize,
+    /// Tokens of a prompt, over all of its texts.
+    tokens: usize,
+    /// Pixels of an input image.
+    input_pixels: usize,
+    /// Pixels of an input image's longest side.
+    input_side: usize,
     /// Bytes of a body.
     body: usize,
     /// Jobs that wait.
@@ -129,6 +135,9 @@ pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
             pixels: limits.pixels,
             steps: limits.steps,
             images: limits.images,
+            tokens: limits.tokens,
+            input_pixels: limits.input_pixels,
+            input_side: limits.input_side,
             body: limits.body,
             queue: limits.queue,
         },

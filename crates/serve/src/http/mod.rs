@@ -7,6 +7,7 @@ mod download;
 mod gallery;
 mod health;
 mod jobs;
+mod json_body;
 mod lists;
 mod network;
 mod observe;

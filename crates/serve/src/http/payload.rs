@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use bytes::Bytes;
+use futures_util::StreamExt;
 
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
@@ -14,7 +14,7 @@ use crate::error::{Refused, RefusedKind};
 /// The longest time that a body may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The bytes of a body.
+/// The bytes of a body. They count as a part of all bodies' until they are dropped.
 pub(crate) struct Payload(pub(crate) Bytes);
 
 impl FromRequest<Arc<App>> for Payload {
@@ -30,26 +30,23 @@ impl FromRequest<Arc<App>> for Payload {
         if length.is_some_and(|length: u64| length > most as u64) {
             return Err(too_large());
         }
-        match tokio::time::timeout(LONGEST, to_bytes(request.into_body(), most)).await {
-            Ok(Ok(bytes)) => Ok(Self(bytes)),
-            Ok(Err(error)) if is_limit(&error) => Err(too_large()),
-            Ok(Err(error)) => Err(Refused::invalid(format!("the body ended early: {error}"))),
+        let whole = async {
+            let (mut body, mut stream) = (app.bodies.begin(), request.into_body().into_data_stream());
+            while let Some(part) = stream.next().await {
+                let part = part.map_err(|error| Refused::invalid(format!("the body ended early: {error}")))?;
+                if body.len() + part.len() > most {
+                    return Err(too_large());
+                }
+                body.push(&part)?;
+            }
+            Ok(Self(body.end()))
+        };
+        match tokio::time::timeout(LONGEST, whole).await {
+            Ok(body) => body,
             Err(_) => {
                 let message = format!("the body did not come within {} s", LONGEST.as_secs());
                 Err(Refused::new(RefusedKind::TooSlow, message))
             }
         }
     }
-}
-
-/// Whether the limit of the length is the reason.
-fn is_limit(error: &axum::Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.to_string().contains("length limit exceeded") {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }

@@ -11,6 +11,7 @@ use super::jobs::ErrorBody;
 use super::{Payload, Shared};
 use crate::app::{App, store};
 use crate::error::{Refused, RefusedKind};
+use crate::inputs::not_too_large;
 use crate::jobs::request_of;
 
 /// The settings of an image.
@@ -37,13 +38,13 @@ pub(crate) struct SettingsView {
     )
 )]
 pub(super) async fn read(State(app): Shared, Payload(body): Payload) -> Result<Json<SettingsView>, Refused> {
-    let runtime = app.runtime.clone();
-    let read = runtime.spawn_blocking(move || settings(&app, &body)).await;
-    read.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?.map(Json)
+    let state = app.clone();
+    app.intake.run_images(move || settings(&state, &body)).await.map(Json)
 }
 
 /// The settings in the bytes of an image file.
 pub(crate) fn settings(app: &App, bytes: &[u8]) -> Result<SettingsView, Refused> {
+    not_too_large("image", bytes, &app.options.limits.input_images())?;
     let mut folder = None;
     let path = store(&mut folder, "image", bytes)?;
     let place = path.parent().map(|folder| folder.join("").to_string_lossy().into_owned()).unwrap_or_default();

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use kiln_engine::{OpenUpscaler, UpscalerChoice, upscaled_texts};
-use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, decode, write_png};
+use kiln_media::{AlphaRule, Rgb8Image, decode, header, write_png};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -41,19 +41,16 @@ pub(super) async fn upscale(
     Payload(body): Payload,
 ) -> Result<Response, Refused> {
     let Query(how) = how.map_err(|error| Refused::invalid(error.body_text()))?;
-    let most = app.options.limits.pixels;
     let (state, bytes) = (app.clone(), body.clone());
-    let opened = app.runtime.spawn_blocking(move || Work::open(&state, &bytes, how, most)).await;
-    let work = opened.map_err(failed)??;
+    let work = app.intake.run_images(move || Work::open(&state, &bytes, how)).await?;
     let Work { choice, image, size: (width, height), scale, name } = work;
     let larger = match choice {
         UpscalerChoice::File(_) => enlarge_by_network(&app, choice, image, (width, height)).await?,
         UpscalerChoice::Filter(filter) => {
-            let resized = app.runtime.spawn_blocking(move || image.resize(width, height, filter)).await;
-            resized.map_err(failed)?.map_err(unread)?
+            app.intake.run_images(move || image.resize(width, height, filter).map_err(unread)).await?
         }
     };
-    let file = app.runtime.spawn_blocking(move || file(&body, &larger, scale, &name)).await.map_err(failed)??;
+    let file = app.intake.run_images(move || file(&body, &larger, scale, &name)).await?;
     Ok(([(header::CONTENT_TYPE, "image/png")], file).into_response())
 }
 
@@ -69,19 +66,21 @@ struct Work {
 }
 
 impl Work {
-    fn open(app: &App, bytes: &[u8], how: How, most: usize) -> Result<Self, Refused> {
+    fn open(app: &App, bytes: &[u8], how: How) -> Result<Self, Refused> {
+        let (most, decode_options) = (app.options.limits.pixels, app.options.limits.input_images());
         let choice = match UpscalerChoice::from(PathBuf::from(how.upscaler.as_deref().unwrap_or("lanczos"))) {
             UpscalerChoice::File(name) => UpscalerChoice::File(app.upscaler("upscaler", &name)?),
             filter => filter,
         };
         let upscaler = OpenUpscaler::open(&choice, None)?;
         let scale = upscaler.scale(how.scale)?;
-        let decoded = decode(bytes, "the image", &DecodeOptions::default()).map_err(unread)?;
-        let [width, height] = OpenUpscaler::scaled([decoded.width(), decoded.height()], scale);
+        let header = header(bytes, "the image", &decode_options).map_err(unread)?;
+        let [width, height] = OpenUpscaler::scaled([header.width, header.height], scale);
         if width.saturating_mul(height) > most {
             let expected = format!("at most {most} pixels, the limit of this server");
             return Err(Refused::value("scale", format!("{width}x{height}"), expected));
         }
+        let decoded = decode(bytes, "the image", &decode_options).map_err(unread)?;
         let image = decoded.into_rgb(AlphaRule::FlattenOnWhite);
         Ok(Self { choice, image, size: (width, height), scale, name: upscaler.name() })
     }

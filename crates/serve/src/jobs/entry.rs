@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
+use super::short;
 use super::views::{EventView, ImageView, JobView, PreviewView, StepView};
 use crate::error::{Refused, RefusedKind};
 use crate::scheduler::{Control, End};
@@ -55,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) total_images: usize,
     pub(crate) batches: usize,
     pub(crate) control: Arc<Control>,
+    /// About the bytes of the entry without what changes.
+    request_bytes: usize,
     created: (SystemTime, Instant),
     state: Mutex<State>,
     changed: watch::Sender<()>,
@@ -139,7 +142,9 @@ impl Entry {
         };
         let created = (SystemTime::now(), Instant::now());
         let (changed, _) = watch::channel(());
+        let request_bytes = size_of::<Self>() + size_of::<State>() + short::bytes(&request);
         Arc::new(Self {
+            request_bytes,
             id,
             model,
             request,
@@ -248,9 +253,14 @@ impl Entry {
         self.state.lock().finished.map(|(_, then)| now.saturating_duration_since(then))
     }
 
-    /// Bytes of its images.
+    /// About the bytes that it takes in memory, with its request and its images.
     pub(super) fn bytes(&self) -> usize {
-        self.state.lock().images.values().map(|image| image.file.len()).sum()
+        let state = self.state.lock();
+        let images = state.images.values();
+        let images: usize = images.map(|image| image.file.len() + image.parameters.len() + image.settings.len()).sum();
+        let warnings: usize = state.warnings.iter().map(String::len).sum();
+        let previews: usize = state.previews.values().flatten().map(|(_, preview)| preview.data.len()).sum();
+        self.request_bytes + images + warnings + previews
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -9,6 +9,7 @@ use kiln_engine::GeneratedImage;
 use kiln_files::{FileRules, PlannedFile};
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::entry::{Entry, Image};
 use super::views::PreviewView;
@@ -24,6 +25,8 @@ pub(crate) struct JobListener {
     pub(crate) output: Option<PathBuf>,
     pub(crate) runtime: Handle,
     pub(crate) metrics: Arc<Metrics>,
+    /// Its part of the memory of all jobs, which it gives back when it ends.
+    pub(crate) _memory: OwnedSemaphorePermit,
 }
 
 impl Listener for JobListener {

@@ -4,6 +4,7 @@ mod current;
 mod entry;
 mod finisher;
 mod listener;
+mod short;
 mod views;
 
 use std::sync::Arc;
@@ -16,10 +17,13 @@ pub(crate) use current::Current;
 pub(crate) use entry::{Entry, Image, NewJob, Seen};
 pub(crate) use finisher::Finisher;
 pub(crate) use listener::JobListener;
+pub(crate) use short::{cut_text, cut_texts};
 pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of};
 
-/// Bytes of images that are kept at most; the oldest go first.
+/// Bytes of jobs, their requests and their images, that are kept at most; the oldest go first.
 const MOST_BYTES: usize = 512 << 20;
+/// Jobs in a list.
+const LISTED: usize = 1000;
 
 /// All jobs.
 pub(crate) struct Jobs {
@@ -27,13 +31,15 @@ pub(crate) struct Jobs {
     entries: Mutex<Vec<Arc<Entry>>>,
     keep: Duration,
     prefix: Option<String>,
+    /// [`MOST_BYTES`].
+    most: usize,
     random: SystemRandom,
 }
 
 impl Jobs {
     /// No jobs; finished ones are kept for `keep`. Numbers of new ones begin with `prefix`.
     pub(crate) fn new(keep: Duration, prefix: Option<String>) -> Self {
-        Self { entries: Mutex::default(), keep, prefix, random: SystemRandom::new() }
+        Self { entries: Mutex::default(), keep, prefix, most: MOST_BYTES, random: SystemRandom::new() }
     }
 
     /// The prefix, and a random number in hexadecimal digits.
@@ -50,9 +56,9 @@ impl Jobs {
         self.entries.lock().push(entry);
     }
 
-    /// The newest first.
-    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
-        self.entries.lock().iter().rev().cloned().collect()
+    /// The newest ones, the newest first.
+    pub(crate) fn newest(&self) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().rev().take(LISTED).cloned().collect()
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Entry>> {
@@ -70,15 +76,48 @@ impl Jobs {
         self.get(job)?.image(index.parse().ok()?)
     }
 
-    /// Forgets jobs that were finished long enough ago, and the oldest finished ones where images take too much memory.
+    /// Forgets jobs that were finished long enough ago, and the oldest finished ones where all together take too
+    /// much memory.
     pub(crate) fn prune(&self, now: Instant) {
         let mut entries = self.entries.lock();
         entries.retain(|entry| entry.finished_for(now).is_none_or(|time| time < self.keep));
         let mut bytes: usize = entries.iter().map(|entry| entry.bytes()).sum();
         entries.retain(|entry| {
-            let goes = bytes > MOST_BYTES && entry.finished_for(now).is_some();
-            bytes -= if goes { entry.bytes() } else { 0 };
+            let goes = bytes > self.most && entry.finished_for(now).is_some();
+            bytes = bytes.saturating_sub(if goes { entry.bytes() } else { 0 });
             !goes
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use crate::scheduler::{Control, End};
+
+    #[test]
+    fn finished_jobs_are_counted_with_their_requests() {
+        let jobs = Jobs { most: 25_000, ..Jobs::new(Duration::from_secs(600), None) };
+        for number in 0..5 {
+            let entry = Entry::new(NewJob {
+                id: number.to_string(),
+                model: "a".into(),
+                request: Map::from_iter([("prompt".to_string(), Value::from("x".repeat(10_000)))]),
+                warnings: Vec::new(),
+                total_images: 1,
+                batches: 1,
+                control: Arc::<Control>::default(),
+            });
+            if number != 1 {
+                entry.end(End::Canceled);
+            }
+            jobs.add(entry);
+        }
+        jobs.prune(Instant::now());
+        // The oldest ones go, except for one that is not finished.
+        let left: Vec<String> = jobs.newest().iter().map(|entry| entry.id.clone()).collect();
+        assert_eq!(left, ["4", "1"]);
     }
 }

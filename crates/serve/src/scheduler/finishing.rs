@@ -1,12 +1,12 @@
 //! From the last step of a batch to its images: a second pass, decoding, and the end of the task.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use kiln_engine::{Event, GroupId, Result, Stage};
 
 use super::active::{Active, news_of};
 use super::decoding::{Decoded, Decoding, Undecoded};
+use super::stop::Stop;
 use super::task::{End, News, Task};
 use super::worker::Worker;
 
@@ -22,6 +22,7 @@ impl Worker {
             // The task may have been canceled meanwhile.
             let Some(place) = self.tasks.iter().position(|active| active.arrived == arrived) else { continue };
             let active = &mut self.tasks[place];
+            let stop = Stop::of(&active.task, &self.shared);
             active.decoding -= 1;
             events.into_iter().filter_map(news_of).for_each(|news| active.task.listener.tell(news));
             let image = match (image, &mut self.engine) {
@@ -30,7 +31,7 @@ impl Worker {
                     tracing::debug!("an image is decoded between the steps: {error}");
                     engine.decode_latents(&image.latents, &image.job, &mut |event| {
                         news_of(event).into_iter().for_each(|news| active.task.listener.tell(news));
-                        ControlFlow::Continue(())
+                        stop.flow()
                     })
                 }
                 (Err((_, error)), None) => Err(error),
@@ -67,14 +68,15 @@ impl Worker {
 
     /// Has a batch whose steps are done go on with its second pass. False where there is none.
     fn begin_second_pass(&mut self, place: usize, part: usize) -> Result<bool> {
-        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return Ok(false) };
-        let Active { task: Task { job, control, listener, .. }, parts, .. } = &mut tasks[place];
+        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(false) };
+        let stop = Stop::of(&tasks[place].task, shared);
+        let Active { task: Task { job, listener, .. }, parts, .. } = &mut tasks[place];
         let part = &mut parts[part];
         let (Some(running), Some(pass)) = (lanes.running(part.lane), job.second_pass()) else { return Ok(false) };
         let images = (&**job, part.number * job.batch_size);
         let group = engine.begin_second_pass(running, part.group, images, &mut |event| {
             news_of(event).into_iter().for_each(|news| listener.tell(news));
-            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            stop.flow()
         })?;
         let Some(group) = group else { return Ok(false) };
         (part.group, part.before, part.size) = (group, part.done, [pass.job.width, pass.job.height]);
@@ -101,7 +103,8 @@ impl Worker {
         let part = active.parts.remove(part);
         active.finished += 1;
         let Some(running) = lanes.running(part.lane) else { return Ok(()) };
-        let Task { job, control, listener, .. } = &mut active.task;
+        let stop = Stop::of(&active.task, shared);
+        let Task { job, listener, .. } = &mut active.task;
         let before = (active.finished - 1) * active.evaluations;
         let total = job.batch_count * active.evaluations;
         let all = engine.take_latents(running, part.group, (job, part.number * job.batch_size), &mut |event| {
@@ -109,7 +112,7 @@ impl Worker {
                 listener.tell(News::Step { done: before + done, total }); // of a second pass with LoRAs of its own
             }
             news_of(event).into_iter().for_each(|news| listener.tell(news));
-            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            stop.flow()
         })?;
         let networks = engine.overlapped();
         if networks.is_some() && decoding.is_none() {
@@ -125,7 +128,7 @@ impl Worker {
                 _ => {
                     let image = engine.decode_latents(&latents, job, &mut |event| {
                         news_of(event).into_iter().for_each(|news| listener.tell(news));
-                        if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                        stop.flow()
                     })?;
                     shared.metrics.images.inc();
                     listener.tell(News::Image(Box::new(image)));

@@ -15,6 +15,7 @@ mod policy;
 mod queue;
 mod seats;
 mod stepping;
+mod stop;
 mod task;
 mod worker;
 

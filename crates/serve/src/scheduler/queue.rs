@@ -211,6 +211,11 @@ impl Scheduler {
         self.shared.queue.lock().draining
     }
 
+    /// Whether all tasks are canceled.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
     /// Whether an engine has the weights of a model.
     pub fn has_loaded(&self, model: &Arc<ModelFolder>) -> bool {
         let queue = self.shared.queue.lock();

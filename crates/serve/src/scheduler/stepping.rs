@@ -8,6 +8,7 @@ use kiln_engine::{Error, Event, GroupId, Result, Stage};
 
 use super::active::{Active, news_of};
 use super::policy::Candidate;
+use super::stop::Stop;
 use super::task::{News, Task};
 use super::worker::Worker;
 
@@ -99,16 +100,17 @@ impl Worker {
 
     /// Has the next batch of a task join.
     fn join(&mut self, lane: usize, place: usize) -> Result<GroupId> {
-        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return Err(Error::Interrupted) };
+        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Err(Error::Interrupted) };
         let Some(running) = lanes.running(lane) else { return Err(Error::Interrupted) };
         let active = &mut tasks[place];
-        let Active { task: Task { job, control, listener, .. }, next, parts, .. } = active;
+        let stop = Stop::of(&active.task, shared);
+        let Active { task: Task { job, listener, .. }, next, parts, .. } = active;
         if *next == 0 {
             listener.tell(News::Started);
         }
         let group = engine.join(running, job, *next * job.batch_size, &mut |event| {
             news_of(event).into_iter().for_each(|news| listener.tell(news));
-            if control.is_canceled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            stop.flow()
         })?;
         if *next == 0 || parts.is_empty() {
             listener.tell(News::Stage(Stage::Denoise));
@@ -121,6 +123,8 @@ impl Worker {
     fn step(&mut self, lane: usize, active: &[GroupId]) -> Result<Vec<GroupId>> {
         let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(Vec::new()) };
         let Some(running) = lanes.running(lane) else { return Ok(Vec::new()) };
+        let takes_part = |task: &&Active| task.parts.iter().any(|p| p.lane == lane && active.contains(&p.group));
+        let stops: Vec<Stop> = tasks.iter().filter(takes_part).map(|task| Stop::of(&task.task, shared)).collect();
         for task in tasks.iter() {
             for part in task.parts.iter().filter(|part| part.lane == lane && active.contains(&part.group)) {
                 running.keep_prediction(part.group, task.wants_preview(part));
@@ -130,7 +134,8 @@ impl Worker {
             if let Event::Smaller { .. } = event {
                 shared.metrics.out_of_memory.inc();
             }
-            ControlFlow::Continue(())
+            // Others go on with a task that must not.
+            if stops.iter().all(Stop::is_there) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
     }
 
@@ -165,6 +170,9 @@ impl Worker {
 
     /// A step of `n` batches failed: one batch alone fails its task; several are tried alone.
     fn step_failed(&mut self, arrived: &[u64], n: usize, error: &Error) {
+        if matches!(error, Error::Interrupted) {
+            return; // tasks that must not go on end before the next step
+        }
         if is_no_room(error) {
             self.shared.metrics.out_of_memory.inc();
         }

@@ -12,6 +12,7 @@ use super::decoding::Decoding;
 use super::lanes::Lanes;
 use super::policy::Policy;
 use super::queue::{Load, Shared};
+use super::stop::Stop;
 use super::task::{End, News};
 use crate::metrics::EngineNumbers;
 
@@ -114,12 +115,16 @@ impl Worker {
         self.lanes.clear();
         self.shared.publish_loading(self.number, &self.model);
         let Self { shared, model, tasks, setup, .. } = self;
+        let own = tasks.iter().filter(|active| Arc::ptr_eq(&active.task.model, model));
+        let stops: Vec<Stop> = own.map(|active| Stop::of(&active.task, shared)).collect();
         let mut engine = Engine::load(ModelFolder::clone(model), setup, &mut |event| {
             if let Event::Begin(stage) = event {
                 let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
                 own.for_each(|active| active.task.listener.tell(News::Stage(stage)));
             }
-            if shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            // Weights that no task waits for any more are not read.
+            let is_unwanted = !stops.is_empty() && stops.iter().all(Stop::is_there);
+            if is_unwanted || shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         if let Some(texts) = &shared.options.texts
             && !engine.share_texts(texts.clone())
@@ -178,7 +183,7 @@ impl Worker {
                 let end = if active.has_started() { End::Done } else { End::Canceled };
                 let decoded = (0..active.parts.len()).try_for_each(|_| self.finish_early(place));
                 match decoded {
-                    Err(error) => self.end(place, failed(&error)),
+                    Err(error) => self.end(place, self.end_of(place, &error)),
                     // What is being decoded comes first.
                     Ok(()) if self.tasks[place].decoding > 0 => {
                         let active = &mut self.tasks[place];
@@ -189,7 +194,7 @@ impl Worker {
                 }
             } else if !active.parts.is_empty() && control.take_skip() {
                 match self.finish_early(place) {
-                    Err(error) => self.end(place, failed(&error)),
+                    Err(error) => self.end(place, self.end_of(place, &error)),
                     Ok(()) if self.tasks[place].is_done() => self.end(place, End::Done),
                     Ok(()) => {}
                 }
@@ -229,7 +234,7 @@ impl Worker {
     /// A task cannot be made here: another worker makes it, where that may help and none of its images is done, or it has failed.
     pub(super) fn give_up(&mut self, place: usize, error: &Error) {
         if !error.is_of_device() {
-            return self.end(place, end_of(error));
+            return self.end(place, self.end_of(place, error));
         }
         if self.engine.as_ref().is_some_and(|engine| !engine.is_alive()) {
             self.lost.get_or_insert(Error::Device(error.to_string()));
@@ -237,7 +242,17 @@ impl Worker {
         let active = self.take_out(place);
         match self.shared.pass_on(self.number, active) {
             Ok(()) => tracing::warn!("{} cannot run a job, which another device gets: {error}", self.setup.device),
-            Err(mut active) => self.shared.end(&mut active.task, end_of(error)),
+            Err(mut active) => self.shared.end(&mut active.task, failed(error)),
+        }
+    }
+
+    /// How a task ends that failed so: one that was interrupted was canceled, or its time is over.
+    fn end_of(&self, place: usize, error: &Error) -> End {
+        let task = self.tasks.get(place).filter(|active| active.has_expired(Instant::now()));
+        match (error, task.and_then(|active| active.task.limit)) {
+            (Error::Interrupted, Some(limit)) => End::Expired(limit),
+            (Error::Interrupted, None) => End::Canceled,
+            _ => failed(error),
         }
     }
 
@@ -277,11 +292,6 @@ impl Worker {
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
     }
-}
-
-/// How a task ends that failed so.
-pub(super) fn end_of(error: &Error) -> End {
-    if matches!(error, Error::Interrupted) { End::Canceled } else { failed(error) }
 }
 
 pub(super) fn failed(error: &Error) -> End {

@@ -3,6 +3,7 @@
 mod a1111;
 mod access;
 mod control;
+mod costs;
 mod devices;
 mod gallery;
 mod jobs;

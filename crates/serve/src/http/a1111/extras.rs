@@ -8,12 +8,14 @@ use kiln_engine::{HiresUpscaler, ImageReport, Infotext, UpscalerChoice};
 use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encode};
 use serde_json::{Map, Value, json};
 
+use super::Detail;
 use super::control::unread;
-use super::{Detail, object};
 use crate::app::{App, store};
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
-use crate::http::{Payload, Shared, enlarge_by_network};
+use crate::http::{Payload, Shared, enlarge_by_network, json_body};
+use crate::inputs::{checked, not_too_large};
+use crate::options::Limits;
 
 /// Sides of enlarged images are multiples of this (`modules/upscaler.py`).
 const MULTIPLE: usize = 8;
@@ -22,12 +24,14 @@ const FACES: [&str; 2] = ["gfpgan_visibility", "codeformer_visibility"];
 
 /// The settings in an image.
 pub(super) async fn png_info(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
-    let fields = object(&body)?;
-    Ok(blocking(&app, move || info(&fields)).await?)
+    let fields = json_body::read(&app, body).await?;
+    let decode = app.options.limits.input_images();
+    Ok(blocking(&app, move || info(&fields, &decode)).await?)
 }
 
-fn info(fields: &Map<String, Value>) -> Result<Value, Refused> {
+fn info(fields: &Map<String, Value>, decode: &DecodeOptions) -> Result<Value, Refused> {
     let bytes = base64_image::decode("image", fields.get("image").and_then(Value::as_str).unwrap_or_default())?;
+    not_too_large("image", &bytes, decode)?;
     let mut folder = None;
     let path = store(&mut folder, "image", &bytes)?;
     let unread = |_| Refused::new(RefusedKind::Unprocessable, "Invalid image");
@@ -46,7 +50,7 @@ fn info(fields: &Map<String, Value>) -> Result<Value, Refused> {
 
 /// One image, larger.
 pub(super) async fn single(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
-    let fields = object(&body)?;
+    let fields = json_body::read(&app, body).await?;
     let size = Arc::new(Size::read(&app, &fields)?);
     let image = fields.get("image").and_then(Value::as_str).unwrap_or_default().to_string();
     let image = enlarge(&app, &size, "image", image).await?;
@@ -55,7 +59,7 @@ pub(super) async fn single(State(app): Shared, Payload(body): Payload) -> Result
 
 /// Several images, larger.
 pub(super) async fn batch(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
-    let fields = object(&body)?;
+    let fields = json_body::read(&app, body).await?;
     let size = Arc::new(Size::read(&app, &fields)?);
     let list = fields.get("imageList").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let most = app.options.limits.images;
@@ -72,9 +76,9 @@ pub(super) async fn batch(State(app): Shared, Payload(body): Payload) -> Result<
 
 /// An image in Base64 in the new size: networks run between the steps of the jobs, all else on a thread of its own.
 async fn enlarge(app: &Arc<App>, size: &Arc<Size>, field: &'static str, image: String) -> Result<String, Refused> {
-    let most = app.options.limits.pixels;
+    let limits = app.options.limits;
     let plan = size.clone();
-    let (image, target) = blocking_value(app, move || plan.open(field, &image, most)).await?;
+    let (image, target) = blocking_value(app, move || plan.open(field, &image, &limits)).await?;
     let mut larger = Vec::new();
     for (upscaler, visibility) in &size.upscalers {
         let image = image.clone();
@@ -91,7 +95,7 @@ async fn enlarge(app: &Arc<App>, size: &Arc<Size>, field: &'static str, image: S
     blocking_value(app, move || size.close(image, larger)).await
 }
 
-/// Runs `work` on a thread of its own.
+/// Runs `work`, which decodes one image at a time, on a thread of its own.
 pub(super) async fn blocking(
     app: &App,
     work: impl FnOnce() -> Result<Value, Refused> + Send + 'static,
@@ -103,8 +107,7 @@ async fn blocking_value<T: Send + 'static>(
     app: &App,
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
-    let done = app.runtime.spawn_blocking(work).await;
-    done.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))?
+    app.intake.run_images(work).await
 }
 
 fn html(warnings: &[String]) -> String {
@@ -173,11 +176,11 @@ impl Size {
 
     /// The image, and the size that upscalers give it, as `scripts/postprocessing_upscale.py` of that program: both sides by one
     /// factor, down to multiples of 8.
-    fn open(&self, field: &str, image: &str, most: usize) -> Result<(Rgb8Image, (usize, usize)), Refused> {
+    fn open(&self, field: &str, image: &str, limits: &Limits) -> Result<(Rgb8Image, (usize, usize)), Refused> {
         let bytes = base64_image::decode(field, image)?;
-        let decoded = decode(&bytes, "image", &DecodeOptions::default()).map_err(unread)?;
-        let image = decoded.into_rgb(AlphaRule::FlattenOnWhite);
-        let (w, h) = image.size();
+        let (most, decode_options) = (limits.pixels, limits.input_images());
+        let header = checked(field, &bytes, &decode_options)?;
+        let (w, h) = (header.width, header.height);
         let factor = match self.by {
             By::Factor(factor) => factor,
             By::Size { width, height, .. } => (width as f64 / w as f64).max(height as f64 / h as f64),
@@ -188,7 +191,8 @@ impl Size {
             let expected = format!("at most {most} pixels, the limit of this server");
             return Err(Refused::value("upscaling_resize", format!("{width}x{height}"), expected));
         }
-        Ok((image, (width, height)))
+        let decoded = decode(&bytes, "image", &decode_options).map_err(unread)?;
+        Ok((decoded.into_rgb(AlphaRule::FlattenOnWhite), (width, height)))
     }
 
     /// The results over each other, of which the middle of the wanted size is cut out, in Base64.

@@ -2,6 +2,7 @@
 
 use kiln_batch::JobSpec;
 use kiln_engine::{Convention, Family, Infotext, Request, Rng, Rule, SamplerChoice, SamplerKind};
+use kiln_media::DecodeOptions;
 use kiln_request::settings::from_infotext;
 use serde_json::{Map, Value, json};
 
@@ -93,14 +94,16 @@ impl Fields {
         }
         let scripts = object_of(&mut fields, "alwayson_scripts")?;
         let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
+        let images = app.options.limits.input_images();
         let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
         let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name));
-        let place = Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img, is_hires };
+        let place =
+            Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img, is_hires, images };
         let scripts = Scripts::read(&scripts, &place)?;
         job.extend(scripts.job);
         warnings.extend(scripts.warnings);
         warnings.extend(left_out(&fields, app.options.output.is_some()));
-        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).map_err(named_as_there)?;
+        let spec = JobSpec::of_object(job).map_err(|error| named_as_there(error.message))?;
         let mut request = spec.request;
         if given.is_empty() {
             request.convention = Convention::Automatic1111;
@@ -134,12 +137,13 @@ pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
     let init = first_image(&mut fields).unwrap_or_default();
     let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
-    let place = Place { size: (64, 64), init: init.as_deref(), is_img2img, is_hires: false };
+    let place =
+        Place { size: (64, 64), init: init.as_deref(), is_img2img, is_hires: false, images: DecodeOptions::default() };
     let scripts = Scripts::read(&scripts, &place);
     if let (Ok(mut job), Ok(scripts)) = (job(&mut fields, &options, &given, is_img2img, is_img2img), scripts) {
         job.extend(scripts.job);
         let _ = left_out(&fields, false);
-        let _ = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]); // what is wrong is of no interest
+        let _ = JobSpec::of_object(job); // what is wrong is of no interest
     }
 }
 

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::{Extension, Json};
+use bytes::Bytes;
 use kiln_engine::Infotext;
 use serde_json::{Map, Value, json};
 
+use super::Detail;
 use super::fields::Fields;
 use super::progress::timestamp;
-use super::{Detail, object};
 use crate::app::{App, Submission, store_inputs};
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
-use crate::http::{Client, Payload, Shared};
+use crate::http::{Client, Payload, Shared, json_body};
 use crate::jobs::{Entry, Finisher, Image};
 
 /// Images of a prompt.
@@ -22,7 +23,7 @@ pub(super) async fn txt2img(
     Extension(client): Extension<Client>,
     Payload(body): Payload,
 ) -> Result<Json<Value>, Detail> {
-    Ok(run(app, client, object(&body)?, false).await?)
+    Ok(run(app, client, body, false).await?)
 }
 
 /// Images of a prompt and an image.
@@ -31,39 +32,39 @@ pub(super) async fn img2img(
     Extension(client): Extension<Client>,
     Payload(body): Payload,
 ) -> Result<Json<Value>, Detail> {
-    Ok(run(app, client, object(&body)?, true).await?)
+    Ok(run(app, client, body, true).await?)
 }
 
 /// Runs a job. It is canceled if the client goes away.
-async fn run(
-    app: Arc<App>,
-    Client(client): Client,
-    mut parameters: Map<String, Value>,
-    is_img2img: bool,
-) -> Result<Json<Value>, Refused> {
-    let (state, given) = (app.clone(), parameters.clone());
-    let read = app.runtime.spawn_blocking(move || Fields::read(&state, given, is_img2img)).await; // images are decoded
-    let mut fields = read.map_err(|error| Refused::new(RefusedKind::Internal, error.to_string()))??;
-    if is_img2img && fields.init.is_none() {
-        return Err(Refused::new(RefusedKind::NotFound, "Init image not found"));
-    }
-    let mut request = fields.request;
-    if is_img2img {
-        request.init = fields.init.take().map(Into::into);
-        request.mask = fields.mask.take().map(Into::into);
-    }
-    let files = store_inputs(&mut request)?;
-    if !fields.include_init_images {
-        for name in ["init_images", "mask"] {
-            if let Some(value) = parameters.get_mut(name) {
-                *value = Value::Null;
+async fn run(app: Arc<App>, Client(client): Client, body: Bytes, is_img2img: bool) -> Result<Json<Value>, Refused> {
+    let (state, all) = (app.clone(), body.clone());
+    let read = move || {
+        let mut parameters = json_body::object(&all)?;
+        let mut fields = Fields::read(&state, parameters.clone(), is_img2img)?; // images are decoded
+        if is_img2img && fields.init.is_none() {
+            return Err(Refused::new(RefusedKind::NotFound, "Init image not found"));
+        }
+        if is_img2img {
+            fields.request.init = fields.init.take().map(Into::into);
+            fields.request.mask = fields.mask.take().map(Into::into);
+        }
+        let files = store_inputs(&mut fields.request)?;
+        if !fields.include_init_images {
+            for name in ["init_images", "mask"] {
+                if let Some(value) = parameters.get_mut(name) {
+                    *value = Value::Null;
+                }
             }
         }
-    }
-    let mut shown = parameters.clone();
-    shown.retain(|name, _| !["init_images", "mask", "alwayson_scripts"].contains(&name.as_str()));
+        let mut shown = parameters.clone();
+        shown.retain(|name, _| !["init_images", "mask", "alwayson_scripts"].contains(&name.as_str()));
+        Ok((fields, files, parameters, shown))
+    };
+    let (mut fields, files, parameters, shown) = app.intake.run_images(read).await?;
+    // What is given back counts as a part of all bodies' until then.
+    let _held = is_large(&parameters).then_some(body);
     let submission = Submission {
-        request,
+        request: fields.request,
         files,
         model: fields.options.model.clone(),
         client,
@@ -85,6 +86,11 @@ async fn run(
     let files = if fields.send_images { files } else { Vec::new() };
     drop(finisher);
     Ok(Json(json!({ "images": files, "parameters": parameters, "info": info, "warnings": entry.warnings() })))
+}
+
+/// Whether an answer gives images of the request back.
+fn is_large(parameters: &Map<String, Value>) -> bool {
+    ["init_images", "mask", "alwayson_scripts"].iter().any(|name| parameters.get(*name).is_some_and(|v| !v.is_null()))
 }
 
 /// What was made, as `Processed.js` of that program.

@@ -82,12 +82,3 @@ impl IntoResponse for Detail {
         (status, headers, Json(json!({ "detail": self.0.message, "error": name }))).into_response()
     }
 }
-
-/// The fields of a body.
-fn object(body: &[u8]) -> Result<Map<String, Value>, Refused> {
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Refused::invalid("the body is not a JSON object")),
-        Err(error) => Err(Refused::invalid(format!("the body is not a JSON object: {error}"))),
-    }
-}

@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 
-use super::{Detail, object};
+use super::Detail;
 use crate::app::App;
 use crate::error::Refused;
-use crate::http::{Payload, Shared};
+use crate::http::{Payload, Shared, json_body};
 use crate::image_format::ImageFormat;
 
 /// The options that a request may set for itself, too.
@@ -107,7 +107,7 @@ pub(super) async fn get(State(app): Shared) -> Json<Value> {
 
 /// Sets some options. Those that Kiln does not have are left out: clients send back all that they got.
 pub(super) async fn set(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
-    let fields: Map<String, Value> = object(&body)?;
+    let fields: Map<String, Value> = json_body::read(&app, body).await?;
     let mut options = app.web_options.lock().clone();
     for (name, value) in &fields {
         if !options.set(&app, name, value)? {

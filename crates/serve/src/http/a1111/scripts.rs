@@ -101,9 +101,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use kiln_media::DecodeOptions;
 
     fn read(scripts: Value) -> Scripts {
-        let place = Place { size: (64, 64), init: None, is_img2img: true, is_hires: false };
+        let place =
+            Place { size: (64, 64), init: None, is_img2img: true, is_hires: false, images: DecodeOptions::default() };
         Scripts::read(scripts.as_object().unwrap(), &place).unwrap()
     }
 

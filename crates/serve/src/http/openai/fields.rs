@@ -74,7 +74,7 @@ impl Fields {
         if !fields.contains_key("prompt") {
             return Err(Refused::value("prompt", "missing", "a text"));
         }
-        let (spec, _) = JobSpec::parse(Value::Object(fields).to_string().as_bytes(), &[]).map_err(Refused::invalid)?;
+        let spec = JobSpec::of_object(fields).map_err(|error| Refused::invalid(error.message))?;
         let JobSpec { request, model, output } = spec;
         if output.is_some() || request.init.is_some() || request.mask.is_some() {
             return Err(Refused::invalid("`output`, `init` and `mask` are no fields of this route"));

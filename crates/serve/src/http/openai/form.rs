@@ -7,8 +7,10 @@ use bytes::Bytes;
 use kiln_media::{DecodeOptions, decode};
 use serde_json::{Map, Value};
 
-use super::{image_of, object};
+use super::image_of;
+use crate::app::App;
 use crate::error::{Refused, RefusedKind};
+use crate::http::json_body;
 
 /// The fields of a body, and its images.
 #[derive(Debug, Default)]
@@ -23,9 +25,13 @@ impl Form {
     ///
     /// # Errors
     /// [`Refused`] for what is no form, no image, and for more images than one.
-    pub(super) async fn read(headers: &HeaderMap, body: Bytes) -> Result<Self, Refused> {
+    pub(super) async fn read(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Self, Refused> {
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if kind.starts_with("multipart/form-data") { Self::multipart(kind, body).await } else { Self::json(&body) }
+        if kind.starts_with("multipart/form-data") {
+            Self::multipart(kind, body).await
+        } else {
+            json_body::parse_with(app, body, Self::json).await
+        }
     }
 
     async fn multipart(kind: &str, body: Bytes) -> Result<Self, Refused> {
@@ -53,7 +59,7 @@ impl Form {
     }
 
     fn json(body: &[u8]) -> Result<Self, Refused> {
-        let mut form = Self { fields: object(body)?, ..Self::default() };
+        let mut form = Self { fields: json_body::object(body)?, ..Self::default() };
         let images = form.fields.remove("images").or_else(|| form.fields.remove("image"));
         match images {
             None | Some(Value::Null) => {}
@@ -83,13 +89,13 @@ impl Form {
     }
 
     /// Without a mask, the transparent part of the image is what is edited.
-    pub(super) fn mask_of_image(&mut self) -> Result<(), Refused> {
+    pub(super) fn mask_of_image(&mut self, images: &DecodeOptions) -> Result<(), Refused> {
         if let (Some(image), None) = (&self.image, &self.mask) {
             let unread = |error: kiln_media::Error| Refused {
                 param: Some("image".into()),
                 ..Refused::new(RefusedKind::Unprocessable, error.to_string())
             };
-            let decoded = decode(image, "image", &DecodeOptions::default()).map_err(unread)?;
+            let decoded = decode(image, "image", images).map_err(unread)?;
             self.mask = decoded.is_transparent().then(|| image.clone());
         }
         Ok(())

@@ -17,7 +17,7 @@ use self::answer::Wanted;
 use self::fields::Fields;
 use self::form::Form;
 use super::jobs::ErrorBody;
-use super::{Client, Payload, Shared};
+use super::{Client, Payload, Shared, json_body};
 use crate::app::{App, Submission, store, store_inputs};
 use crate::base64_image;
 use crate::error::Refused;
@@ -49,7 +49,7 @@ pub(super) async fn generations(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> Result<Response, Refused> {
-    let fields = Fields::new(object(&body)?)?;
+    let fields = json_body::parse_with(&app, body, |body| Fields::new(json_body::object(body)?)).await?;
     run(app, client, &headers, Form::default(), fields, "image_generation").await
 }
 
@@ -68,13 +68,19 @@ pub(super) async fn edits(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> Result<Response, Refused> {
-    let mut form = Form::read(&headers, body).await?;
-    form.require_image()?;
-    form.mask_of_image()?;
-    if form.mask.is_some() {
-        form.fields.entry("strength").or_insert(EDIT_STRENGTH.into());
-    }
-    let fields = Fields::new(std::mem::take(&mut form.fields))?;
+    let form = Form::read(&app, &headers, body).await?;
+    let images = app.options.limits.input_images();
+    let read = move || {
+        let mut form = form;
+        form.require_image()?;
+        form.mask_of_image(&images)?;
+        if form.mask.is_some() {
+            form.fields.entry("strength").or_insert(EDIT_STRENGTH.into());
+        }
+        let fields = Fields::new(std::mem::take(&mut form.fields))?;
+        Ok((form, fields))
+    };
+    let (form, fields) = app.intake.run_images(read).await?;
     run(app, client, &headers, form, fields, "image_edit").await
 }
 
@@ -93,11 +99,15 @@ pub(super) async fn variations(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> Result<Response, Refused> {
-    let mut form = Form::read(&headers, body).await?;
-    form.require_image()?;
-    form.mask = None;
-    form.fields.entry("prompt").or_insert("".into());
-    let fields = Fields::new(std::mem::take(&mut form.fields))?;
+    let mut form = Form::read(&app, &headers, body).await?;
+    let read = move || {
+        form.require_image()?;
+        form.mask = None;
+        form.fields.entry("prompt").or_insert("".into());
+        let fields = Fields::new(std::mem::take(&mut form.fields))?;
+        Ok((form, fields))
+    };
+    let (form, fields) = app.intake.run(0, read).await?;
     run(app, client, &headers, form, fields, "image_generation").await
 }
 
@@ -105,15 +115,6 @@ pub(super) async fn variations(
 pub(super) fn read(fields: Map<String, Value>) {
     if let Ok(Fields { mut request, .. }) = Fields::new(fields) {
         let _ = store_inputs(&mut request); // what is wrong is of no interest
-    }
-}
-
-/// The fields of a body.
-fn object(body: &[u8]) -> Result<Map<String, Value>, Refused> {
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Refused::invalid("the body is not a JSON object")),
-        Err(error) => Err(Refused::invalid(format!("the body is not a JSON object: {error}"))),
     }
 }
 
@@ -127,14 +128,18 @@ async fn run(
     event: &'static str,
 ) -> Result<Response, Refused> {
     let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials } = fields;
-    let mut files = store_inputs(&mut request)?;
-    if let Some(image) = form.image {
-        request.init = Some(store(&mut files, "init", &image)?);
-    }
-    if let Some(mask) = form.mask {
-        request.mask = Some(store(&mut files, "mask", &mask)?);
-        request.mask_invert = true; // what is transparent is edited
-    }
+    let stored = move || {
+        let mut files = store_inputs(&mut request)?;
+        if let Some(image) = form.image {
+            request.init = Some(store(&mut files, "init", &image)?);
+        }
+        if let Some(mask) = form.mask {
+            request.mask = Some(store(&mut files, "mask", &mask)?);
+            request.mask_invert = true; // what is transparent is edited
+        }
+        Ok((request, files))
+    };
+    let (request, files) = app.intake.run(0, stored).await?;
     let previews = if stream && partials > 0 { Previews::Spread(partials) } else { Previews::None };
     let (warnings, id) = (Vec::new(), None);
     let (priority, limit) = (0, None);

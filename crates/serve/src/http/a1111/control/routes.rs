@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use kiln_media::{StillFormat, encode};
+use kiln_media::{DecodeOptions, StillFormat, encode};
 use serde_json::{Map, Value, json};
 
 use super::modules::{MODULES, Module, resolution};
@@ -13,9 +13,9 @@ use super::units::{rgb, unread};
 use crate::app::App;
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
+use crate::http::a1111::Detail;
 use crate::http::a1111::extras::blocking;
-use crate::http::a1111::{Detail, object};
-use crate::http::{Payload, Shared};
+use crate::http::{Payload, Shared, json_body};
 use crate::named_files::control_networks;
 
 /// The version of the API that clients ask for.
@@ -89,12 +89,12 @@ async fn control_types(State(app): Shared) -> Json<Value> {
 
 /// What a preprocessor makes of images.
 async fn detect(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
-    let fields = object(&body)?;
-    let most = app.options.limits.images;
-    Ok(blocking(&app, move || detected(&fields, most)).await?)
+    let fields = json_body::read(&app, body).await?;
+    let (most, decode) = (app.options.limits.images, app.options.limits.input_images());
+    Ok(blocking(&app, move || detected(&fields, most, &decode)).await?)
 }
 
-fn detected(fields: &Map<String, Value>, most: usize) -> Result<Value, Refused> {
+fn detected(fields: &Map<String, Value>, most: usize, decode: &DecodeOptions) -> Result<Value, Refused> {
     let name = fields.get("controlnet_module").and_then(Value::as_str).unwrap_or("none");
     // The extension's words, which clients look for.
     let module = Module::find(name).ok_or_else(|| Refused::new(RefusedKind::Unprocessable, "Module not available"))?;
@@ -112,7 +112,7 @@ fn detected(fields: &Map<String, Value>, most: usize) -> Result<Value, Refused> 
     let values = [number("controlnet_threshold_a"), number("controlnet_threshold_b")];
     let side = resolution(fields.get("controlnet_processor_res").and_then(Value::as_i64));
     let one = |image: &Value| {
-        let image = rgb("controlnet_input_images", image.as_str().unwrap_or_default())?;
+        let image = rgb("controlnet_input_images", image.as_str().unwrap_or_default(), decode)?;
         let map = match module.preprocessor(values) {
             Some(preprocessor) => preprocessor.run(&image, Some(side)).map_err(unread)?,
             None => image,

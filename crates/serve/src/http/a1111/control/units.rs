@@ -17,6 +17,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_img2img: bool,
     /// Whether there is a second pass.
     pub(crate) is_hires: bool,
+    /// Which images are decoded.
+    pub(crate) images: DecodeOptions,
 }
 
 /// The units of a request that are on.
@@ -90,7 +92,7 @@ impl Units {
                         "an image in Base64",
                     )
                 })?;
-                let source = rgb("alwayson_scripts", source)?;
+                let source = rgb("alwayson_scripts", source, &place.images)?;
                 let side = match unit.get("pixel_perfect") == Some(&Value::Bool(true)) {
                     true => pixel_perfect(source.size(), place.size, resize),
                     false => resolution(unit.get("processor_res").and_then(Value::as_i64)),
@@ -184,9 +186,9 @@ fn images(unit: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
 }
 
 /// The pixels of an image in Base64.
-pub(super) fn rgb(field: &str, image: &str) -> Result<Rgb8Image, Refused> {
+pub(super) fn rgb(field: &str, image: &str, images: &DecodeOptions) -> Result<Rgb8Image, Refused> {
     let bytes = base64_image::decode(field, image)?;
-    Ok(decode(&bytes, "image", &DecodeOptions::default()).map_err(unread)?.into_rgb(AlphaRule::Drop))
+    Ok(decode(&bytes, "image", images).map_err(unread)?.into_rgb(AlphaRule::Drop))
 }
 
 /// An image that cannot be read or changed.
@@ -259,7 +261,10 @@ mod tests {
     }
 
     fn read(units: Value) -> Result<Units, Refused> {
-        Units::read(units.as_array().unwrap(), &Place { size: (64, 64), init: None, is_img2img: false, is_hires: true })
+        Units::read(
+            units.as_array().unwrap(),
+            &Place { size: (64, 64), init: None, is_img2img: false, is_hires: true, images: DecodeOptions::default() },
+        )
     }
 
     /// What PyPI's webuiapi sends for a unit.
@@ -276,7 +281,7 @@ mod tests {
         assert_eq!((control.mode, control.resize), (ControlMode::Control, kiln_engine::ResizeChoice::Fill));
         assert_eq!(control.passes, ControlPasses::Both);
         assert_eq!((units.maps.len(), units.warnings.len()), (1, 0));
-        let map = rgb("image", &units.maps[0]).unwrap();
+        let map = rgb("image", &units.maps[0], &DecodeOptions::default()).unwrap();
         assert_eq!(map, Rgb8Image::filled(64, 96, [0; 3]).unwrap(), "a plane has no edges");
         assert_eq!(control.image.as_ref().unwrap().to_str(), Some(&*units.maps[0]));
     }
