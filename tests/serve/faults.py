@@ -226,8 +226,10 @@ def main(program):
             check(server)
             assert server.request("POST", "/sdapi/v1/txt2img", JOB)[0] == 200, check.__name__
         until("connections stay open", lambda: server.files() <= files + 2, 90)
-        assert not list(pathlib.Path(tempfile.gettempdir()).glob("kiln-serve-*")), "input images stay on the disk"
+        left = [path for path in pathlib.Path(tempfile.gettempdir()).glob("kiln-serve-*/*") if path.name != "lock"]
+        assert not left, f"input images stay on the disk: {left}"
         server.stop()
+        assert not list(pathlib.Path(tempfile.gettempdir()).glob("kiln-serve-*")), "the server's folder stays on the disk"
     finally:
         server.kill()
     for check in [wrong_keys, killed_server, lost_redis]:

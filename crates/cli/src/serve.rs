@@ -31,10 +31,13 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
     let (first, second) = (server.clone(), server.clone());
     interrupt::listen_twice(
         move || {
-            tell!("\nfinishing the jobs that were accepted; press again to cancel them");
+            tell!("\nfinishing the jobs that were accepted; a second signal cancels them");
             first.drain();
         },
-        move || second.stop(),
+        move || match second.stop() {
+            1 => tell!("canceling 1 job"),
+            count => tell!("canceling {count} jobs"),
+        },
     );
     print(&format!("{}\n", server.url()));
     Ok(server.wait()?)

@@ -34,7 +34,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true, value_parser = parse_count)]
     keep: usize,
 
-    /// A folder into which all images are written, with their settings.
+    /// A folder into which all images are written, with their settings. It is made where it is missing.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// What clients may do with the images of that folder, in the gallery of the page: off, read, or full, with deletion.
@@ -55,6 +55,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "USER:PASSWORD", env = "KILN_API_AUTH", hide_env_values = true, value_delimiter = ',',
           value_parser = parse_user, help_heading = ACCESS)]
     api_auth: Vec<(String, String)>,
+    /// Clients with keys see and change each other's jobs and settings.
+    #[arg(long, help_heading = ACCESS)]
+    shared_jobs: bool,
+    /// The highest priority that a request may ask for. Default: 100, or 0 where clients have keys and share no jobs.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = ACCESS)]
+    max_priority: Option<i32>,
+    /// The secret of servers that share encoded prompts (--prompt-cache redis://..): values of other writers are not used.
+    #[arg(long, value_name = "KEY", env = "KILN_PROMPT_CACHE_KEY", hide_env_values = true, help_heading = ACCESS)]
+    prompt_cache_key: Option<String>,
     /// A certificate in PEM: connections are encrypted by TLS.
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = ACCESS)]
     tls_cert: Option<PathBuf>,
@@ -95,6 +104,11 @@ pub struct ServeArgs {
     /// The largest body of a request. All bodies together may have four times as many bytes.
     #[arg(long, value_name = "SIZE", default_value = "64M", allow_hyphen_values = true, help_heading = ACCESS)]
     max_body: ByteSize,
+
+    /// The most connections of one address; 0 is for no limit, as behind a proxy.
+    #[arg(long, value_name = "N", default_value = "256", allow_negative_numbers = true, value_parser = parse_count,
+          help_heading = ACCESS)]
+    max_connections_per_address: usize,
 
     #[command(flatten)]
     pub served: Served,
@@ -172,6 +186,8 @@ impl ServeArgs {
                 body: self.max_body.0,
                 queue: self.queue,
                 time: (self.max_seconds > 0).then(|| Duration::from_secs(self.max_seconds as u64)),
+                priority: self.max_priority,
+                connections_per_address: self.max_connections_per_address,
             },
             max_batch: self.max_batch,
             max_per_client: self.max_per_client,
@@ -180,11 +196,18 @@ impl ServeArgs {
             upscaler_dir: self.upscaler_dir,
             output: self.output,
             gallery: self.gallery,
+            // A variable of the environment may be set for servers without a store, too.
+            prompt_store_key: self.prompt_cache_key.filter(|_| self.served.run.prompt_store().is_some()),
             prompt_store: self.served.run.prompt_store(),
             keep: Duration::from_secs(self.keep as u64),
             job_prefix: None,
             tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| Tls { certificate, key }),
-            access: Access { keys: self.api_key, users: self.api_auth, origins: self.cors },
+            access: Access {
+                keys: self.api_key,
+                users: self.api_auth,
+                origins: self.cors,
+                shared_jobs: self.shared_jobs,
+            },
         })
     }
 

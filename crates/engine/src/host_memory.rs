@@ -59,7 +59,7 @@ pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) 
 /// Logs a trim that freed memory.
 fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, stage: &str) {
     if freed > 0 {
-        tracing::info!(
+        tracing::debug!(
             pool,
             before = mib(before),
             after = mib(before.saturating_sub(freed)),
@@ -75,12 +75,12 @@ fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, s
 /// Logs the GPU memory after a stage in MiB. The driver is only called if the message is enabled, because its query of
 /// free memory is slow.
 pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
-    if !tracing::enabled!(tracing::Level::INFO) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
     let Some(Ok(gpu)) = pool.map(DevicePool::memory) else { return };
     let calls = DevicePool::calls();
-    tracing::info!(
+    tracing::debug!(
         used = mib(gpu.used),
         reserved = mib(gpu.reserved),
         peak_used = mib(gpu.peak_used),
@@ -98,12 +98,12 @@ fn mib(bytes: u64) -> u64 {
 
 /// Logs the CPU memory after a stage in MiB.
 pub(crate) fn log(stage: &str) {
-    if !tracing::enabled!(tracing::Level::INFO) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
     let pool = HostPool::statistics();
     let process = ProcessMemory::now().unwrap_or_default();
-    tracing::info!(
+    tracing::debug!(
         used = mib(pool.used as u64),
         reserved = mib(pool.reserved as u64),
         peak_used = mib(pool.peak_used as u64),
@@ -121,6 +121,6 @@ pub(crate) fn log(stage: &str) {
 pub(crate) fn log_steps(steps: usize, asked: SystemRequests) {
     if steps > 0 {
         let SystemRequests { faults, calls } = asked;
-        tracing::info!("{steps} steps after the first: {faults} page faults, {calls} calls of the kernel for memory");
+        tracing::debug!("{steps} steps after the first: {faults} page faults, {calls} calls of the kernel for memory");
     }
 }

@@ -29,6 +29,9 @@ struct Settings {
     /// The address of a store of encoded texts.
     #[pyo3(default)]
     prompt_store: Option<String>,
+    /// The secret that seals its values.
+    #[pyo3(default)]
+    prompt_store_key: Option<String>,
     /// The keys of clients; without one everybody on this machine may come in.
     #[pyo3(default)]
     keys: Vec<String>,
@@ -73,13 +76,15 @@ impl Server {
                 models: models.map_err(of_engine)?,
                 model_options,
                 setups: vec![setup],
-                limits: Limits { queue: settings.queue, ..Limits::default() },
+                // All requests come from the proxy of the cluster.
+                limits: Limits { queue: settings.queue, connections_per_address: 0, ..Limits::default() },
                 max_batch: settings.max_batch,
                 max_per_client: PER_CLIENT,
                 max_delay: Duration::ZERO,
                 control_dir: settings.control_dir,
                 upscaler_dir: settings.upscaler_dir,
                 prompt_store: settings.prompt_store,
+                prompt_store_key: settings.prompt_store_key,
                 output: None,
                 gallery: GalleryAccess::Off,
                 keep: KEEP,

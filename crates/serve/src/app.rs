@@ -1,5 +1,6 @@
 //! What all routes share: the jobs, the scheduler, the models, and the way of a request into them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::bodies::Bodies;
 use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
-use crate::http::WebOptions;
+use crate::http::{Client, WebOptions};
 use crate::image_format::ImageFormat;
 use crate::inputs::{self, Cost};
 use crate::intake::Intake;
@@ -25,13 +26,14 @@ use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
-use crate::options::ServeOptions;
+use crate::options::{MOST_PRIORITY, ServeOptions};
 use crate::prompt_limit::{self, most_bytes};
 use crate::scheduler::{Control, Previews, Scheduler, Task};
+use crate::scratch;
 
 /// The bytes of a unit of the memory for input images of jobs that are not done, and how many units there are: 2 GiB.
 const KEPT_UNIT: usize = 64 << 10;
-pub(crate) const KEPT_UNITS: usize = 32 << 10;
+const KEPT_UNITS: usize = 32 << 10;
 /// The longest text of a request that is shown again, in bytes, besides prompts.
 const LONGEST_SHOWN: usize = 64 << 10;
 /// The most warnings of a job, and the bytes of each.
@@ -59,8 +61,8 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     /// The memory of the input images of jobs that are not done, in units of [`KEPT_UNIT`].
     pub(crate) kept: Arc<Semaphore>,
-    /// The settings of AUTOMATIC1111's web UI.
-    pub(crate) web_options: Mutex<WebOptions>,
+    /// The settings of AUTOMATIC1111's web UI, by clients; those of `""` are for all.
+    web_options: Mutex<HashMap<String, WebOptions>>,
     /// The jobs of its clients, of which they know one.
     pub(crate) web_jobs: Current,
 }
@@ -87,6 +89,33 @@ pub(crate) struct Submission {
 }
 
 impl App {
+    /// The state of a server that has no jobs yet.
+    pub(crate) fn new(
+        options: ServeOptions,
+        models: Models,
+        scheduler: Scheduler,
+        metrics: Arc<Metrics>,
+        runtime: Handle,
+    ) -> Self {
+        let limits = options.limits;
+        Self {
+            jobs: Jobs::new(options.keep, options.job_prefix.clone()),
+            gallery: Gallery::new(options.output.clone()),
+            tokens: TokenCounter::default(),
+            token_turn: Semaphore::new(1),
+            intake: Intake::new(runtime.clone(), &limits),
+            bodies: Bodies::new(limits.body),
+            kept: Arc::new(Semaphore::new(KEPT_UNITS)),
+            web_options: Mutex::default(),
+            web_jobs: Current::default(),
+            options,
+            models,
+            scheduler,
+            metrics,
+            runtime,
+        }
+    }
+
     /// Checks a request and has it wait for its turn.
     ///
     /// # Errors
@@ -121,6 +150,11 @@ impl App {
         let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
         let Submission { mut shown, mut warnings, id, .. } = submission;
         let model = self.models.find(model.as_deref())?.clone();
+        let most = self.options.most_priority();
+        if priority > most {
+            let expected = format!("-{MOST_PRIORITY} to {most}, the limit of this server");
+            return Err(Refused::value("priority", priority, expected));
+        }
         let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
         drop(files);
         warnings.extend(job.advice(&model.folder));
@@ -132,6 +166,7 @@ impl App {
         let control = Control::with_previews(previews);
         let entry = Entry::new(NewJob {
             id: id.filter(|id| self.is_free(id)).unwrap_or_else(|| self.jobs.new_id()),
+            client: client.clone(),
             model: model.id,
             request: shown,
             warnings,
@@ -150,6 +185,26 @@ impl App {
         let task = Task { client, model, priority, submitted, limit, job, control, listener };
         self.scheduler.submit(task).inspect_err(|_| self.jobs.remove(&entry.id))?;
         Ok(entry)
+    }
+
+    /// Whether a client sees and may end a job: its own one, or any where all clients share them.
+    pub(crate) fn sees(&self, Client(client): &Client, entry: &Entry) -> bool {
+        self.options.access.is_shared() || entry.client == *client
+    }
+
+    /// The settings of AUTOMATIC1111's web UI for a client.
+    pub(crate) fn web_options(&self, client: &Client) -> WebOptions {
+        self.web_options.lock().get(self.owner(client)).cloned().unwrap_or_default()
+    }
+
+    /// Sets them.
+    pub(crate) fn set_web_options(&self, client: &Client, options: WebOptions) {
+        self.web_options.lock().insert(self.owner(client).into(), options);
+    }
+
+    /// Whose settings a client has.
+    fn owner<'a>(&self, Client(client): &'a Client) -> &'a str {
+        if self.options.access.is_shared() { "" } else { client }
     }
 
     /// `https` where connections are encrypted.
@@ -309,7 +364,10 @@ pub(crate) fn store(folder: &mut Option<TempDir>, name: &str, bytes: &[u8]) -> R
     };
     let folder = match folder {
         Some(folder) => folder,
-        None => folder.insert(tempfile::Builder::new().prefix("kiln-serve-").tempdir().map_err(failed)?),
+        None => {
+            let made = tempfile::Builder::new().prefix("kiln-request-").tempdir_in(scratch::folder());
+            folder.insert(made.map_err(failed)?)
+        }
     };
     let path = folder.path().join(name);
     std::fs::write(&path, bytes).map_err(failed)?;

@@ -94,6 +94,8 @@ pub(crate) enum RefusedKind {
     QueueFull,
     /// There is no memory for the request at the moment.
     Busy,
+    /// The client has not read other answers.
+    Unread,
     /// The server ends.
     Stopping,
     /// The run failed.
@@ -117,6 +119,7 @@ impl RefusedKind {
             Self::Unprocessable => (StatusCode::UNPROCESSABLE_ENTITY, "unprocessable"),
             Self::QueueFull => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            Self::Unread => (StatusCode::TOO_MANY_REQUESTS, "unread_answers"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
             Self::Canceled => (StatusCode::CONFLICT, "canceled"),

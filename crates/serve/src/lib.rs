@@ -22,6 +22,7 @@
 //!     output: None,
 //!     gallery: GalleryAccess::Full,
 //!     prompt_store: None,
+//!     prompt_store_key: None,
 //!     keep: Duration::from_secs(600),
 //!     job_prefix: None,
 //!     access: Access::default(),
@@ -38,6 +39,7 @@
 mod app;
 mod base64_image;
 mod bodies;
+mod connections;
 mod error;
 mod gallery;
 mod http;
@@ -51,9 +53,14 @@ mod named_files;
 mod options;
 mod parse;
 mod prompt_limit;
+mod redis_link;
 mod redis_texts;
 mod scheduler;
+mod scratch;
+mod sealed_texts;
+mod seldom;
 mod server;
+mod threads;
 mod tls;
 
 pub use error::{Error, Result};

@@ -10,6 +10,8 @@ use kiln_media::DecodeOptions;
 
 use crate::error::{Error, Result};
 
+/// The highest priority that there is; the lowest is its opposite.
+pub(crate) const MOST_PRIORITY: i32 = 100;
 /// The most engines of a server.
 const MAX_ENGINES: usize = 256;
 
@@ -38,6 +40,8 @@ pub struct ServeOptions {
     pub upscaler_dir: Option<PathBuf>,
     /// The address of a store of encoded texts that servers share: `redis://HOST:PORT`.
     pub prompt_store: Option<String>,
+    /// A secret of the servers that share the store: values that were written without it are not used.
+    pub prompt_store_key: Option<String>,
     /// The folder into which all images are written, with their settings.
     pub output: Option<PathBuf>,
     /// What clients may do with the images of that folder.
@@ -83,6 +87,10 @@ pub struct Limits {
     pub queue: usize,
     /// The longest time of a job; `None` is for no limit.
     pub time: Option<Duration>,
+    /// The highest `priority`; `None` is for 100 where all clients share the server, and 0 where they have keys.
+    pub priority: Option<i32>,
+    /// The most connections of one address; 0 is for no limit.
+    pub connections_per_address: usize,
 }
 
 impl Default for Limits {
@@ -97,6 +105,8 @@ impl Default for Limits {
             body: 64 << 20,
             queue: 256,
             time: None,
+            priority: None,
+            connections_per_address: 256,
         }
     }
 }
@@ -150,12 +160,19 @@ pub struct Access {
     pub users: Vec<(String, String)>,
     /// Origins of other pages that may use the server: `https://example.org`, or `*`.
     pub origins: Vec<String>,
+    /// Whether clients with keys see and change each other's jobs and settings.
+    pub shared_jobs: bool,
 }
 
 impl Access {
     /// Whether everybody may come in.
     pub(crate) fn is_open(&self) -> bool {
         self.keys.is_empty() && self.users.is_empty()
+    }
+
+    /// Whether all clients share jobs, images and settings.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_open() || self.shared_jobs
     }
 }
 
@@ -166,10 +183,20 @@ impl ServeOptions {
         self.setups.first().unwrap_or(&NONE)
     }
 
-    /// What clients may do with the gallery. The images of all clients are in one folder, so that several users have none.
+    /// What clients may do with the gallery. The images of all clients are in one folder, so that several users have none, unless they
+    /// share their jobs.
     pub(crate) fn gallery(&self) -> GalleryAccess {
         let clients = self.access.keys.len() + self.access.users.len();
-        if self.output.is_none() || clients > 1 { GalleryAccess::Off } else { self.gallery }
+        if self.output.is_none() || (clients > 1 && !self.access.shared_jobs) {
+            GalleryAccess::Off
+        } else {
+            self.gallery
+        }
+    }
+
+    /// The highest `priority` that a request may have.
+    pub(crate) fn most_priority(&self) -> i32 {
+        self.limits.priority.unwrap_or(if self.access.is_shared() { MOST_PRIORITY } else { 0 })
     }
 
     /// Refuses options that cannot be, before anything is opened.
@@ -195,6 +222,14 @@ impl ServeOptions {
         ];
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(Error::Value { name, found: "0".into(), expected: "at least 1".into() });
+        }
+        if let Some(priority) = limits.priority.filter(|priority| priority.abs() > MOST_PRIORITY) {
+            let (found, expected) = (priority.to_string(), format!("-{MOST_PRIORITY} to {MOST_PRIORITY}"));
+            return Err(Error::Value { name: "max_priority", found, expected });
+        }
+        if self.prompt_store_key.is_some() && self.prompt_store.is_none() {
+            let (found, expected) = ("given".into(), "a `prompt_cache` that is the address of a store".into());
+            return Err(Error::Value { name: "prompt_cache_key", found, expected });
         }
         let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if let Some(prefix) = self.job_prefix.as_ref().filter(|prefix| !is_plain(prefix)) {

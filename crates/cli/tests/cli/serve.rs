@@ -48,6 +48,7 @@ fn a_signal_ends_the_server_when_its_jobs_are_done() {
         let is_request = |line: &&str| line.contains("\"message\":\"request\"") && line.contains("\"status\":202");
         assert_eq!(log.lines().filter(is_request).count(), 1, "{log}");
         assert!(!log.contains("a pear"), "prompts are not logged: {log}");
+        assert!(log.contains("a second signal cancels them") && !log.contains("press"), "{log}");
     }
 }
 
@@ -58,7 +59,9 @@ fn a_second_signal_cancels_jobs() {
     assert!(ask(&address, "POST /v1/jobs", job).starts_with("HTTP/1.1 202"));
     signal(&server, "TERM");
     signal(&server, "INT"); // two signals of one kind may become one
-    assert!(server.wait_with_output().unwrap().status.success());
+    let output = server.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && log.contains("canceling 1 job\n"), "{log}");
 }
 
 #[test]
@@ -77,6 +80,8 @@ fn options_that_cannot_be_name_their_flags() {
         (vec!["--max-batch", "0"], "--max-batch is 0, expected at least 1"),
         (vec!["--api-auth", "ann"], "expected USER:PASSWORD"),
         (vec!["--listen", "nowhere"], "--listen"),
+        (vec!["--max-priority", "101"], "--max-priority is 101, expected -100 to 100"),
+        (vec!["--prompt-cache", "redis://127.0.0.1:1", "--prompt-cache-key", "short"], "--prompt-cache-key is"),
         (vec!["-m", "models/missing"], "models/missing"),
     ] {
         let run = sandbox.kiln(&[&["serve"], &args[..]].concat());

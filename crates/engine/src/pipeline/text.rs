@@ -14,7 +14,7 @@ use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
-use crate::pipeline::shared_texts::SharedTexts;
+use crate::pipeline::shared_texts::{SharedTexts, TextShape};
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_encoder::{Encoder, Proceed, chunk_length, run};
 use crate::pipeline::text_plan::{Shape, TextPlan};
@@ -174,9 +174,15 @@ impl TextEncoders {
         self.shared = Some(shared);
     }
 
-    /// The tokens of a text with those that fill its chunks up.
-    fn length_of(&self, tokens: &TextTokens) -> usize {
-        tokens.count() * chunk_length(&self.encoders)
+    /// The shape and the type of a text when it is encoded; nothing without encoders.
+    fn shape_of(&self, tokens: &TextTokens) -> Option<TextShape> {
+        let last = self.encoders.last()?;
+        Some(TextShape {
+            tokens: tokens.count() * chunk_length(&self.encoders),
+            width: self.encoders.iter().map(|encoder| encoder.encoder.config().hidden_size).sum(),
+            pooled: last.encoder.config().pooled_size(),
+            dtype: last.part.placement().dtype,
+        })
     }
 
     /// The store for a text: those that LoRAs or embeddings change are not shared.
@@ -192,7 +198,9 @@ impl TextEncoders {
         for (key, tokens) in &plan.texts {
             let found = match self.cache.peek(key) {
                 Some(_) => None,
-                None => self.shared_for(key).and_then(|shared| shared.get(key, self.length_of(tokens))),
+                None => {
+                    self.shared_for(key).zip(self.shape_of(tokens)).and_then(|(shared, shape)| shared.get(key, shape))
+                }
             };
             if let Some(encoded) = found {
                 self.cache.adopt(key.clone(), encoded);
@@ -351,6 +359,45 @@ mod tests {
         for job in &jobs {
             let (known, values) = conditions(&mut text, job);
             assert!(known && (false, values) == conditions(&mut open(&model), job));
+        }
+    }
+
+    /// A store for one process.
+    #[derive(Default)]
+    struct Values(std::sync::Mutex<std::collections::HashMap<String, Vec<u8>>>);
+
+    impl crate::TextStore for Values {
+        fn get(&self, key: &str, most: usize) -> Option<Vec<u8>> {
+            self.0.lock().unwrap().get(key).filter(|value| value.len() <= most).cloned()
+        }
+
+        fn put(&self, key: &str, value: &[u8]) {
+            self.0.lock().unwrap().insert(key.into(), value.into());
+        }
+    }
+
+    #[test]
+    fn a_text_comes_back_from_a_store_in_every_family_and_type() {
+        for (name, dtype) in [("sd1", DType::F32), ("sd1", DType::BF16), ("sdxl", DType::F32), ("sdxl", DType::BF16)] {
+            let (model, store) = (model(name), Arc::new(Values::default()));
+            let prompt = format!("a (pear:1.2), {}", "a fig, ".repeat(30));
+            let job = Request { prompt, ..Request::default() }.resolve(&model).unwrap();
+            let open = || {
+                let place = Placement::new(Device::Cpu, dtype);
+                let words = Embeddings::open(None).unwrap();
+                let options = ComponentOptions::default();
+                let mut text = TextEncoders::open(&model, [&place, &place], &options, words, 8).unwrap();
+                text.share(SharedTexts::new(store.clone(), name.into()));
+                text
+            };
+            let mut first = open();
+            let plan = first.plan(&Batch::of_job(&job, 0)).unwrap();
+            first.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
+            assert_eq!(store.0.lock().unwrap().len(), plan.texts());
+            let mut second = open();
+            let plan = second.plan(&Batch::of_job(&job, 0)).unwrap();
+            second.fetch(&plan);
+            assert!(second.knows(&plan) && second.counts().shared == plan.texts(), "{name} in {dtype:?}");
         }
     }
 

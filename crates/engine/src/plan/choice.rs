@@ -125,7 +125,8 @@ impl Planner {
         let (on, memory) = ExecutionTarget::with_memory(setup);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         let options = setup.memory.clone();
-        PlanChooser { planner, on, options, memory, unknown_link: None }.choose(&work).map(drop)
+        let mut chooser = PlanChooser { planner, on, options, memory, unknown_link: None, limit: None };
+        chooser.choose(&work).map(drop)
     }
 
     /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -33,7 +33,10 @@ pub(super) async fn check(
 ) -> Response {
     let access = &app.options.access;
     let headers = request.headers();
-    if !is_same_origin(headers, access) || !is_known_host(headers, &app) {
+    if let Err(refused) = check_host(headers, request.version()) {
+        return refused.into_response();
+    }
+    if !is_same_origin(headers, access, app.scheme()) || !is_known_host(headers, &app) {
         let message = "pages of other origins may not use this server; name them with `cors`";
         return Refused::new(RefusedKind::Forbidden, message).into_response();
     }
@@ -89,17 +92,30 @@ fn is_same(secret: &str, text: &str) -> bool {
     hash(secret).as_ref().ct_eq(hash(text).as_ref()).into()
 }
 
+/// Refuses a request without one `Host` of plain text, as RFC 9112 (3.2) does. Requests of HTTP/1.0 need none; no browser sends them.
+fn check_host(headers: &HeaderMap, version: Version) -> Result<(), Refused> {
+    let mut all = headers.get_all(header::HOST).iter();
+    let is_right = match (all.next(), all.next()) {
+        (None, _) => version < Version::HTTP_11,
+        (Some(host), None) => host.to_str().is_ok(),
+        (Some(_), Some(_)) => false,
+    };
+    if is_right { Ok(()) } else { Err(Refused::invalid("expected one header `Host` of ASCII characters")) }
+}
+
 /// Whether a request does not come from the page of another origin. Browsers say where a page is from; other programs say
-/// nothing.
-fn is_same_origin(headers: &HeaderMap, access: &Access) -> bool {
+/// nothing. `scheme` is the server's own: the pages of one with TLS are encrypted, those of one without TLS may be so by a proxy
+/// in front of it.
+fn is_same_origin(headers: &HeaderMap, access: &Access, scheme: &str) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };
     if access.origins.iter().any(|known| known == "*" || known == origin) {
         return true;
     }
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let of_origin = origin.split_once("://").map(|(_, host)| host);
-    host.is_some() && of_origin == host
+    let Some((of_origin, name)) = origin.split_once("://") else { return false };
+    let has_scheme = of_origin == "https" || (of_origin == "http" && scheme == "http");
+    has_scheme && host == Some(name)
 }
 
 /// Whether the address that was asked for is this machine's, where only this machine is served and no key is needed: a page
@@ -108,7 +124,9 @@ fn is_known_host(headers: &HeaderMap, app: &App) -> bool {
     if !app.options.listen.ip().is_loopback() || !app.options.access.is_open() {
         return true;
     }
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return true };
+    // Without one the request is not a browser's: see `check_host`.
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -130,7 +148,7 @@ mod tests {
         let access = Access {
             keys: vec!["one".into(), "two".into()],
             users: vec![("ann".into(), "secret".into())],
-            origins: Vec::new(),
+            ..Access::default()
         };
         let client = |value: &str| known(&headers(&[(header::AUTHORIZATION, value)]), &access).map(|client| client.0);
         assert_eq!(client("Bearer two").as_deref(), Some("key 2"));
@@ -148,14 +166,36 @@ mod tests {
     #[test]
     fn pages_of_other_origins_are_known_by_what_browsers_say() {
         let access = Access { origins: vec!["https://example.org".into()], ..Access::default() };
-        let passes = |origin: &str, host: &str| {
-            is_same_origin(&headers(&[(header::ORIGIN, origin), (header::HOST, host)]), &access)
+        let passes = |origin: &str, host: &str, scheme: &str| {
+            is_same_origin(&headers(&[(header::ORIGIN, origin), (header::HOST, host)]), &access, scheme)
         };
-        assert!(passes("http://127.0.0.1:7860", "127.0.0.1:7860"));
-        assert!(passes("https://example.org", "127.0.0.1:7860"));
-        assert!(is_same_origin(&HeaderMap::new(), &access));
-        for origin in ["http://evil.example", "null", "http://127.0.0.1:1", ""] {
-            assert!(!passes(origin, "127.0.0.1:7860"), "{origin}");
+        assert!(passes("http://127.0.0.1:7860", "127.0.0.1:7860", "http"));
+        assert!(passes("https://kiln.example", "kiln.example", "http"), "a proxy encrypts");
+        assert!(passes("https://kiln.example", "kiln.example", "https"));
+        assert!(!passes("http://kiln.example", "kiln.example", "https"), "a page that is not encrypted");
+        assert!(passes("https://example.org", "127.0.0.1:7860", "http"));
+        assert!(is_same_origin(&HeaderMap::new(), &access, "http"));
+        for origin in
+            ["http://evil.example", "null", "http://127.0.0.1:1", "ftp://127.0.0.1:7860", "127.0.0.1:7860", ""]
+        {
+            assert!(!passes(origin, "127.0.0.1:7860", "http"), "{origin}");
         }
+    }
+
+    #[test]
+    fn a_request_has_one_host_of_plain_text() {
+        let check = |hosts: &[&[u8]], version| {
+            let mut headers = HeaderMap::new();
+            for host in hosts {
+                headers.append(header::HOST, HeaderValue::from_bytes(host).unwrap());
+            }
+            check_host(&headers, version).is_ok()
+        };
+        assert!(check(&[b"127.0.0.1"], Version::HTTP_11) && check(&[], Version::HTTP_10));
+        let (plain, umlaut): (&[u8], &[u8]) = (b"127.0.0.1", "ö.example".as_bytes());
+        for wrong in [&[][..], &[plain, plain], &[b"\xff"], &[umlaut]] {
+            assert!(!check(wrong, Version::HTTP_11), "{wrong:?}");
+        }
+        assert!(!check(&[b"\xff"], Version::HTTP_10));
     }
 }

@@ -1,9 +1,11 @@
 //! Kiln's own API: jobs, their events and images.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::iter::once;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -27,7 +29,7 @@ const PREVIEW_EVERY: &str = "preview_every";
 const PRIORITY: &str = "priority";
 const TIMEOUT: &str = "timeout";
 /// The highest priority; the lowest is its opposite.
-pub(super) const MOST_PRIORITY: i64 = 100;
+pub(super) const MOST_PRIORITY: i64 = crate::options::MOST_PRIORITY as i64;
 /// Steps between previews where nothing is said.
 const USUAL_PREVIEW: usize = 1;
 /// Fields with images, which are not shown again.
@@ -133,10 +135,22 @@ fn without(fields: &Map<String, Value>, left_out: &[&str]) -> Map<String, Value>
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The newest 1,000 jobs that are known. Texts of more than 1,024 bytes are cut there, and are whole in the job itself.
+/// The newest 1,000 jobs that are known, of the client alone where clients have keys. Texts of more than 1,024 bytes are cut there, and
+/// are whole in the job itself.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "All jobs.", body = JobList)))]
-pub(super) async fn list(State(app): Shared) -> Json<JobList> {
-    Json(JobList { jobs: app.jobs.newest().iter().map(|entry| entry.view().short()).collect() })
+pub(super) async fn list(State(app): Shared, Extension(client): Extension<Client>) -> Response {
+    let seen = app.jobs.newest(|entry| app.sees(&client, entry)).into_iter();
+    // A client that does not read the list keeps no job and no text of it.
+    let entries: Vec<Weak<Entry>> = seen.map(|entry| Arc::downgrade(&entry)).collect();
+    let mut is_first = true;
+    let jobs = entries.into_iter().filter_map(move |entry| {
+        let view = serde_json::to_string(&entry.upgrade()?.view().short()).ok()?;
+        let comma = if std::mem::take(&mut is_first) { "" } else { "," };
+        Some(format!("{comma}{view}"))
+    });
+    let parts = once("{\"jobs\":[".to_string()).chain(jobs).chain(once("]}".to_string()));
+    let body = Body::from_stream(stream::iter(parts.map(Ok::<String, Infallible>)));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// A job.
@@ -144,8 +158,12 @@ pub(super) async fn list(State(app): Shared) -> Json<JobList> {
     get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
     responses((status = 200, description = "The job.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
 )]
-pub(super) async fn get(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
-    Ok(Json(find(&app, &id)?.view()))
+pub(super) async fn get(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, Refused> {
+    Ok(Json(find(&app, &client, &id)?.view()))
 }
 
 /// Cancels a job that is not finished, and forgets one that is.
@@ -153,8 +171,12 @@ pub(super) async fn get(State(app): Shared, Path(id): Path<String>) -> Result<Js
     delete, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
     responses((status = 200, description = "The job as it was.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
 )]
-pub(super) async fn remove(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
-    let entry = find(&app, &id)?;
+pub(super) async fn remove(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, Refused> {
+    let entry = find(&app, &client, &id)?;
     if entry.is_finished() {
         app.jobs.remove(&id);
     } else {
@@ -168,8 +190,12 @@ pub(super) async fn remove(State(app): Shared, Path(id): Path<String>) -> Result
     post, path = "/v1/jobs/{id}/finish", tag = "jobs", params(("id" = String, Path, description = "The job's number.")),
     responses((status = 200, description = "The job as it was.", body = JobView), (status = 404, description = "There is none.", body = ErrorBody))
 )]
-pub(super) async fn finish(State(app): Shared, Path(id): Path<String>) -> Result<Json<JobView>, Refused> {
-    let entry = find(&app, &id)?;
+pub(super) async fn finish(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, Refused> {
+    let entry = find(&app, &client, &id)?;
     entry.control.finish();
     Ok(Json(entry.view()))
 }
@@ -184,9 +210,10 @@ pub(super) async fn finish(State(app): Shared, Path(id): Path<String>) -> Result
 )]
 pub(super) async fn events(
     State(app): Shared,
+    Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
-    let entry = find(&app, &id)?;
+    let entry = find(&app, &client, &id)?;
     Ok(Sse::new(stream_of(entry)).keep_alive(KeepAlive::default()))
 }
 
@@ -211,16 +238,23 @@ fn stream_of(entry: Arc<Entry>) -> impl Stream<Item = Result<Event, Infallible>>
         (status = 404, description = "There is none.", body = ErrorBody),
     )
 )]
-pub(super) async fn image(State(app): Shared, Path(id): Path<String>) -> Result<Response, Refused> {
-    let image = app.jobs.image(&id).ok_or_else(|| Refused::not_found(format!("there is no image {id}")))?;
+pub(super) async fn image(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Response, Refused> {
+    let image = app.jobs.image(&id, |entry| app.sees(&client, entry));
+    let image = image.ok_or_else(|| Refused::not_found(format!("there is no image {id}")))?;
     // An image of this number never changes.
     let headers =
         [(header::CONTENT_TYPE, image.media_type), (header::CACHE_CONTROL, "private, max-age=3600, immutable")];
     Ok((headers, image.file.clone()).into_response())
 }
 
-fn find(app: &App, id: &str) -> Result<Arc<Entry>, Refused> {
+/// A job that a client sees.
+fn find(app: &App, client: &Client, id: &str) -> Result<Arc<Entry>, Refused> {
     app.jobs
         .get(id)
+        .filter(|entry| app.sees(client, entry))
         .ok_or_else(|| Refused::not_found(format!("there is no job {id}; finished jobs are kept for a while")))
 }

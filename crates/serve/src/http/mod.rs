@@ -31,6 +31,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::app::App;
+use crate::connections::bounded;
 use crate::error::{Refused, RefusedKind};
 use crate::jobs::ErrorView;
 
@@ -91,6 +92,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     routes
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), access::check))
+        .layer(from_fn(bounded))
         .layer(cors(&app))
         .layer(from_fn_with_state(app.clone(), observe::observe))
         .layer(from_fn(safe_headers))

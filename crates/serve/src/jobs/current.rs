@@ -23,9 +23,9 @@ impl Current {
         Waiting { list: self.0.clone(), entry }
     }
 
-    /// The oldest job that is not finished.
-    pub(crate) fn current(&self) -> Option<Arc<Entry>> {
-        self.0.lock().iter().find(|entry| !entry.is_finished()).cloned()
+    /// The oldest job that is not finished, of those that `is_seen`.
+    pub(crate) fn current(&self, is_seen: impl Fn(&Entry) -> bool) -> Option<Arc<Entry>> {
+        self.0.lock().iter().find(|entry| !entry.is_finished() && is_seen(entry)).cloned()
     }
 }
 

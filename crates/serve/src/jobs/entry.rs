@@ -36,6 +36,8 @@ pub(crate) enum Status {
 /// What a job is known by when it comes.
 pub(crate) struct NewJob {
     pub(crate) id: String,
+    /// Who sent it.
+    pub(crate) client: String,
     /// The model's name.
     pub(crate) model: String,
     /// The request as it came.
@@ -51,6 +53,7 @@ pub(crate) struct NewJob {
 /// A job.
 pub(crate) struct Entry {
     pub(crate) id: String,
+    pub(crate) client: String,
     pub(crate) model: String,
     pub(crate) request: Map<String, Value>,
     pub(crate) total_images: usize,
@@ -121,7 +124,7 @@ pub(crate) struct Seen {
 
 impl Entry {
     pub(crate) fn new(job: NewJob) -> Arc<Self> {
-        let NewJob { id, model, request, warnings, total_images, batches, control } = job;
+        let NewJob { id, client, model, request, warnings, total_images, batches, control } = job;
         let state = State {
             status: Status::Queued,
             position: 0,
@@ -146,6 +149,7 @@ impl Entry {
         Arc::new(Self {
             request_bytes,
             id,
+            client,
             model,
             request,
             total_images,

@@ -56,9 +56,9 @@ impl Jobs {
         self.entries.lock().push(entry);
     }
 
-    /// The newest ones, the newest first.
-    pub(crate) fn newest(&self) -> Vec<Arc<Entry>> {
-        self.entries.lock().iter().rev().take(LISTED).cloned().collect()
+    /// The newest ones of those that a client `sees`, the newest first.
+    pub(crate) fn newest(&self, sees: impl Fn(&Entry) -> bool) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().rev().filter(|entry| sees(entry)).take(LISTED).cloned().collect()
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Entry>> {
@@ -70,10 +70,10 @@ impl Jobs {
         self.entries.lock().retain(|entry| entry.id != id);
     }
 
-    /// The image with this number.
-    pub(crate) fn image(&self, id: &str) -> Option<Arc<Image>> {
+    /// The image with this number, of a job that `is_seen`.
+    pub(crate) fn image(&self, id: &str, is_seen: impl Fn(&Entry) -> bool) -> Option<Arc<Image>> {
         let (job, index) = id.rsplit_once('-')?;
-        self.get(job)?.image(index.parse().ok()?)
+        self.get(job).filter(|entry| is_seen(entry))?.image(index.parse().ok()?)
     }
 
     /// Forgets jobs that were finished long enough ago, and the oldest finished ones where all together take too

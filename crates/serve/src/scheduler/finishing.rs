@@ -116,7 +116,10 @@ impl Worker {
         })?;
         let networks = engine.overlapped();
         if networks.is_some() && decoding.is_none() {
-            *decoding = Some(Decoding::start()?);
+            match Decoding::start() {
+                Ok(thread) => *decoding = Some(thread),
+                Err(error) => tracing::warn!("images are decoded between the steps: {error}"),
+            }
         }
         for latents in all {
             match (&*decoding, &networks) {

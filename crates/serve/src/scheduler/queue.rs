@@ -228,11 +228,13 @@ impl Scheduler {
         self.shared.wake.notify_all();
     }
 
-    /// The same, and cancels all tasks.
-    pub fn stop(&self) {
+    /// The same, and cancels all tasks. Returns how many there are.
+    pub fn stop(&self) -> usize {
         let mut queue = self.shared.queue.lock();
         (queue.draining, queue.stopping) = (true, true);
         self.shared.wake.notify_all();
+        let Load { waiting, running, .. } = queue.load();
+        waiting + running
     }
 
     /// Whether all threads have ended: after [`Self::drain`], or by a failure.

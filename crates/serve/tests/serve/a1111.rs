@@ -196,7 +196,9 @@ fn progress_interrupt_and_options() {
 fn a_client_that_goes_away_ends_its_job() {
     let served = Served::start(options());
     let address = served.address.strip_prefix("http://").unwrap();
-    let text = body(900).to_string();
+    let mut long = body(900);
+    long["n_iter"] = 60.into(); // longer than the time in which the client may have ended its side only
+    let text = long.to_string();
     let mut stream = TcpStream::connect(address).unwrap();
     let head =
         format!("POST /sdapi/v1/txt2img HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{text}", text.len());

@@ -2,6 +2,7 @@
 
 mod a1111;
 mod access;
+mod connections;
 mod control;
 mod costs;
 mod devices;
@@ -12,3 +13,4 @@ mod openai;
 mod page;
 mod support;
 mod texts;
+mod users;

@@ -37,6 +37,7 @@ pub fn options() -> ServeOptions {
         output: None,
         gallery: GalleryAccess::Full,
         prompt_store: None,
+        prompt_store_key: None,
         keep: Duration::from_secs(600),
         job_prefix: None,
         access: Access::default(),

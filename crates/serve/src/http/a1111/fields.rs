@@ -64,15 +64,19 @@ const WITHOUT_EFFECT: [(&str, f64); 4] =
     [("Eta", 1.0), ("Sigma churn", 0.0), ("Sigma tmin", 0.0), ("Sigma noise", 1.0)];
 
 impl Fields {
-    /// Reads the fields; `is_img2img` says of which route.
+    /// Reads the fields with the client's `options`; `is_img2img` says of which route.
     ///
     /// # Errors
     /// [`Refused`] with the field.
-    pub(super) fn read(app: &App, mut fields: Map<String, Value>, is_img2img: bool) -> Result<Self, Refused> {
+    pub(super) fn read(
+        app: &App,
+        mut options: Options,
+        mut fields: Map<String, Value>,
+        is_img2img: bool,
+    ) -> Result<Self, Refused> {
         fields.retain(|_, value| !value.is_null());
         no_script(&mut fields)?;
         let mut warnings = Vec::new();
-        let mut options = app.web_options.lock().clone();
         for (name, value) in object_of(&mut fields, "override_settings")? {
             match options.set(app, &name, &value) {
                 Ok(true) => {}

@@ -36,11 +36,11 @@ pub(super) async fn img2img(
 }
 
 /// Runs a job. It is canceled if the client goes away.
-async fn run(app: Arc<App>, Client(client): Client, body: Bytes, is_img2img: bool) -> Result<Json<Value>, Refused> {
-    let (state, all) = (app.clone(), body.clone());
+async fn run(app: Arc<App>, client: Client, body: Bytes, is_img2img: bool) -> Result<Json<Value>, Refused> {
+    let (state, all, options) = (app.clone(), body.clone(), app.web_options(&client));
     let read = move || {
         let mut parameters = json_body::object(&all)?;
-        let mut fields = Fields::read(&state, parameters.clone(), is_img2img)?; // images are decoded
+        let mut fields = Fields::read(&state, options, parameters.clone(), is_img2img)?; // images are decoded
         if is_img2img && fields.init.is_none() {
             return Err(Refused::new(RefusedKind::NotFound, "Init image not found"));
         }
@@ -67,7 +67,7 @@ async fn run(app: Arc<App>, Client(client): Client, body: Bytes, is_img2img: boo
         request: fields.request,
         files,
         model: fields.options.model.clone(),
-        client,
+        client: client.0,
         priority: 0,
         limit: None,
         previews: fields.previews,

@@ -1,13 +1,13 @@
 //! The settings of the web UI, as far as Kiln has them.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
 use super::Detail;
 use crate::app::App;
 use crate::error::Refused;
-use crate::http::{Payload, Shared, json_body};
+use crate::http::{Client, Payload, Shared, json_body};
 use crate::image_format::ImageFormat;
 
 /// The options that a request may set for itself, too.
@@ -100,20 +100,23 @@ impl Options {
 }
 
 /// All options.
-pub(super) async fn get(State(app): Shared) -> Json<Value> {
-    let options = app.web_options.lock().clone();
-    Json(options.view(&app))
+pub(super) async fn get(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
+    Json(app.web_options(&client).view(&app))
 }
 
 /// Sets some options. Those that Kiln does not have are left out: clients send back all that they got.
-pub(super) async fn set(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
+pub(super) async fn set(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Payload(body): Payload,
+) -> Result<Json<Value>, Detail> {
     let fields: Map<String, Value> = json_body::read(&app, body).await?;
-    let mut options = app.web_options.lock().clone();
+    let mut options = app.web_options(&client);
     for (name, value) in &fields {
         if !options.set(&app, name, value)? {
             tracing::debug!(name, "an option that Kiln does not have");
         }
     }
-    *app.web_options.lock() = options;
+    app.set_web_options(&client, options);
     Ok(Json(Value::Null))
 }

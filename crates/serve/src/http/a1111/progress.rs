@@ -1,11 +1,11 @@
 //! Progress, interrupt and skip: of the one job that a client of that program has.
 
-use axum::Json;
 use axum::extract::{Query, State};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::Shared;
+use crate::http::{Client, Shared};
 
 /// The query of `progress`.
 #[derive(Deserialize)]
@@ -14,9 +14,13 @@ pub(super) struct Asked {
     skip_current_image: Option<String>,
 }
 
-/// How far the oldest job is.
-pub(super) async fn progress(State(app): Shared, Query(asked): Query<Asked>) -> Json<Value> {
-    let Some(entry) = app.web_jobs.current() else {
+/// How far the oldest job is that the client sees.
+pub(super) async fn progress(
+    State(app): Shared,
+    Extension(client): Extension<Client>,
+    Query(asked): Query<Asked>,
+) -> Json<Value> {
+    let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) else {
         return Json(json!({
             "progress": 0.0, "eta_relative": 0.0, "current_image": null, "textinfo": null,
             "state": {
@@ -47,16 +51,16 @@ pub(super) async fn progress(State(app): Shared, Query(asked): Query<Asked>) -> 
 }
 
 /// Ends the oldest job with what is there.
-pub(super) async fn interrupt(State(app): Shared) -> Json<Value> {
-    if let Some(entry) = app.web_jobs.current() {
+pub(super) async fn interrupt(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
+    if let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
         entry.control.finish();
     }
     Json(json!({}))
 }
 
 /// Ends the batch of the oldest job that runs.
-pub(super) async fn skip(State(app): Shared) -> Json<Value> {
-    if let Some(entry) = app.web_jobs.current() {
+pub(super) async fn skip(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
+    if let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
         entry.control.skip();
     }
     Json(Value::Null)
