@@ -17,6 +17,9 @@ const NOTE: &str = "lora_adapter_metadata";
 /// The file in the same folder as PEFT's tensors.
 const CONFIG: &str = "adapter_config.json";
 
+/// The largest alpha, in both directions. Usual ones are of the size of the rank.
+const MAX_ALPHA: f64 = 1e6;
+
 /// Settings of adapters. They are empty if there are none: then a change is not scaled.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -27,8 +30,8 @@ impl Settings {
     /// Reads the metadata of a file, or the configuration in its folder. Without either the settings are empty.
     ///
     /// # Errors
-    /// [`Error::Io`] if the configuration cannot be read, [`Error::Format`] if it or the metadata is damaged: a scale
-    /// that cannot be read must not become 1.
+    /// [`Error::Io`] if the configuration cannot be read, [`Error::Format`] if it or the metadata is damaged, or has a rank or an
+    /// alpha that makes no scale: a scale that cannot be read must not become 1.
     pub(super) fn read(metadata: &BTreeMap<String, String>, path: Option<&Path>) -> Result<Self> {
         if let Some(note) = metadata.get(NOTE) {
             let problem = |problem| Error::Format {
@@ -64,6 +67,9 @@ impl Settings {
                 return Err(format!("has the wrong type for `{key}`: expected {expected}"));
             }
         }
+        // OFT has blocks of this size where its `r` is 0.
+        let has_rank = !values.keys().any(|key| key.ends_with("oft_block_size"));
+        values.iter().try_for_each(|(key, value)| in_range(key, value, has_rank))?;
         Ok(Self { values })
     }
 
@@ -88,5 +94,29 @@ impl Settings {
         let stabilised = self.get(network, "use_rslora").and_then(Value::as_bool).unwrap_or(false);
         let scale = alpha / if stabilised { rank.sqrt() } else { rank };
         if scale.is_finite() { scale } else { 1.0 }
+    }
+}
+
+/// Refuses ranks and alphas that make no scale: PEFT's own configuration has a positive rank, and weights of a larger alpha overflow.
+fn in_range(key: &str, value: &Value, has_rank: bool) -> std::result::Result<(), String> {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let (is_rank, is_pattern) = match name {
+        "r" if has_rank => (true, false),
+        "rank_pattern" if has_rank => (true, true),
+        "lora_alpha" | "alpha" => (false, false),
+        "alpha_pattern" => (false, true),
+        _ => return Ok(()),
+    };
+    let check = |field: String, value: &Value| {
+        let Some(number) = value.as_f64() else { return Ok(()) };
+        let (fits, expected) = match is_rank {
+            true => (number > 0.0, "a rank above 0".to_string()),
+            false => (number.abs() <= MAX_ALPHA, format!("a number from -{MAX_ALPHA} to {MAX_ALPHA}")),
+        };
+        if fits { Ok(()) } else { Err(format!("has {value} for `{field}`, expected {expected}; download it again")) }
+    };
+    match value.as_object().filter(|_| is_pattern) {
+        Some(layers) => layers.iter().try_for_each(|(layer, value)| check(format!("{key}.{layer}"), value)),
+        None => check(key.into(), value),
     }
 }

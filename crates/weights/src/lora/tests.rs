@@ -224,6 +224,19 @@ fn damaged_settings_of_peft_are_errors() {
         let message = read().err().unwrap_or_else(|| panic!("{damaged} was read")).to_string();
         assert!(message.contains("adapter_config.json: "), "{damaged}: {message}");
     }
+    for (wrong, field) in [
+        (r#"{"lora_alpha":64,"r":0}"#, "has 0 for `r`, expected a rank above 0"),
+        (r#"{"lora_alpha":64,"unet.r":-2}"#, "has -2 for `unet.r`"),
+        (r#"{"lora_alpha":1e308,"r":2}"#, "has 1e308 for `lora_alpha`, expected a number from -1000000 to 1000000"),
+        (r#"{"lora_alpha":4,"r":2,"rank_pattern":{"to_q":0}}"#, "has 0 for `rank_pattern.to_q`"),
+        (r#"{"lora_alpha":4,"r":2,"alpha_pattern":{"to_q":-1e9}}"#, "for `alpha_pattern.to_q`"),
+    ] {
+        std::fs::write(&config, wrong).unwrap();
+        let message = read().err().unwrap_or_else(|| panic!("{wrong} was read")).to_string();
+        assert!(message.contains("adapter_config.json: ") && message.contains(field), "{wrong}: {message}");
+    }
+    std::fs::write(&config, r#"{"r":0,"oft_block_size":2}"#).unwrap();
+    assert!(read().is_ok());
     std::fs::write(&config, " ".repeat((crate::MAX_CONFIG_BYTES + 1) as usize)).unwrap();
     assert!(read().err().unwrap().to_string().contains("adapter_config.json: is larger than 1 MiB"));
     std::fs::remove_file(&config).unwrap();
