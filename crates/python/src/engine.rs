@@ -195,6 +195,7 @@ impl Engine {
             let hub = kiln_engine::HubOptions { offline: false, dtype: loaded.setup.dtype };
             let made = loaded.fetch(&mut request, &hub).and_then(|()| {
                 let job = loaded.job(&request)?;
+                job.advice(&self.model).into_iter().for_each(|advice| watcher.warn(advice));
                 loaded.engine.preview_every(watcher.has_previews().then_some(preview_every));
                 loaded.engine.steer(steering.clone().map(|steering| steering as Arc<dyn Steering>));
                 let made = loaded.engine.txt2img(&job, &mut |event| watcher.event(event));

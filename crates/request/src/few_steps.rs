@@ -1,4 +1,5 @@
-//! What does not suit a model that was distilled to run in few steps, and guidance that is weaker than none.
+//! Advice to a job's user: what has no effect, what does not suit a model that was distilled to run in few steps, and guidance that is
+//! weaker than none.
 
 use kiln_models::{Distillation, ModelFolder};
 use kiln_scheduler::{Convention, SamplerKind};
@@ -34,10 +35,10 @@ impl Request {
 }
 
 impl Job {
-    /// What was asked for and does not suit the model or a LoRA, which by its name was distilled to run in few steps, and a guidance
-    /// below 1: a sentence each. The images are made all the same, since a name is no proof.
+    /// A sentence for each part of the request that has no effect, or does not suit the model or a LoRA that by its name was distilled
+    /// to run in few steps, and for a guidance below 1. The images are made all the same.
     pub fn advice(&self, model: &ModelFolder) -> Vec<String> {
-        let mut advice: Vec<String> = self.weak_guidance().into_iter().collect();
+        let mut advice: Vec<String> = self.notes.0.iter().cloned().chain(self.weak_guidance()).collect();
         for (name, kind, made_for) in distilled(model, &self.loras) {
             let steps = self.steps;
             match made_for {

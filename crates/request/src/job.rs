@@ -17,6 +17,7 @@ use crate::init::Init;
 use crate::input::{Input, Rule};
 use crate::limits::check_images;
 use crate::lora::LoraUse;
+use crate::notes::Notes;
 use crate::options::GuidanceOptions;
 use crate::options::ImageOptions;
 use crate::options::NetworkOptions;
@@ -112,6 +113,9 @@ pub struct Job {
     pub parsed: Parsed,
     /// The second pass of hires fix.
     pub hires: Option<Box<SecondPass>>,
+    /// Sentences about parts of the request without effect: see [`Job::advice`].
+    #[serde(skip)]
+    pub notes: Notes,
 }
 
 /// AUTOMATIC1111's largest strength.
@@ -134,6 +138,7 @@ impl Job {
             literal_negative_prompt: false,
             input: None,
             parsed: Parsed::default(),
+            notes: Notes::default(),
             hires: self.hires.as_deref().map(|pass| Box::new(pass.shared())),
             ..self.clone()
         }

@@ -18,6 +18,7 @@ mod keyed;
 pub mod limits;
 mod lora;
 mod network;
+mod notes;
 mod options;
 mod parameters;
 mod prompt_steps;
@@ -47,6 +48,7 @@ pub use input::{
 pub use job::Job;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};
 pub use network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
+pub use notes::Notes;
 pub use options::{
     GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, NetworkOptions, OPTIONS, OptionGroup, OptionKind,
     OptionRow, OptionValue, RefinerOptions, Request, SizeOptions, find_option, nearest_option, request_schema, respell,

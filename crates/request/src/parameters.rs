@@ -187,6 +187,7 @@ mod tests {
             sizes: Default::default(),
             parsed: Default::default(),
             hires: None,
+            notes: Default::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::input::{InputCache, Prepared};
 use crate::job::Job;
 use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
+use crate::notes::Notes;
 pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
 use crate::options::{OptionSet, SizeOptions, check, sampling};
 use crate::prompts::Parsed;
@@ -113,6 +114,7 @@ impl Request {
             sizes: SizeOptions::of(self).check(self, model)?,
             parsed: Parsed::default(),
             hires: None,
+            notes: Notes::default(),
         };
         let controls =
             self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
@@ -128,7 +130,8 @@ impl Request {
         job.check_rule()?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         let hires = self.second_pass(&job, model)?;
-        Ok(Job { hires, ..job })
+        let job = Job { hires, ..job };
+        Ok(Job { notes: self.notes(&job, model), ..job })
     }
 
     /// The refiner, opened and checked; `None` where the request has none.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use kiln_clip::prompt::take_tags;
 use kiln_files::check_folder;
 
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ pub struct Wildcards {
 
 impl Wildcards {
     /// Reads the lists in `folder` that `prompts` name, and the lists that their lines name. Empty lines and lines that
-    /// start with `#` are skipped. A name without a file is logged and stays text.
+    /// start with `#` are skipped. A name without a file stays text.
     ///
     /// # Errors
     /// [`Error::Files`] if the folder is missing or a list cannot be read.
@@ -40,11 +41,6 @@ impl Wildcards {
                 lists.insert(name.to_string(), lines);
             }
         }
-        for name in prompts.iter().flat_map(|prompt| prompt.split("__").skip(1).step_by(2)) {
-            if is_name(name) && !lists.contains_key(name) {
-                tracing::warn!("__{name}__ is not replaced: no {name}.txt in {}", folder.display());
-            }
-        }
         Ok(Self { lists })
     }
 
@@ -52,6 +48,21 @@ impl Wildcards {
     pub fn get(&self, name: &str) -> Option<&[String]> {
         self.lists.get(name).map(Vec::as_slice)
     }
+
+    /// A sentence for each list with a tag, which is not read: the first tag of the list.
+    pub(crate) fn left_out_tags(&self) -> impl Iterator<Item = String> {
+        self.lists.iter().filter_map(|(name, lines)| {
+            let tag = lines.iter().find_map(|line| take_tags(line).1.into_iter().next())?;
+            Some(format!("{tag} of the list {name} is left out: tags are read in the prompt itself"))
+        })
+    }
+}
+
+/// The names between pairs of marks, `__name__`, that a list may have.
+pub(crate) fn names_of(text: &str) -> impl Iterator<Item = &str> {
+    let marks = text.matches("__").count();
+    let inner = text.split("__").enumerate().filter(move |(place, _)| place % 2 == 1 && *place < marks);
+    inner.map(|(_, name)| name).filter(|name| is_name(name))
 }
 
 /// Whether a file below a folder may have this name.

@@ -1,5 +1,7 @@
 //! `<lora:name:0.8>`: tags in a prompt, which are removed from its text.
 
+use std::fmt;
+
 use super::is_word;
 
 /// A tag in a prompt: `<kind:argument:argument>`.
@@ -9,6 +11,13 @@ pub struct Tag {
     pub kind: String,
     /// The arguments, separated by colons. There is at least one.
     pub arguments: Vec<String>,
+}
+
+/// The tag as it stands in a prompt.
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}:{}>", self.kind, self.arguments.join(":"))
+    }
 }
 
 /// The text without its tags, and the tags in order. Text that is not a tag, such as `<3` or `<a b:c>`, does not
@@ -55,6 +64,7 @@ mod tests {
             arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
         };
         assert_eq!(tags, [tag("lora", &["ink wash", "0.8", "x"]), tag("hypernet", &["h"])]);
+        assert_eq!(tags[0].to_string(), "<lora:ink wash:0.8:x>");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use locate::{find_lora, lora_files, weight_files};
-pub(crate) use tag::{beside_tags, tagged, with_tags};
+pub(crate) use tag::{beside_tags, left_out_of_tags, tagged, with_tags};
 
 /// A LoRA in a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use kiln_clip::prompt::{Tag, take_tags};
 
 use super::{LoraName, LoraUse};
 use crate::error::{Error, Result};
+use crate::options::Request;
 
 /// The kinds of LoRA tags: the second is of the extension that LyCORIS files needed earlier.
 const KINDS: [&str; 2] = ["lora", "lyco"];
@@ -16,6 +17,48 @@ const KINDS: [&str; 2] = ["lora", "lyco"];
 pub(crate) fn tagged(prompt: &str) -> Result<Vec<LoraUse>> {
     let (_, tags) = take_tags(prompt);
     tags.iter().filter(|tag| KINDS.contains(&&*tag.kind)).map(read).collect()
+}
+
+impl Request {
+    /// Takes LoRAs' tags out of the prompts whose names `has` does not know. Returns these tags as they stood there.
+    pub fn drop_lora_tags(&mut self, has: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut dropped = Vec::new();
+        for prompt in [Some(&mut self.prompt), self.hires_prompt.as_mut()].into_iter().flatten() {
+            for tag in take_tags(prompt).1.into_iter().filter(|tag| KINDS.contains(&&*tag.kind)) {
+                let text = tag.to_string();
+                if !tag.arguments.first().is_some_and(|name| has(name)) {
+                    *prompt = prompt.replace(&text, "");
+                    dropped.push(text);
+                }
+            }
+        }
+        dropped.sort();
+        dropped.dedup();
+        dropped
+    }
+}
+
+/// A sentence for each tag of a prompt that is not read, and for each part of a LoRA's tag.
+pub(crate) fn left_out_of_tags(prompt: &str) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for tag in take_tags(prompt).1 {
+        if !KINDS.contains(&&*tag.kind) {
+            let reason = match &*tag.kind {
+                "hypernet" => "Kiln has no hypernetworks",
+                _ => "tags are <lora:name:0.8>",
+            };
+            sentences.push(format!("{tag} is left out of the prompt: {reason}"));
+            continue;
+        }
+        let is_positional = |part: &&String| !part.contains('=');
+        let further = tag.arguments.iter().skip(1).filter(is_positional).skip(2);
+        let is_known = |part: &&String| part.starts_with("te=") || part.starts_with("unet=") || is_positional(part);
+        for part in tag.arguments.iter().skip(1).filter(|part| !is_known(part)).chain(further) {
+            let expected = "a tag has a name, one or two strengths, te= and unet=";
+            sentences.push(format!("`{part}` of {tag} is left out: {expected}"));
+        }
+    }
+    sentences
 }
 
 fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
@@ -34,7 +77,7 @@ fn read(Tag { kind, arguments }: &Tag) -> Result<LoraUse> {
         match part.split_once('=') {
             Some(("te", value)) => te = Some(number(value)?),
             Some(("unet", value)) => unet = Some(number(value)?),
-            Some(_) => {} // AUTOMATIC1111 has other tags, which do not change weights that Kiln has
+            Some(_) => {} // `left_out_of_tags` names it
             None => positional.push(number(part)?),
         }
     }
@@ -90,6 +133,19 @@ mod tests {
     fn an_invalid_strength_is_named() {
         let message = tagged("<lora:ink:strong>").unwrap_err().to_string();
         assert!(message.contains("<lora:ink:strong>, expected a number"), "{message}");
+    }
+
+    #[test]
+    fn tags_of_unknown_files_are_taken_out() {
+        let mut request = Request {
+            prompt: "a <lora:nope:1>cat<lora:ink:0.5>, <lyco:nope>, <hypernet:h:1><lora:nope:1>".into(),
+            hires_prompt: Some("<lora:no:1>b".into()),
+            ..Request::default()
+        };
+        let dropped = request.drop_lora_tags(&|name| name == "ink");
+        assert_eq!(dropped, ["<lora:no:1>", "<lora:nope:1>", "<lyco:nope>"]);
+        assert_eq!(request.prompt, "a cat<lora:ink:0.5>, , <hypernet:h:1>");
+        assert_eq!(request.hires_prompt.as_deref(), Some("b"));
     }
 
     #[test]
