@@ -59,6 +59,12 @@ impl Hashed {
         }
     }
 
+    /// The digest in 64 hexadecimal digits if the cache in `folder` has it. No file is read but the cache.
+    pub fn known(&self, folder: &Path) -> Option<String> {
+        let entry = Entry::new(&self.of, &self.files, self.scope)?;
+        Cache::in_folder(folder).get(&entry)
+    }
+
     /// A LoRA's file, as AUTOMATIC1111 hashes it.
     pub fn lora(path: &Path) -> Self {
         let is_safetensors = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
@@ -145,9 +151,11 @@ mod tests {
         let cache = folder.path().join("cache");
         let hashes = Hashes::new(Some(&cache));
         let hashed = Hashed::file(&file, Scope::Whole);
+        assert_eq!(hashed.known(&cache), None);
         hashes.start(vec![hashed.clone(), Hashed::lora(&file)]);
         let digest = hashes.get(&hashed).unwrap();
         assert!(digest.starts_with("ba7816bf8f"), "{digest}");
+        assert_eq!(hashed.known(&cache), Some(digest.clone()));
         assert_eq!(Hashes::new(Some(&cache)).find("ba7816bf8f", Scope::Whole).unwrap(), file.canonicalize().unwrap());
         assert_eq!(hashes.get(&Hashed::file(&folder.path().join("none"), Scope::Whole)), None);
         assert_eq!(Hashes::default().get(&hashed), None, "without a folder nothing is computed");
