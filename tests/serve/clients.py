@@ -14,6 +14,7 @@ from served import Server, install
 
 PACKAGES = ["webuiapi==0.9.17", "openai>=2,<4", "pillow"]
 CONTROL = "models/emoji-controlnet-edges"
+ADAPTERS = "models/emoji-ip-adapter"
 UPSCALERS = "tests/fixtures/upscale"
 SIZE = 64
 
@@ -31,6 +32,11 @@ def webui(port):
 
     again = api.img2img(images=[made.image], prompt="a red apple", denoising_strength=0.5, **common)
     assert again.image.size == (SIZE, SIZE)
+    both = api.img2img(images=[made.images[0], made.images[1]], prompt="a red apple", denoising_strength=0.5, **common)
+    assert len(both.images) == 2 and both.info["all_seeds"] == [5, 6], both.info
+    assert both.images[0].tobytes() == again.image.tobytes()
+    tagged = api.txt2img(prompt="a red apple<lora:nope:1>", **common)
+    assert tagged.image.tobytes() == made.images[0].tobytes() and "nope" in tagged.info["comments"], tagged.info
     mask = Image.new("RGB", (SIZE, SIZE), "black")
     mask.paste("white", (0, 0, SIZE, SIZE // 3))
     painted = api.img2img(images=[made.image], mask_image=mask, mask_blur=2, inpainting_fill=1, inpaint_full_res=False,
@@ -52,7 +58,8 @@ def webui(port):
         assert hires.image.size == (SIZE * 3 // 2, SIZE * 3 // 2) and hires.info["width"] == SIZE * 3 // 2, hires.info
         assert "Hires upscale: 1.5" in hires.info["infotexts"][0], hires.info
 
-    assert api.controlnet_version() >= 1 and api.controlnet_model_list() == ["emoji-controlnet-edges"]
+    assert api.controlnet_version() >= 1
+    assert api.controlnet_model_list() == ["emoji-controlnet-edges", "emoji-ip-adapter"], api.controlnet_model_list()
     assert "canny" in api.controlnet_module_list()
     detected = api.controlnet_detect(images=[made.image], module="canny", processor_res=SIZE, threshold_a=50, threshold_b=100)
     assert len(detected.images) == 1, detected
@@ -62,6 +69,9 @@ def webui(port):
     assert len(guided.images) == 2, "the result, and what the preprocessor made"
     assert guided.images[0].tobytes() != made.images[0].tobytes()
     assert "ControlNet 0" in guided.info["infotexts"][0], guided.info
+    prompted = webuiapi.ControlNetUnit(image=made.image, module="ip-adapter_clip_sd15", model="emoji-ip-adapter")
+    shown, blank = [api.txt2img(prompt="", controlnet_units=units, alwayson_scripts={}, **common) for units in ([prompted], [])]
+    assert len(shown.images) == 1 and shown.image.tobytes() != blank.image.tobytes()
     both = api.img2img(images=[made.image], prompt="a red apple", controlnet_units=[unit], denoising_strength=0.5,
                        alwayson_scripts={}, **common)
     assert both.image.size == (SIZE, SIZE)
@@ -90,7 +100,10 @@ def openai(port):
     from PIL import Image
 
     client = client_library.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
-    assert [model.id for model in client.models.list()] == ["emoji"]
+    assert [model.id for model in client.models.list()] == ["emoji", "apples"]
+    for name in ("gpt-image-1", "dall-e-3", "apples"):
+        named = client.images.generate(model=name, prompt="a red apple", size=f"{SIZE}x{SIZE}", extra_body={"steps": 2})
+        assert len(named.data) == 1
     size = f"{SIZE}x{SIZE}"
     extra = {"num_inference_steps": 4, "seed": 5}
     made = client.images.generate(prompt="a red apple", n=2, size=size, extra_body=extra)
@@ -126,7 +139,8 @@ def main(program):
     with tempfile.TemporaryDirectory() as folder:
         if not install(folder, PACKAGES):
             return
-        server = Server(program, "--control-dir", CONTROL, "--upscaler-dir", UPSCALERS)
+        folders = ["--control-dir", CONTROL, "--upscaler-dir", UPSCALERS, "--ip-adapters-dir", ADAPTERS]
+        server = Server(program, *folders, "--model-alias", "apples=emoji")
         try:
             webui(server.port)
             openai(server.port)

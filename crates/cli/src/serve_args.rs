@@ -44,9 +44,15 @@ pub struct ServeArgs {
     /// The folder of control networks that requests name.
     #[arg(long, value_name = "DIR")]
     control_dir: Option<PathBuf>,
+    /// The folder of IP-Adapters that requests name, with their image encoders.
+    #[arg(long, value_name = "DIR")]
+    ip_adapters_dir: Option<PathBuf>,
     /// The folder of upscalers that requests name.
     #[arg(long, value_name = "DIR")]
     upscaler_dir: Option<PathBuf>,
+    /// Another name of a model in requests: NAME=MODEL, as my-model=emoji. Can be repeated.
+    #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
+    model_alias: Vec<(String, String)>,
 
     /// A key that requests must have: Authorization: Bearer KEY. Can be repeated.
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true, help_heading = ACCESS)]
@@ -165,6 +171,12 @@ fn parse_user(text: &str) -> Result<(String, String), String> {
     pair.map(|(user, password)| (user.into(), password.into())).ok_or_else(|| "expected USER:PASSWORD".into())
 }
 
+/// `NAME=MODEL`.
+fn parse_alias(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, model)| !name.is_empty() && !model.is_empty());
+    pair.map(|(name, model)| (name.into(), model.into())).ok_or_else(|| "expected NAME=MODEL".into())
+}
+
 impl ServeArgs {
     /// The options of the server with these models.
     ///
@@ -174,6 +186,7 @@ impl ServeArgs {
         Ok(ServeOptions {
             listen: self.listen,
             models,
+            model_aliases: self.model_alias,
             model_options: self.served.run.model_options(),
             setups: self.served.run.setups()?,
             limits: Limits {
@@ -193,6 +206,7 @@ impl ServeArgs {
             max_per_client: self.max_per_client,
             max_delay: Duration::from_millis(self.max_delay_ms as u64),
             control_dir: self.control_dir,
+            ip_adapters_dir: self.ip_adapters_dir,
             upscaler_dir: self.upscaler_dir,
             output: self.output,
             gallery: self.gallery,
@@ -245,6 +259,16 @@ mod tests {
         let models = |line: &[&str]| parsed(line).served.models;
         assert_eq!(models(&["kiln", "serve", "-m", "a", "--model", "b"]), [PathBuf::from("a"), "b".into()]);
         assert_eq!(models(&["kiln", "serve"]), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn models_may_have_other_names() {
+        let args = parsed(&["kiln", "serve", "--model-alias", "gpt-image-1=emoji", "--model-alias", "b=c"]);
+        let pair = |name: &str, model: &str| (name.to_string(), model.to_string());
+        assert_eq!(args.options(Vec::new()).unwrap().model_aliases, [pair("gpt-image-1", "emoji"), pair("b", "c")]);
+        for wrong in ["a", "a=", "=b"] {
+            assert!(parse_alias(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -38,9 +38,11 @@ struct Settings {
     /// What the numbers of jobs begin with.
     #[pyo3(default)]
     job_prefix: Option<String>,
-    /// The folders of control networks and of upscalers that requests name.
+    /// The folders of control networks, IP-Adapters and upscalers that requests name.
     #[pyo3(default)]
     control_dir: Option<PathBuf>,
+    #[pyo3(default)]
+    ip_adapters_dir: Option<PathBuf>,
     #[pyo3(default)]
     upscaler_dir: Option<PathBuf>,
 }
@@ -74,6 +76,7 @@ impl Server {
             let options = ServeOptions {
                 listen,
                 models: models.map_err(of_engine)?,
+                model_aliases: Vec::new(),
                 model_options,
                 setups: vec![setup],
                 // All requests come from the proxy of the cluster.
@@ -82,6 +85,7 @@ impl Server {
                 max_per_client: PER_CLIENT,
                 max_delay: Duration::ZERO,
                 control_dir: settings.control_dir,
+                ip_adapters_dir: settings.ip_adapters_dir,
                 upscaler_dir: settings.upscaler_dir,
                 prompt_store: settings.prompt_store,
                 prompt_store_key: settings.prompt_store_key,

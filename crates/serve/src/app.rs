@@ -20,6 +20,7 @@ use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
 use crate::http::{Client, WebOptions};
 use crate::image_format::ImageFormat;
+use crate::image_prompts;
 use crate::inputs::{self, Cost};
 use crate::intake::Intake;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
@@ -142,7 +143,7 @@ impl App {
         let model = self.models.find(model.as_deref())?;
         check_inputs(request, files.as_ref())?;
         let cost = inputs::cost(request, model.folder.size_multiple(), &self.options.limits);
-        cost.map_err(|refused| without_folder(refused, files.as_ref()))
+        cost.map_err(|refused| self.without_folders(refused, files.as_ref()))
     }
 
     fn submit_now(&self, submission: Submission, memory: OwnedSemaphorePermit) -> Result<Arc<Entry>, Refused> {
@@ -155,8 +156,9 @@ impl App {
             let expected = format!("-{MOST_PRIORITY} to {most}, the limit of this server");
             return Err(Refused::value("priority", priority, expected));
         }
-        let job = self.resolve(&mut request, &model).map_err(|refused| without_folder(refused, files.as_ref()))?;
-        drop(files);
+        let job =
+            self.resolve(&mut request, &model).map_err(|refused| self.without_folders(refused, files.as_ref()))?;
+        let files = files.filter(|_| image_prompts::keeps_files(&request));
         warnings.extend(job.advice(&model.folder));
         shown.insert("seed".into(), job.seed.into());
         // Prompts are shorter; what else is long has no meaning here.
@@ -177,7 +179,7 @@ impl App {
         let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
         let output = self.options.output.clone();
         let listener =
-            Box::new(JobListener { entry: entry.clone(), format, output, runtime, metrics, _memory: memory });
+            Box::new(JobListener { entry: entry.clone(), format, output, files, runtime, metrics, _memory: memory });
         self.jobs.add(entry.clone());
         // The shorter of the job's own limit and the server's.
         let limit = limit.into_iter().chain(self.options.limits.time).min();
@@ -234,6 +236,7 @@ impl App {
         }
         prompt_limit::check_bytes(request, limits.tokens)?;
         self.find_named(request)?;
+        image_prompts::check(request, &model.folder)?;
         let job = request.resolve(&model.folder)?;
         refuse("width", job.width.saturating_mul(job.height), limits.pixels)?;
         refuse("steps", job.steps, limits.steps)?;
@@ -244,7 +247,7 @@ impl App {
         refuse("batch_size", job.images(), limits.images)?;
         prompt_limit::check(model.counter(self.options.setup())?, &job, limits.tokens)?;
         let folder = self.options.setup().lora_dir.as_deref();
-        for lora in &job.loras {
+        for lora in job.passes().flat_map(|pass| &pass.loras) {
             let name = lora.name();
             find_lora(&lora.lora, folder).map_err(|_| {
                 Refused::value("loras", format!("{name:?}"), "the name of a file in the server's folder of LoRAs")
@@ -254,10 +257,10 @@ impl App {
     }
 }
 
-/// Whether an option names folders or adapters where the server runs, which requests must not. Input images come with the request; models,
-/// control networks, upscalers and LoRAs are names of those that the server has.
+/// Whether an option names folders where the server runs, which requests must not. Input images come with the request; models,
+/// control networks, IP-Adapters, upscalers and LoRAs are names of those that the server has.
 pub(crate) fn is_of_server(row: &OptionRow) -> bool {
-    matches!(row.kind, OptionKind::Folder | OptionKind::IpAdapters)
+    matches!(row.kind, OptionKind::Folder)
 }
 
 impl App {
@@ -270,6 +273,7 @@ impl App {
                 control.net = named("controls", &all, &control.net, "the server's control networks")?;
             }
         }
+        image_prompts::find_named(request, self.options.ip_adapters_dir.as_deref())?;
         if let Some(HiresUpscaler::Pixels(UpscalerChoice::File(path))) = &mut request.hires_upscaler {
             *path = self.upscaler("hires_upscaler", path)?;
         }
@@ -284,6 +288,17 @@ impl App {
         Ok(())
     }
 
+    /// A message that names input images and files of the server without their folders.
+    fn without_folders(&self, refused: Refused, files: Option<&TempDir>) -> Refused {
+        let ServeOptions { control_dir, ip_adapters_dir, upscaler_dir, .. } = &self.options;
+        let own = [control_dir, ip_adapters_dir, upscaler_dir, &self.options.setup().lora_dir].map(Option::as_deref);
+        let mut message = refused.message;
+        for folder in own.into_iter().flatten().chain(files.map(TempDir::path)) {
+            message = message.replace(&*folder.join("").to_string_lossy(), "");
+        }
+        Refused { message, ..refused }
+    }
+
     /// The file of an upscaler that a request names in the field `field`.
     ///
     /// # Errors
@@ -295,19 +310,12 @@ impl App {
 }
 
 /// The path of a name among those of `all`.
-fn named(field: &str, all: &[(String, PathBuf)], name: &Path, what: &str) -> Result<PathBuf, Refused> {
+pub(crate) fn named(field: &str, all: &[(String, PathBuf)], name: &Path, what: &str) -> Result<PathBuf, Refused> {
     let name = name.to_string_lossy();
     let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
     let names = if names.is_empty() { "it has none".into() } else { names.join(", ") };
     let found = named_files::find(all, &name).map(Path::to_path_buf);
     found.ok_or_else(|| Refused::value(field, format!("{name:?}"), format!("{what}: {names}")))
-}
-
-/// A message that names input images without the folder of the server where they are.
-fn without_folder(refused: Refused, folder: Option<&TempDir>) -> Refused {
-    let Some(folder) = folder else { return refused };
-    let prefix = folder.path().join("").to_string_lossy().into_owned();
-    Refused { message: refused.message.replace(&prefix, ""), ..refused }
 }
 
 /// Makes a LoRA that is named like a file a name in the server's folder.
@@ -339,6 +347,7 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
         let bytes = crate::base64_image::decode("controls", &text.to_string_lossy())?;
         control.image = Some(store(&mut folder, &format!("control-{i}"), &bytes)?);
     }
+    image_prompts::store_inputs(request, &mut folder)?;
     Ok(folder)
 }
 
@@ -346,6 +355,7 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
 fn check_inputs(request: &Request, folder: Option<&TempDir>) -> Result<(), Refused> {
     let controls = request.controls.iter().map(|control| control.image.as_deref());
     let images = [request.init.as_deref(), request.mask.as_deref()].into_iter().chain(controls).flatten();
+    let images = images.chain(image_prompts::inputs(request));
     let is_stored = |path: &Path| folder.is_some_and(|folder| path.parent() == Some(folder.path()));
     match images.filter(|path| !is_stored(path)).count() {
         0 => Ok(()),

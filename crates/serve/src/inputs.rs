@@ -73,6 +73,9 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
             add(image("controls", path)?.pixels());
         }
     }
+    for path in request.ip_adapters.iter().flat_map(|adapter| [&adapter.image, &adapter.mask]).flatten() {
+        add(image("ip_adapters", path)?.pixels());
+    }
     let mut pasted = 0;
     if let Some(size) = request.input_size(multiple)? {
         let (width, height) = size.extended;

@@ -44,6 +44,7 @@ mod error;
 mod gallery;
 mod http;
 mod image_format;
+mod image_prompts;
 mod inputs;
 mod intake;
 mod jobs;

@@ -36,13 +36,21 @@ impl Model {
 }
 
 /// All models, at least one.
-pub(crate) struct Models(Vec<Model>);
+pub(crate) struct Models {
+    all: Vec<Model>,
+    /// Other names, each with the name of its model.
+    aliases: Vec<(String, String)>,
+}
+
+/// How the names of OpenAI's own image models begin, which its clients send where nothing is set.
+const OPENAI: [&str; 3] = ["gpt-image-", "dall-e-", "chatgpt-image-"];
 
 impl Models {
     /// Opens the models. No weights are read.
     ///
     /// # Errors
-    /// Those of [`ModelFolder::open_with`], and [`Error::Value`] where two models have one name.
+    /// Those of [`ModelFolder::open_with`], and [`Error::Value`] where two models have one name, or an alias is the name of a
+    /// model or of none.
     pub(crate) fn open(options: &ServeOptions) -> Result<Self> {
         let mut models: Vec<Model> = Vec::new();
         for path in &options.models {
@@ -58,17 +66,36 @@ impl Models {
         if models.is_empty() {
             return Err(Error::Value { name: "model", found: "not given".into(), expected: "at least one".into() });
         }
-        Ok(Self(models))
+        let aliases = options.model_aliases.clone();
+        for (alias, model) in &aliases {
+            let is_known = |name: &String| models.iter().any(|known| known.id == *name);
+            let expected = match (is_known(alias), is_known(model)) {
+                (true, _) => format!("another name than {alias}, which is a model's own"),
+                (_, true) => continue,
+                _ => {
+                    let known: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+                    format!("NAME=MODEL with one of the models {}", known.join(", "))
+                }
+            };
+            return Err(Error::Value { name: "model_alias", found: format!("{alias}={model}"), expected });
+        }
+        Ok(Self { all: models, aliases })
+    }
+
+    /// Other names of models, each with its model.
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, &Model)> {
+        let model = |id: &str| self.all.iter().find(|model| model.id == id);
+        self.aliases.iter().filter_map(move |(alias, id)| Some((alias.as_str(), model(id)?)))
     }
 
     /// All of them, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Model> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// The first one.
     pub(crate) fn first(&self) -> &Model {
-        &self.0[0]
+        &self.all[0]
     }
 
     /// The model of this name; the first one where there is none. What other programs write around a name is left out: folders,
@@ -79,11 +106,26 @@ impl Models {
         let path = Path::new(plain);
         let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
         let names = [Some(name.to_string()), Some(plain.into()), part(path.file_name()), part(path.file_stem())];
-        let found = names.iter().flatten().find_map(|name| self.0.iter().find(|model| model.id == *name));
+        let named = |name: &str| self.all.iter().find(|model| model.id == name);
+        let other = |name: &str| self.aliases().find(|(alias, _)| *alias == name).map(|(_, model)| model);
+        let found = names.iter().flatten().find_map(|name| named(name).or_else(|| other(name)));
         found.ok_or_else(|| {
-            let known: Vec<&str> = self.0.iter().map(|model| model.id.as_str()).collect();
+            let own = self.all.iter().map(|model| model.id.as_str());
+            let known: Vec<&str> = own.chain(self.aliases().map(|(alias, _)| alias)).collect();
             let message = format!("`model` is {name:?}, expected one of {}", known.join(", "));
             Refused { param: Some("model".into()), ..Refused::not_found(message) }
         })
+    }
+
+    /// [`Self::find`] for OpenAI's clients: a name of OpenAI's own models that is none here is the first model.
+    pub(crate) fn find_openai(&self, name: Option<&str>) -> std::result::Result<&Model, Refused> {
+        let is_openai = |name: &str| OPENAI.iter().any(|begin| name.to_ascii_lowercase().starts_with(begin));
+        match (self.find(name), name) {
+            (Err(_), Some(name)) if is_openai(name) => {
+                tracing::info!(name, model = self.first().id, "OpenAI's model is answered by the first one");
+                Ok(self.first())
+            }
+            (found, _) => found,
+        }
     }
 }

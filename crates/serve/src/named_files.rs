@@ -1,4 +1,4 @@
-//! Files of the server that requests name: control networks and upscalers. A name is compared with those that the folder has, and is
+//! Files of the server that requests name: control networks, IP-Adapters and upscalers. A name is compared with those that the folder has, and is
 //! never part of a path.
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,16 @@ pub(crate) fn control_networks(folder: Option<&Path>) -> Vec<(String, PathBuf)> 
         _ => (file_stem(&file), file),
     };
     listed(weight_files(folder, &ENDINGS).unwrap_or_default().into_iter().map(network))
+}
+
+/// The IP-Adapters of a folder by their names, sorted: files, but none of folders with a configuration, which are image encoders.
+pub(crate) fn ip_adapters(folder: Option<&Path>) -> Vec<(String, PathBuf)> {
+    control_networks(folder).into_iter().filter(|(_, path)| !path.is_dir()).collect()
+}
+
+/// The image encoders of a folder by their names, sorted: folders in the layout of transformers, and files.
+pub(crate) fn image_encoders(folder: Option<&Path>) -> Vec<(String, PathBuf)> {
+    control_networks(folder)
 }
 
 /// The upscalers of a folder by their names, sorted.
@@ -79,6 +89,9 @@ mod tests {
             assert_eq!(find(&all, wrong), None, "{wrong}");
         }
         assert_eq!(control_networks(Some(&path("depth"))), [("depth".to_string(), path("depth"))]);
+        let adapters: Vec<String> = ip_adapters(Some(folder.path())).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(adapters, ["Tile.v2", "canny"], "a folder with a configuration is an image encoder");
+        assert_eq!(find(&image_encoders(Some(folder.path())), "depth"), Some(&*path("depth")));
         assert!(control_networks(None).is_empty() && upscalers(Some(&path("nothing"))).is_empty());
     }
 }

@@ -22,6 +22,8 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// Paths of the models; the first is the default.
     pub models: Vec<PathBuf>,
+    /// Other names of models in requests: a name, and the model's own.
+    pub model_aliases: Vec<(String, String)>,
     /// What of the models is not what their folders or files say.
     pub model_options: ModelOptions,
     /// How models run: an engine for each, all of which take jobs from one queue. They differ in what concerns their devices.
@@ -36,6 +38,8 @@ pub struct ServeOptions {
     pub max_delay: Duration,
     /// The folder of control networks that requests name.
     pub control_dir: Option<PathBuf>,
+    /// The folder of IP-Adapters that requests name, with their image encoders.
+    pub ip_adapters_dir: Option<PathBuf>,
     /// The folder of upscalers that requests name.
     pub upscaler_dir: Option<PathBuf>,
     /// The address of a store of encoded texts that servers share: `redis://HOST:PORT`.

@@ -160,6 +160,7 @@ fn check_folders(options: &ServeOptions) -> Result<()> {
     }
     let folders = [
         (&options.control_dir, "`control_dir`, a folder with control networks"),
+        (&options.ip_adapters_dir, "`ip_adapters_dir`, a folder with IP-Adapters"),
         (&options.upscaler_dir, "`upscaler_dir`, a folder with upscalers"),
         (&options.output, "`output`, a folder for images"),
     ];

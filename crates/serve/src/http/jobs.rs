@@ -21,7 +21,7 @@ use super::{Client, Payload, Shared, json_body};
 use crate::app::{App, Submission, store_inputs};
 use crate::error::Refused;
 use crate::image_format::ImageFormat;
-use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen};
+use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen, without_inputs};
 use crate::scheduler::Previews;
 
 /// The fields of a request that are not a job's.
@@ -126,6 +126,7 @@ fn shown(fields: &Map<String, Value>) -> Map<String, Value> {
         let controls = controls.as_array().map(|all| all.iter().map(control).collect());
         shown.insert(CONTROLS.into(), controls.unwrap_or_default());
     }
+    without_inputs(&mut shown);
     shown
 }
 

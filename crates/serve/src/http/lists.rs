@@ -17,7 +17,7 @@ use super::jobs::ErrorBody;
 use crate::app::{App, is_of_server};
 use crate::error::Refused;
 use crate::models::Model;
-use crate::named_files::{control_networks, upscalers};
+use crate::named_files::{control_networks, ip_adapters, upscalers};
 
 /// What the server has and allows.
 #[derive(Serialize, ToSchema)]
@@ -33,6 +33,8 @@ pub(super) struct Capabilities {
     embeddings: Vec<String>,
     /// Names for `net` of the field `controls`.
     controls: Vec<String>,
+    /// Names for `model` of the field `ip_adapters`.
+    ip_adapters: Vec<String>,
     /// Names for `hires_upscaler`: filters, and the server's networks.
     upscalers: Vec<String>,
     /// What this server allows with the images of its folder: `off`, `read` or `full`.
@@ -128,6 +130,7 @@ pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
         loras: names(loras),
         embeddings: embedding_names(setup.embeddings_dir.as_deref()),
         controls: names(control_networks(app.options.control_dir.as_deref())),
+        ip_adapters: names(ip_adapters(app.options.ip_adapters_dir.as_deref())),
         upscalers: filters.into_iter().chain(names(upscalers(app.options.upscaler_dir.as_deref()))).collect(),
         gallery: app.options.gallery().id(),
         options: OPTIONS.iter().filter_map(option_view).collect(),
@@ -199,6 +202,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
         OptionKind::Borders => ("borders", None, None),
         OptionKind::Loras => ("loras", None, None),
         OptionKind::Controls => ("controls", None, None),
+        OptionKind::IpAdapters => ("ip_adapters", None, None),
         OptionKind::Model => ("model", None, None),
         OptionKind::Upscaler(_) => ("upscaler", None, None),
         _ => return None,
@@ -211,7 +215,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
 /// The models in OpenAI's form.
 #[utoipa::path(get, path = "/v1/models", tag = "openai", responses((status = 200, description = "The models.", body = Object)))]
 pub(super) async fn models(State(app): Shared) -> Json<Value> {
-    Json(serde_json::json!({ "object": "list", "data": app.models.iter().map(openai_model).collect::<Vec<_>>() }))
+    Json(serde_json::json!({ "object": "list", "data": openai_models(&app) }))
 }
 
 /// One model in OpenAI's form.
@@ -226,9 +230,17 @@ pub(super) async fn models(State(app): Shared) -> Json<Value> {
     )
 )]
 pub(super) async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Json<Value>, Refused> {
-    Ok(Json(openai_model(app.models.find(Some(&id))?)))
+    let model = app.models.find(Some(&id))?;
+    let name = app.models.aliases().find(|(alias, _)| *alias == id).map_or(&*model.id, |(alias, _)| alias);
+    Ok(Json(openai_model(name)))
 }
 
-fn openai_model(model: &Model) -> Value {
-    serde_json::json!({ "id": model.id, "object": "model", "created": 0, "owned_by": "kiln" })
+/// The models by their names and their other names.
+fn openai_models(app: &App) -> Vec<Value> {
+    let names = app.models.iter().map(|model| &*model.id).chain(app.models.aliases().map(|(alias, _)| alias));
+    names.map(openai_model).collect()
+}
+
+fn openai_model(name: &str) -> Value {
+    serde_json::json!({ "id": name, "object": "model", "created": 0, "owned_by": "kiln" })
 }

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use kiln_engine::GeneratedImage;
 use kiln_files::{FileRules, PlannedFile};
 use kiln_media::{Rgb8Image, StillFormat, encode};
+use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -23,6 +24,8 @@ pub(crate) struct JobListener {
     pub(crate) format: ImageFormat,
     /// The folder into which images are written, too.
     pub(crate) output: Option<PathBuf>,
+    /// Files of the request that are read while it runs; they go with it.
+    pub(crate) files: Option<TempDir>,
     pub(crate) runtime: Handle,
     pub(crate) metrics: Arc<Metrics>,
     /// Its part of the memory of all jobs, which it gives back when it ends.
@@ -47,6 +50,7 @@ impl Listener for JobListener {
             News::Image(image) => self.encode(*image),
             News::Warning(warning) => self.entry.warn(warning),
             News::End(end) => {
+                drop(self.files.take());
                 self.metrics.job_ended(self.entry.age());
                 self.entry.end(end);
             }

@@ -18,7 +18,7 @@ pub(crate) use entry::{Entry, Image, NewJob, Seen};
 pub(crate) use finisher::Finisher;
 pub(crate) use listener::JobListener;
 pub(crate) use short::{cut_text, cut_texts};
-pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of};
+pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of, without_inputs};
 
 /// Bytes of jobs, their requests and their images, that are kept at most; the oldest go first.
 const MOST_BYTES: usize = 512 << 20;

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::entry::{Image, Status};
 use crate::error::Refused;
+use crate::image_prompts::FILES;
 
 /// A job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -149,8 +150,18 @@ pub(crate) fn request_of(settings: &str) -> Value {
         for control in request.get_mut("controls").and_then(Value::as_array_mut).into_iter().flatten() {
             control.as_object_mut().map(|control| control.remove("image"));
         }
+        without_inputs(request);
     }
     request
+}
+
+/// Takes the images of IP-Adapters out of a request.
+pub(crate) fn without_inputs(request: &mut Map<String, Value>) {
+    for adapter in request.get_mut("ip_adapters").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(adapter) = adapter.as_object_mut() {
+            adapter.retain(|name, _| !FILES.contains(&name.as_str()));
+        }
+    }
 }
 
 impl From<Refused> for ErrorView {

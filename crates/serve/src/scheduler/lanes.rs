@@ -1,8 +1,8 @@
-//! Running batches of one model, one for each set of networks: LoRAs, control networks, and a refiner.
+//! Running batches of one model, one for each set of networks: LoRAs, control networks, IP-Adapters, and a refiner.
 
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Control, Engine, Job, LoraUse, Refiner, Result, RunningBatch};
+use kiln_engine::{Control, Engine, IpAdapter, IpAdapterUse, Job, LoraUse, Refiner, Result, RunningBatch};
 
 /// Networks stay in memory for so many times the time that it took to bring them there, while others wait.
 const STAY: u32 = 4;
@@ -20,6 +20,7 @@ pub(super) struct Lanes {
 struct Lane {
     loras: Vec<LoraUse>,
     controls: Vec<Control>,
+    ip_adapters: Vec<IpAdapter>,
     refiner: Option<Refiner>,
     running: RunningBatch,
 }
@@ -27,14 +28,26 @@ struct Lane {
 impl Lane {
     fn new(job: &Job) -> Self {
         let (loras, controls, refiner) = (job.loras.clone(), job.controls.clone(), job.refiner.clone());
-        Self { loras, controls, refiner, running: RunningBatch::new() }
+        let ip_adapters = job.ip_adapters.clone();
+        Self { loras, controls, ip_adapters, refiner, running: RunningBatch::new() }
     }
 
-    /// Whether a job's networks are these. Control images and strengths are each job's own.
+    /// Whether a job's networks are these. Images and strengths are each job's own.
     fn fits(&self, job: &Job) -> bool {
         let nets = |controls: &[Control]| controls.iter().map(|control| control.using.net.clone()).collect::<Vec<_>>();
-        self.loras == job.loras && self.refiner == job.refiner && nets(&self.controls) == nets(&job.controls)
+        let adapters = |all: &[IpAdapter]| all.iter().map(files_of).collect::<Vec<_>>();
+        self.loras == job.loras
+            && self.refiner == job.refiner
+            && nets(&self.controls) == nets(&job.controls)
+            && adapters(&self.ip_adapters) == adapters(&job.ip_adapters)
     }
+}
+
+/// The parts of an IP-Adapter that an engine opens, or checks as it opens the file.
+fn files_of(adapter: &IpAdapter) -> (IpAdapterUse, bool, bool) {
+    let IpAdapterUse { model, encoder, blocks, shortcut, embeds, .. } = adapter.using.clone();
+    let opened = IpAdapterUse { encoder, blocks, shortcut, ..IpAdapterUse::new(model) };
+    (opened, adapter.image.is_some(), embeds.is_some())
 }
 
 impl Lanes {
@@ -61,7 +74,7 @@ impl Lanes {
     /// Brings a lane's networks into memory.
     ///
     /// # Errors
-    /// Those of [`Engine::set_refiner`], [`Engine::set_controls`] and [`Engine::set_loras`].
+    /// Those of [`Engine::set_refiner`], [`Engine::set_controls`], [`Engine::set_ip_adapters`] and [`Engine::set_loras`].
     pub(super) fn enter(&mut self, number: usize, engine: &mut Engine) -> Result<()> {
         if self.current.is_some_and(|(current, _)| current == number) {
             return Ok(());
@@ -71,6 +84,7 @@ impl Lanes {
         let start = Instant::now();
         engine.set_refiner(lane.refiner.as_ref())?;
         engine.set_controls(&lane.controls)?;
+        engine.set_ip_adapters(&lane.ip_adapters)?;
         engine.take_loras(&lane.loras, &mut |_| Ok(()))?;
         let cost: Duration = start.elapsed();
         self.current = Some((number, Instant::now() + STAY * cost));

@@ -262,3 +262,85 @@ fn images_are_enlarged_by_filters_and_networks() {
         assert!([400, 422].contains(&served.post("/sdapi/v1/extra-single-image", wrong.to_string().as_bytes()).status));
     }
 }
+
+#[test]
+fn several_input_images_give_a_result_each() {
+    let served = Served::start(options());
+    let folder = tempfile::tempdir().unwrap();
+    let image = |name: &str, color: [u8; 3]| {
+        let file = encode(&Rgb8Image::filled(64, 64, color).unwrap(), StillFormat::Png).unwrap();
+        std::fs::write(folder.path().join(name), &file).unwrap();
+        STANDARD.encode(&file)
+    };
+    let images = [image("a", [200, 40, 40]), image("b", [20, 40, 240])];
+    let mut wanted = body(3);
+    (wanted["init_images"], wanted["n_iter"], wanted["force_task_id"]) = (json!(images), 2.into(), "task(9)".into());
+    wanted["sampler_name"] = "Euler".into();
+    let answer = post(&served, "img2img", &wanted);
+    let info: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&info["all_seeds"], &info["batch_size"], &answer["warnings"]),
+        (&json!([5, 6, 7, 8]), &json!(2), &json!([]))
+    );
+    let job = |(seed, name): (u64, &str)| {
+        let mut job = own(3);
+        (job["seed"], job["init"], job["rule"]) =
+            (seed.into(), folder.path().join(name).to_str().into(), "a1111".into());
+        job["sampler"] = "euler".into();
+        job
+    };
+    let expected = alone(&[(5, "a"), (6, "b"), (7, "a"), (8, "b")].map(job));
+    let found = answer["images"].as_array().unwrap();
+    assert_eq!(found.len(), 4);
+    for (image, expected) in found.iter().zip(&expected) {
+        assert!(pixels(&file(image)) == expected[0].rgb, "seed {}", expected[0].seed);
+    }
+    assert_eq!(served.get("/v1/jobs").json(), json!({ "jobs": [] }), "jobs that were answered are forgotten");
+    wanted["n_iter"] = 40.into();
+    let refused = served.post("/sdapi/v1/img2img", wanted.to_string().as_bytes());
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["detail"].as_str().unwrap().contains("`init_images` is 80"));
+    // A request that is refused in part leaves nothing behind.
+    (wanted["n_iter"], wanted["init_images"]) = (1.into(), json!([images[0], "iVBORw0KGgo="]));
+    assert_eq!(served.post("/sdapi/v1/img2img", wanted.to_string().as_bytes()).status, 422);
+    assert_eq!(served.get("/v1/jobs").json(), json!({ "jobs": [] }));
+}
+
+#[test]
+fn a_tag_of_a_lora_that_is_not_there_is_a_comment() {
+    let served = Served::start(options());
+    let plain = post(&served, "txt2img", &body(2));
+    let mut wanted = body(2);
+    wanted["prompt"] = "a pear<lora:nope:1><hypernet:old:1>".into();
+    let answer = post(&served, "txt2img", &wanted);
+    assert_eq!(pixels(&file(&answer["images"][0])), pixels(&file(&plain["images"][0])));
+    let expected = [
+        "Lora not found: <lora:nope:1> is left out of the prompt",
+        "<hypernet:old:1> is left out of the prompt: Kiln has no hypernetworks",
+    ];
+    assert_eq!(answer["warnings"], json!(expected));
+    let info: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
+    assert_eq!(info["comments"], format!("{}\n{}\n", expected[0], expected[1]));
+    // Kiln's own route refuses it, and the field `loras`.
+    for job in [json!({ "prompt": "a <lora:nope:1>" }), json!({ "prompt": "a", "loras": ["nope"] })] {
+        let message = served.post("/v1/jobs", job.to_string().as_bytes()).refused(400, "invalid_request");
+        assert!(message.contains("`loras` is \"nope\""), "{message}");
+    }
+}
+
+#[test]
+fn models_have_their_hashes_where_they_are_known() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut setup = cpu();
+    setup.cache_dir = Some(cache.path().to_path_buf());
+    let served = Served::start(ServeOptions { setups: vec![setup], ..options() });
+    // The digest is computed while the first image is made.
+    post(&served, "txt2img", &body(1));
+    let model = get(&served, "sd-models")[0].clone();
+    assert_eq!((&model["title"], &model["filename"]), (&json!("sd1"), &json!("sd1")));
+    let sha256 = model["sha256"].as_str().unwrap();
+    assert_eq!((sha256.len(), model["hash"].as_str()), (64, sha256.get(..10)));
+    assert_eq!(get(&served, "options")["sd_checkpoint_hash"], sha256);
+    let without = Served::start(options());
+    assert_eq!(get(&without, "sd-models")[0]["sha256"], Value::Null);
+}

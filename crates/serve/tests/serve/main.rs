@@ -11,6 +11,7 @@ mod jobs;
 mod load;
 mod openai;
 mod page;
+mod silent;
 mod support;
 mod texts;
 mod users;

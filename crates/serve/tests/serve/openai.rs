@@ -3,6 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kiln_media::{Rgba8Image, StillFormat, encode};
+use kiln_serve::{ServeOptions, Server};
+use kiln_testkit::fixtures;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Served, alone, options, pixels};
@@ -107,6 +109,36 @@ fn errors_have_the_form_of_openai() {
     assert_eq!(answer.response.headers()["x-should-retry"], "false");
     let error = answer.json()["error"].clone();
     assert_eq!((&error["param"], &error["code"]), (&json!("size"), &json!("invalid_request")));
-    served.post("/v1/images/generations", br#"{"prompt": "a", "model": "dall-e-3"}"#).refused(404, "not_found");
+    served.post("/v1/images/generations", br#"{"prompt": "a", "model": "nope"}"#).refused(404, "not_found");
     served.post("/v1/images/generations", b"{").refused(400, "invalid_request");
+}
+
+#[test]
+fn models_have_other_names() {
+    let alias = ("my-model".to_string(), "sd2v".to_string());
+    let models = vec![fixtures("models/sd1"), fixtures("models/sd2v")];
+    let served = Served::start(ServeOptions { models, model_aliases: vec![alias], ..options() });
+    let made = |model: Value| {
+        let body = json!({ "prompt": "a pear", "size": "64x64", "steps": 2, "seed": 1, "model": model });
+        let answer = served.post("/v1/images/generations", body.to_string().as_bytes());
+        assert_eq!(answer.status, 200, "{model}");
+        pixels(&file(&answer.json()["data"][0]))
+    };
+    let (first, second) = (made(Value::Null), made(json!("sd2v")));
+    for name in ["gpt-image-1", "gpt-image-1-mini", "dall-e-3", "dall-e-2", "chatgpt-image-latest"] {
+        assert!(made(json!(name)) == first, "{name}");
+    }
+    assert!(made(json!("my-model")) == second);
+    let listed = served.get("/v1/models").json();
+    let ids: Vec<&str> = listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["sd1", "sd2v", "my-model"]);
+    assert_eq!(served.get("/v1/models/my-model").json()["id"], "my-model");
+    let job = served.submit(&json!({ "prompt": "a", "steps": 1, "model": "my-model" }));
+    assert_eq!(served.finished(&job)["model"], "sd2v");
+    let wrong = |name: &str, model: &str| {
+        let model_aliases = vec![(name.to_string(), model.to_string())];
+        Server::start(ServeOptions { model_aliases, ..options() }).err().unwrap().to_string()
+    };
+    assert!(wrong("a", "nope").contains("`model_alias` is a=nope"), "{}", wrong("a", "nope"));
+    assert!(wrong("sd1", "sd1").contains("another name"), "{}", wrong("sd1", "sd1"));
 }

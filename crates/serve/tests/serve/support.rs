@@ -26,6 +26,7 @@ pub fn options() -> ServeOptions {
     ServeOptions {
         listen: ([127, 0, 0, 1], 0).into(),
         models: vec![fixtures("models/sd1")],
+        model_aliases: Vec::new(),
         model_options: ModelOptions::default(),
         setups: vec![cpu()],
         limits: Limits::default(),
@@ -33,6 +34,7 @@ pub fn options() -> ServeOptions {
         max_per_client: 0,
         max_delay: Duration::ZERO,
         control_dir: None,
+        ip_adapters_dir: None,
         upscaler_dir: None,
         output: None,
         gallery: GalleryAccess::Full,

@@ -31,12 +31,8 @@ _NUMBERS = {
     "max_batch": 0.0,
 }
 #: Options of the server in each replica that are texts.
-_TEXTS = {
-    "prompt_cache": "prompt_store",
-    "prompt_cache_key": "prompt_store_key",
-    "control_dir": "control_dir",
-    "upscaler_dir": "upscaler_dir",
-}
+_FOLDERS = ("control_dir", "ip_adapters_dir", "upscaler_dir")
+_TEXTS = {"prompt_cache": "prompt_store", "prompt_cache_key": "prompt_store_key"} | {name: name for name in _FOLDERS}
 
 
 def app(options: Mapping[str, Any]) -> serve.Application:
@@ -44,8 +40,8 @@ def app(options: Mapping[str, Any]) -> serve.Application:
 
     `model` or `models` (with commas between several), `replicas`, `max_replicas` (more of them while jobs wait), `upscale_delay`
     and `downscale_delay` (the seconds for which more or fewer replicas have to be right), `num_gpus` and `num_cpus` of a replica,
-    `queue`, `max_batch`, `prompt_cache` (the address of a Redis) and its `prompt_cache_key`, `api_key`, `control_dir`, `upscaler_dir`, and the options of an
-    engine.
+    `queue`, `max_batch`, `prompt_cache` (the address of a Redis) and its `prompt_cache_key`, `api_key`, `control_dir`, `ip_adapters_dir`,
+    `upscaler_dir`, and the options of an engine.
     """
     rest = dict(options)
     given = [rest.pop(name, None) for name in ("models", "model")]

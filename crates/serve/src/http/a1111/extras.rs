@@ -22,6 +22,26 @@ const MULTIPLE: usize = 8;
 /// The fields of faces, with the values that ask for nothing.
 const FACES: [&str; 2] = ["gfpgan_visibility", "codeformer_visibility"];
 
+/// All fields of these routes. Of those that are not read, `upscale_first` and `codeformer_weight` are about faces, and
+/// `show_extras_results` about that program's page.
+const KNOWN: [&str; 15] = [
+    "image",
+    "imageList",
+    "resize_mode",
+    "show_extras_results",
+    "gfpgan_visibility",
+    "codeformer_visibility",
+    "codeformer_weight",
+    "upscaling_resize",
+    "upscaling_resize_w",
+    "upscaling_resize_h",
+    "upscaling_crop",
+    "upscaler_1",
+    "upscaler_2",
+    "extras_upscaler_2_visibility",
+    "upscale_first",
+];
+
 /// The settings in an image.
 pub(super) async fn png_info(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
     let fields = json_body::read(&app, body).await?;
@@ -111,7 +131,8 @@ async fn blocking_value<T: Send + 'static>(
 }
 
 fn html(warnings: &[String]) -> String {
-    warnings.iter().map(|warning| format!("<p>{warning}</p>")).collect()
+    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    warnings.iter().map(|warning| format!("<p>{}</p>", escaped(warning))).collect()
 }
 
 /// How images are enlarged.
@@ -156,6 +177,8 @@ impl Size {
                 warnings.push(format!("`{name}` is left out: Kiln does not have it here"));
             }
         }
+        let unknown = fields.keys().filter(|name| !KNOWN.contains(&name.as_str()));
+        warnings.extend(unknown.map(|name| format!("`{name}` is left out: there is no such field")));
         let by = if number("resize_mode", 0.0)? == 1.0 {
             let side = |name: &str| {
                 let value = number(name, 512.0)?;

@@ -1,18 +1,21 @@
 //! From the fields of `txt2img` and `img2img` to a request.
 
 use kiln_batch::JobSpec;
-use kiln_engine::{Convention, Family, Infotext, Request, Rng, Rule, SamplerChoice, SamplerKind};
+use kiln_engine::{Convention, Family, Infotext, LoraName, Request, Rng, Rule, SamplerChoice, SamplerKind, find_lora};
 use kiln_media::DecodeOptions;
 use kiln_request::settings::from_infotext;
 use serde_json::{Map, Value, json};
 
 use super::control::Place;
 use super::hires;
+use super::left_out::{left_out, of_other_routes};
 use super::options::Options;
 use super::scripts::{Scripts, no_script, refiner};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
+use crate::http::Client;
 use crate::http::settings::said;
+use crate::named_files::ip_adapters;
 use crate::scheduler::Previews;
 
 /// A request, and what of it was left out.
@@ -20,8 +23,8 @@ pub(super) struct Fields {
     pub(super) request: Request,
     pub(super) options: Options,
     pub(super) warnings: Vec<String>,
-    /// The images of the request in Base64: what to begin with, and a mask.
-    pub(super) init: Option<String>,
+    /// The images of the request in Base64: what to begin with, one for each result of a batch, and a mask.
+    pub(super) inits: Vec<String>,
     pub(super) mask: Option<String>,
     /// What preprocessors made of control images, PNG files in Base64.
     pub(super) maps: Vec<String>,
@@ -31,52 +34,26 @@ pub(super) struct Fields {
     pub(super) include_init_images: bool,
 }
 
-/// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do.
-const LEFT_OUT: [(&str, &[f64]); 24] = [
-    ("styles", &[]),
-    ("restore_faces", &[]),
-    ("tiling", &[]),
-    ("do_not_save_samples", &[1.0]),
-    ("do_not_save_grid", &[1.0]),
-    ("s_min_uncond", &[0.0]),
-    ("override_settings_restore_afterwards", &[1.0]),
-    ("disable_extra_networks", &[]),
-    ("firstpass_image", &[]),
-    ("comments", &[]),
-    ("firstphase_width", &[0.0]),
-    ("firstphase_height", &[0.0]),
-    ("hr_checkpoint_name", &[]),
-    ("hr_additional_modules", &[]),
-    ("hr_distilled_cfg", &[3.5]),
-    ("distilled_cfg_scale", &[3.5]),
-    ("save_images", &[]),
-    ("image_cfg_scale", &[0.0, 1.5]),
-    ("mask_round", &[1.0]),
-    ("latent_mask", &[]),
-    ("sampler_index", &[]),
-    ("mask_blur_x", &[4.0]),
-    ("mask_blur_y", &[4.0]),
-    ("resize_to", &[]),
-];
-
 /// Options of samplers, by their keys in an infotext, with the values that change nothing.
 const WITHOUT_EFFECT: [(&str, f64); 4] =
     [("Eta", 1.0), ("Sigma churn", 0.0), ("Sigma tmin", 0.0), ("Sigma noise", 1.0)];
 
 impl Fields {
-    /// Reads the fields with the client's `options`; `is_img2img` says of which route.
+    /// Reads the fields with the client's options; `is_img2img` says of which route.
     ///
     /// # Errors
     /// [`Refused`] with the field.
     pub(super) fn read(
         app: &App,
-        mut options: Options,
+        client: &Client,
         mut fields: Map<String, Value>,
         is_img2img: bool,
     ) -> Result<Self, Refused> {
         fields.retain(|_, value| !value.is_null());
         no_script(&mut fields)?;
         let mut warnings = Vec::new();
+        let mut options = app.web_options(client);
+        let stays = fields.remove("override_settings_restore_afterwards") == Some(Value::Bool(false));
         for (name, value) in object_of(&mut fields, "override_settings")? {
             match options.set(app, &name, &value) {
                 Ok(true) => {}
@@ -86,10 +63,16 @@ impl Fields {
                 Err(refused) => return Err(refused),
             }
         }
+        if stays {
+            app.set_web_options(client, options.clone());
+        }
         let send_images = fields.remove("send_images").is_none_or(|value| value != Value::Bool(false));
+        let has_mask = fields.get("mask").and_then(Value::as_str).is_some_and(|mask| !mask.is_empty());
+        warnings.extend(of_other_routes(&fields, is_img2img, has_mask));
         let include_init_images = fields.remove("include_init_images") == Some(Value::Bool(true));
+        let without_tags = fields.remove("disable_extra_networks") == Some(Value::Bool(true));
         let task_id = text(&mut fields, "force_task_id")?;
-        let init = first_image(&mut fields)?;
+        let inits = images(&mut fields)?;
         let mask = text(&mut fields, "mask")?.filter(|text| !text.is_empty());
         let model = app.models.find(options.model.as_deref())?;
         let mut given = infotext(&mut fields, model.folder.family(), &mut warnings)?;
@@ -101,8 +84,15 @@ impl Fields {
         let images = app.options.limits.input_images();
         let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
         let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name));
-        let place =
-            Place { size: (side("width"), side("height")), init: init.as_deref(), is_img2img, is_hires, images };
+        let adapters = ip_adapters(app.options.ip_adapters_dir.as_deref());
+        let place = Place {
+            size: (side("width"), side("height")),
+            init: inits.first().map(String::as_str),
+            is_img2img,
+            is_hires,
+            images,
+            ip_adapters: &adapters,
+        };
         let scripts = Scripts::read(&scripts, &place)?;
         job.extend(scripts.job);
         warnings.extend(scripts.warnings);
@@ -115,6 +105,12 @@ impl Fields {
             request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
         }
         request.controls = scripts.units.controls;
+        request.ip_adapters = scripts.units.ip_adapters;
+        // A tag of a file that is not there is a comment in that program, and the image is made (`load_networks` of its LoRA extension).
+        let folder = app.options.setup().lora_dir.as_deref();
+        let is_known = |name: &str| !without_tags && find_lora(&LoraName::Named(name.into()), folder).is_ok();
+        let dropped = request.drop_lora_tags(&is_known).into_iter().filter(|_| !without_tags);
+        warnings.extend(dropped.map(|tag| format!("Lora not found: {tag} is left out of the prompt")));
         // Clients send these fields whatever the sampler is.
         let unfit = request.drop_unfit().into_iter().filter(|unfit| !WITHOUT_EFFECT.contains(unfit));
         warnings
@@ -130,7 +126,7 @@ impl Fields {
             _ => Previews::None,
         };
         let maps = scripts.units.maps;
-        Ok(Self { request, options, warnings, init, mask, maps, previews, task_id, send_images, include_init_images })
+        Ok(Self { request, options, warnings, inits, mask, maps, previews, task_id, send_images, include_init_images })
     }
 }
 
@@ -139,10 +135,11 @@ pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     let options = Options::default();
     let _ = no_script(&mut fields);
     let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
-    let init = first_image(&mut fields).unwrap_or_default();
+    let inits = images(&mut fields).unwrap_or_default();
     let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
-    let place =
-        Place { size: (64, 64), init: init.as_deref(), is_img2img, is_hires: false, images: DecodeOptions::default() };
+    let init = inits.first().map(String::as_str);
+    let images = DecodeOptions::default();
+    let place = Place { size: (64, 64), init, is_img2img, is_hires: false, images, ip_adapters: &[] };
     let scripts = Scripts::read(&scripts, &place);
     if let (Ok(mut job), Ok(scripts)) = (job(&mut fields, &options, &given, is_img2img, is_img2img), scripts) {
         job.extend(scripts.job);
@@ -205,7 +202,9 @@ fn job(
     if let Some(most) = fields.remove("s_tmax").filter(|most| most.as_f64() != Some(0.0)) {
         job.insert("s_tmax".into(), most); // 0 stands for no limit
     }
-    let sampler = text(fields, "sampler_name")?.or(text(fields, "sampler_index")?).filter(|name| !name.is_empty());
+    let is_named = |name: &String| !name.is_empty();
+    let (sampler, former) = (text(fields, "sampler_name")?, text(fields, "sampler_index")?);
+    let sampler = sampler.filter(is_named).or(former.filter(is_named));
     if sampler.is_some() || !given.contains_key("sampler") {
         job.insert("sampler".into(), sampler.unwrap_or_else(|| "Euler".into()).into());
     }
@@ -258,7 +257,10 @@ fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused>
     if invert.is_some_and(|value| value == Value::Bool(true) || value.as_f64().is_some_and(|number| number != 0.0)) {
         job.insert("mask_invert".into(), true.into());
     }
-    job.insert("inpaint_padding".into(), fields.remove("inpaint_full_res_padding").unwrap_or_else(|| 0.into()));
+    let padding = fields.remove("inpaint_full_res_padding").unwrap_or_else(|| 0.into());
+    if job.get("inpaint_area").is_some_and(|area| area == "masked") {
+        job.insert("inpaint_padding".into(), padding);
+    }
     let blurs = ["mask_blur_x", "mask_blur_y"].map(|name| fields.get(name).and_then(Value::as_f64));
     let blur = match (fields.remove("mask_blur"), blurs) {
         (Some(blur), _) => blur,
@@ -274,30 +276,6 @@ fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused>
         job.insert("noise_multiplier".into(), multiplier);
     }
     Ok(job)
-}
-
-/// A sentence for each field that is left and asks for something. `saves` says whether all images are written to files.
-fn left_out(fields: &Map<String, Value>, saves: bool) -> Vec<String> {
-    let asks = |name: &str, value: &Value| {
-        if saves && name == "save_images" {
-            return false;
-        }
-        let neutral = LEFT_OUT.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, neutral)| *neutral);
-        match value {
-            Value::Null => false,
-            Value::Bool(flag) => *flag && !neutral.contains(&1.0),
-            Value::Number(number) => !number.as_f64().is_some_and(|number| neutral.contains(&number)),
-            Value::String(text) => !text.is_empty() && name != "sampler_index",
-            Value::Array(values) => !values.is_empty(),
-            Value::Object(values) => !values.is_empty(),
-        }
-    };
-    let known = |name: &str| LEFT_OUT.iter().any(|(known, _)| *known == name);
-    let sentence = |(name, _): (&String, &Value)| match known(name) {
-        true => format!("`{name}` is left out: Kiln does not have it here"),
-        false => format!("`{name}` is left out: there is no such field"),
-    };
-    fields.iter().filter(|(name, value)| asks(name, value)).map(sentence).collect()
 }
 
 /// Takes a text out of the fields.
@@ -317,18 +295,15 @@ fn object_of(fields: &mut Map<String, Value>, name: &str) -> Result<Map<String, 
     }
 }
 
-/// The image to begin with. One is taken: a request has one prompt and one size.
-fn first_image(fields: &mut Map<String, Value>) -> Result<Option<String>, Refused> {
+/// The images to begin with.
+fn images(fields: &mut Map<String, Value>) -> Result<Vec<String>, Refused> {
+    let one = |image| match image {
+        Value::String(image) => Ok(image),
+        other => Err(Refused::value("init_images", other, "images in Base64")),
+    };
     match fields.remove("init_images") {
-        None => Ok(None),
-        Some(Value::Array(images)) if images.len() > 1 => {
-            Err(Refused::value("init_images", format!("{} images", images.len()), "one image; send a request for each"))
-        }
-        Some(Value::Array(images)) => match images.into_iter().next() {
-            None => Ok(None),
-            Some(Value::String(image)) => Ok(Some(image)),
-            Some(other) => Err(Refused::value("init_images", other, "images in Base64")),
-        },
+        None => Ok(Vec::new()),
+        Some(Value::Array(images)) => images.into_iter().map(one).collect(),
         Some(other) => Err(Refused::value("init_images", other, "a list of images in Base64")),
     }
 }

@@ -3,12 +3,17 @@
 use axum::Json;
 use axum::extract::State;
 use kiln_engine::{LatentFilter, SamplerKind, SigmaSchedule, devices, embedding_names, lora_files, process_bytes};
+use kiln_models::Hashed;
 use serde_json::{Map, Value, json};
 
 use super::scripts::NAMES;
+use crate::app::App;
 use crate::http::Shared;
+use crate::models::Model;
 use crate::named_files::upscalers as upscalers_of;
 
+/// Digits of the hash by which that program names a model.
+const SHORT_HASH: usize = 10;
 /// The upscalers that need no file.
 const FILTERS: [&str; 3] = ["None", "Lanczos", "Nearest"];
 
@@ -42,12 +47,25 @@ pub(super) async fn latent_upscale_modes() -> Json<Value> {
 }
 
 pub(super) async fn models(State(app): Shared) -> Json<Value> {
-    let one = |model: &crate::models::Model| {
+    let one = |model: &Model| {
+        let sha256 = known_hash(&app, model);
+        let hash = sha256.as_ref().and_then(|hash| hash.get(..SHORT_HASH));
+        // The folders of the server concern no client.
+        let file = model
+            .folder
+            .path()
+            .file_name()
+            .map_or_else(|| model.id.clone(), |name| name.to_string_lossy().into_owned());
         json!({
-            "title": model.id, "model_name": model.id, "hash": null, "sha256": null, "filename": model.id, "config": null,
+            "title": model.id, "model_name": model.id, "hash": hash, "sha256": sha256, "filename": file, "config": null,
         })
     };
     Json(app.models.iter().map(one).collect())
+}
+
+/// The SHA-256 of a model where it is known: nothing is computed for a list. Images have it after the first one was made.
+pub(super) fn known_hash(app: &App, model: &Model) -> Option<String> {
+    Hashed::model(model.folder.path())?.known(app.options.setup().cache_dir.as_deref()?)
 }
 
 pub(super) async fn loras(State(app): Shared) -> Json<Value> {

@@ -5,6 +5,8 @@ mod extras;
 mod fields;
 mod generate;
 mod hires;
+mod init_batch;
+mod left_out;
 mod lists;
 mod options;
 mod progress;

@@ -5,6 +5,7 @@ use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
 use super::Detail;
+use super::lists::known_hash;
 use crate::app::App;
 use crate::error::Refused;
 use crate::http::{Client, Payload, Shared, json_body};
@@ -77,10 +78,10 @@ impl Options {
 
     /// All options, with those that clients ask for and Kiln has one value of.
     fn view(&self, app: &App) -> Value {
-        let model = self.model.clone().unwrap_or_else(|| app.models.first().id.clone());
+        let model = app.models.find(self.model.as_deref()).unwrap_or_else(|_| app.models.first());
         json!({
-            "sd_model_checkpoint": model,
-            "sd_checkpoint_hash": null,
+            "sd_model_checkpoint": model.id,
+            "sd_checkpoint_hash": known_hash(app, model),
             "sd_vae": "Automatic",
             "CLIP_stop_at_last_layers": self.clip_skip,
             "eta_noise_seed_delta": self.ensd,

@@ -20,7 +20,7 @@ pub(super) async fn progress(
     Extension(client): Extension<Client>,
     Query(asked): Query<Asked>,
 ) -> Json<Value> {
-    let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) else {
+    let Some((entry, finished, all)) = app.web_jobs.current(|entry| app.sees(&client, entry)) else {
         return Json(json!({
             "progress": 0.0, "eta_relative": 0.0, "current_image": null, "textinfo": null,
             "state": {
@@ -30,37 +30,40 @@ pub(super) async fn progress(
         }));
     };
     let (step, steps, eta) = entry.progress();
-    let jobs = entry.batches.max(1);
-    let each = (steps / jobs).max(1);
+    let batches = entry.batches.max(1);
+    let each = (steps / batches).max(1);
     let skips = asked.skip_current_image.is_some_and(|text| text.eq_ignore_ascii_case("true"));
     if !skips {
         entry.control.ask_for_preview();
     }
     let preview = entry.preview().filter(|_| !skips);
-    let progress = (0.01 + step as f64 / steps.max(1) as f64).min(1.0);
+    // A request with several input images has a job for each result.
+    let done = finished as f64 + step as f64 / steps.max(1) as f64;
+    let progress = (0.01 + done / all.len().max(1) as f64).min(1.0);
+    let jobs = batches * all.len().max(1);
     Json(json!({
         "progress": progress, "eta_relative": eta.map_or(0.0, |eta| eta.as_secs_f64()),
         "current_image": preview.map(|preview| preview.data.clone()), "textinfo": null,
         "state": {
             "skipped": false, "interrupted": entry.control.is_finishing(),
             "stopping_generation": entry.control.is_finishing(), "job": entry.id, "job_count": jobs,
-            "job_timestamp": timestamp(entry.created()), "job_no": (step / each).min(jobs - 1),
+            "job_timestamp": timestamp(entry.created()), "job_no": (finished * batches + step / each).min(jobs - 1),
             "sampling_step": step % each, "sampling_steps": each,
         },
     }))
 }
 
-/// Ends the oldest job with what is there.
+/// Ends the jobs of the oldest request with what is there.
 pub(super) async fn interrupt(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
-    if let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
-        entry.control.finish();
+    if let Some((_, _, all)) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
+        all.iter().for_each(|entry| entry.control.finish());
     }
     Json(json!({}))
 }
 
 /// Ends the batch of the oldest job that runs.
 pub(super) async fn skip(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
-    if let Some(entry) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
+    if let Some((entry, ..)) = app.web_jobs.current(|entry| app.sees(&client, entry)) {
         entry.control.skip();
     }
     Json(Value::Null)

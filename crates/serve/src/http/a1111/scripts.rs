@@ -104,8 +104,8 @@ mod tests {
     use kiln_media::DecodeOptions;
 
     fn read(scripts: Value) -> Scripts {
-        let place =
-            Place { size: (64, 64), init: None, is_img2img: true, is_hires: false, images: DecodeOptions::default() };
+        let images = DecodeOptions::default();
+        let place = Place { size: (64, 64), init: None, is_img2img: true, is_hires: false, images, ip_adapters: &[] };
         Scripts::read(scripts.as_object().unwrap(), &place).unwrap()
     }
 

@@ -42,8 +42,9 @@ pub(super) async fn whole(app: Arc<App>, entry: Arc<Entry>, wanted: Wanted) -> R
     let data: Vec<Value> = data.collect();
     drop(finisher);
     let size = images.first().map(|image| format!("{}x{}", image.width, image.height));
-    Ok(Json(json!({ "created": now(), "data": data, "output_format": wanted.output_format, "size": size }))
-        .into_response())
+    let mut answer = json!({ "created": now(), "data": data, "output_format": wanted.output_format, "size": size });
+    add_warnings(&mut answer, &entry);
+    Ok(Json(answer).into_response())
 }
 
 /// Events: previews, then images. The job is canceled if the client goes away.
@@ -57,6 +58,14 @@ pub(super) fn stream(app: Arc<App>, entry: Arc<Entry>, wanted: Wanted) -> Respon
     });
     let events = events.flat_map(|events| streams::iter(events.into_iter().map(Ok::<Event, Infallible>)));
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// Adds the field `warnings` where there are some, which OpenAI's answers do not have.
+fn add_warnings(answer: &mut Value, entry: &Entry) {
+    let warnings = entry.warnings();
+    if !warnings.is_empty() {
+        answer["warnings"] = warnings.into();
+    }
 }
 
 /// The event of some news. `sent` has the number of previews of each image so far.
@@ -82,6 +91,7 @@ fn event(entry: &Entry, wanted: &Wanted, sent: &mut Vec<usize>, news: EventView)
                 "input_tokens": 0, "output_tokens": 0, "total_tokens": 0,
                 "input_tokens_details": { "image_tokens": 0, "text_tokens": 0 },
             });
+            add_warnings(&mut data, entry);
             ("completed", data)
         }
         EventView::Done(job) => {

@@ -11,8 +11,14 @@ use crate::image_format::ImageFormat;
 const MAX_N: usize = 10;
 /// The most previews of an image.
 const MAX_PARTIALS: usize = 3;
-/// Fields that say nothing to a model on this machine.
-const WITHOUT_MEANING: [&str; 5] = ["quality", "moderation", "style", "user", "input_fidelity"];
+/// Fields that say nothing to a model on this machine, with the values that ask for nothing. `None` is any value.
+const WITHOUT_MEANING: [(&str, Option<&[&str]>); 5] = [
+    ("quality", Some(&["auto", "standard", "medium"])),
+    ("moderation", None),
+    ("style", Some(&[])),
+    ("user", None),
+    ("input_fidelity", Some(&["low"])),
+];
 /// Names that other servers have for fields of Kiln.
 const OTHER_NAMES: [(&str, &str); 2] = [("num_inference_steps", "steps"), ("guidance_scale", "cfg_scale")];
 
@@ -30,6 +36,8 @@ pub(super) struct Fields {
     pub(super) stream: bool,
     /// Previews of each image.
     pub(super) partials: usize,
+    /// Sentences about what is not done as asked.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Fields {
@@ -40,8 +48,14 @@ impl Fields {
     pub(super) fn new(mut fields: Map<String, Value>) -> Result<Self, Refused> {
         fields.retain(|_, value| !value.is_null());
         let shown = fields.clone();
-        for name in WITHOUT_MEANING {
-            fields.remove(name);
+        let mut warnings = Vec::new();
+        for (name, neutral) in WITHOUT_MEANING {
+            let Some(value) = fields.remove(name) else { continue };
+            let asks =
+                |neutral: &[&str]| value.as_str().is_none_or(|text| !text.is_empty() && !neutral.contains(&text));
+            if neutral.is_some_and(asks) {
+                warnings.push(format!("`{name}` has no effect: models here have no such setting"));
+            }
         }
         if let Some(background) = text(&mut fields, "background")?.filter(|value| value == "transparent") {
             return Err(Refused::value(
@@ -80,7 +94,8 @@ impl Fields {
             return Err(Refused::invalid("`output`, `init` and `mask` are no fields of this route"));
         }
         let model = model.map(|model| model.to_string_lossy().into_owned());
-        Ok(Self { request, model, shown, format, output_format, wants_url: response == "url", stream, partials })
+        let wants_url = response == "url";
+        Ok(Self { request, model, shown, format, output_format, wants_url, stream, partials, warnings })
     }
 }
 
@@ -140,6 +155,7 @@ mod tests {
         assert_eq!((seed, steps, cfg_scale, negative_prompt.as_deref()), (Some(7), Some(5), Some(3.5), Some("dogs")));
         assert_eq!((found.format, found.stream, found.partials), (ImageFormat::Jpeg(80), true, 2));
         assert_eq!(found.model.as_deref(), Some("emoji"));
+        assert_eq!(found.warnings, ["`quality` has no effect: models here have no such setting"]);
     }
 
     #[test]

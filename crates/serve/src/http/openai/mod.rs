@@ -127,7 +127,7 @@ async fn run(
     fields: Fields,
     event: &'static str,
 ) -> Result<Response, Refused> {
-    let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials } = fields;
+    let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials, warnings } = fields;
     let stored = move || {
         let mut files = store_inputs(&mut request)?;
         if let Some(image) = form.image {
@@ -141,7 +141,8 @@ async fn run(
     };
     let (request, files) = app.intake.run(0, stored).await?;
     let previews = if stream && partials > 0 { Previews::Spread(partials) } else { Previews::None };
-    let (warnings, id) = (Vec::new(), None);
+    let model = Some(app.models.find_openai(model.as_deref())?.id.clone());
+    let id = None;
     let (priority, limit) = (0, None);
     let submission =
         Submission { request, files, model, client, priority, limit, previews, format, shown, warnings, id };

@@ -1,6 +1,7 @@
 //! The ControlNet extension: its units in `alwayson_scripts`, and its routes.
 
 mod modules;
+mod prompts;
 mod routes;
 mod units;
 

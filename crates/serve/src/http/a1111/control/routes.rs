@@ -9,6 +9,7 @@ use kiln_media::{DecodeOptions, StillFormat, encode};
 use serde_json::{Map, Value, json};
 
 use super::modules::{MODULES, Module, resolution};
+use super::prompts;
 use super::units::{rgb, unread};
 use crate::app::App;
 use crate::base64_image;
@@ -16,7 +17,7 @@ use crate::error::{Refused, RefusedKind};
 use crate::http::a1111::Detail;
 use crate::http::a1111::extras::blocking;
 use crate::http::{Payload, Shared, json_body};
-use crate::named_files::control_networks;
+use crate::named_files::{control_networks, ip_adapters};
 
 /// The version of the API that clients ask for.
 const VERSION: u32 = 3;
@@ -57,25 +58,36 @@ fn models(app: &App) -> Vec<String> {
     control_networks(app.options.control_dir.as_deref()).into_iter().map(|(name, _)| name).collect()
 }
 
+fn adapters(app: &App) -> Vec<String> {
+    ip_adapters(app.options.ip_adapters_dir.as_deref()).into_iter().map(|(name, _)| name).collect()
+}
+
+/// All modules: preprocessors, then those of IP-Adapters.
+fn modules() -> Vec<&'static str> {
+    MODULES.iter().map(|module| module.name).chain(prompts::MODULES.map(|(name, _)| name)).collect()
+}
+
 async fn model_list(State(app): Shared) -> Json<Value> {
-    Json(json!({ "model_list": models(&app) }))
+    let all = [models(&app), adapters(&app)].concat();
+    Json(json!({ "model_list": all }))
 }
 
 async fn module_list() -> Json<Value> {
-    let names: Vec<&str> = MODULES.iter().map(|module| module.name).collect();
-    let details: Map<String, Value> = MODULES.iter().map(|module| (module.name.into(), module.detail())).collect();
-    Json(json!({ "module_list": names, "module_detail": details }))
+    let mut details: Map<String, Value> = MODULES.iter().map(|module| (module.name.into(), module.detail())).collect();
+    let of_adapters = || json!({ "model_free": false, "sliders": [] });
+    details.extend(prompts::MODULES.map(|(name, _)| (name.into(), of_adapters())));
+    Json(json!({ "module_list": modules(), "module_detail": details }))
 }
 
 async fn control_types(State(app): Shared) -> Json<Value> {
-    let models = models(&app);
+    let (models, adapters) = (models(&app), adapters(&app));
     let group = |modules: Vec<&str>, models: Vec<&String>| {
         let model = models.first().map_or("None", |name| name.as_str());
         let module = modules.get(1).copied().unwrap_or("none");
         let all: Vec<&str> = std::iter::once("None").chain(models.iter().map(|name| name.as_str())).collect();
         json!({ "module_list": modules, "model_list": all, "default_option": module, "default_model": model })
     };
-    let all = group(MODULES.iter().map(|module| module.name).collect(), models.iter().collect());
+    let all = group(modules(), models.iter().chain(&adapters).collect());
     let mut types = Map::from_iter([("All".into(), all)]);
     types["All"]["default_option"] = "none".into();
     types["All"]["default_model"] = "None".into();
@@ -84,6 +96,8 @@ async fn control_types(State(app): Shared) -> Json<Value> {
         let models = models.iter().filter(|model| model.to_ascii_lowercase().contains(part)).collect();
         types.insert(name.into(), group(modules.map(|module| module.name).collect(), models));
     }
+    let of_adapters = std::iter::once("none").chain(prompts::MODULES.map(|(name, _)| name)).collect();
+    types.insert("IP-Adapter".into(), group(of_adapters, adapters.iter().collect()));
     Json(json!({ "control_types": types }))
 }
 

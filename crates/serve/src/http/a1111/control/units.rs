@@ -1,10 +1,13 @@
 //! The units of `alwayson_scripts.ControlNet` (`internal_controlnet/args.py` of the extension).
 
-use kiln_engine::{ControlMode, ControlPasses, ControlUse};
+use std::path::PathBuf;
+
+use kiln_engine::{ControlMode, ControlPasses, ControlType, ControlUse, IpAdapterUse};
 use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encode};
 use serde_json::{Map, Value};
 
 use super::modules::{Module, resolution};
+use super::prompts;
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
 
@@ -19,6 +22,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_hires: bool,
     /// Which images are decoded.
     pub(crate) images: DecodeOptions,
+    /// The server's IP-Adapters.
+    pub(crate) ip_adapters: &'a [(String, PathBuf)],
 }
 
 /// The units of a request that are on.
@@ -26,14 +31,43 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Units {
     /// The networks by their names, with images in Base64.
     pub(crate) controls: Vec<ControlUse>,
+    /// The IP-Adapters by their names, with images in Base64.
+    pub(crate) ip_adapters: Vec<IpAdapterUse>,
     /// What preprocessors made of the images, PNG files in Base64, to be shown after the results.
     pub(crate) maps: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
 
 /// Fields that are left out, with what asks for nothing.
-const LEFT_OUT: [&str; 5] =
-    ["advanced_weighting", "effective_region_mask", "ipadapter_input", "pulid_mode", "union_control_type"];
+const LEFT_OUT: [&str; 4] = ["advanced_weighting", "effective_region_mask", "ipadapter_input", "pulid_mode"];
+/// Fields of a unit that are read, and those that concern the extension's page or its memory.
+const KNOWN: [&str; 25] = [
+    "enabled",
+    "module",
+    "model",
+    "weight",
+    "image",
+    "input_image",
+    "mask",
+    "mask_image",
+    "resize_mode",
+    "low_vram",
+    "lowvram",
+    "processor_res",
+    "threshold_a",
+    "threshold_b",
+    "guidance_start",
+    "guidance_end",
+    "guidance",
+    "pixel_perfect",
+    "control_mode",
+    "hr_option",
+    "save_detected_map",
+    "is_ui",
+    "input_mode",
+    "effective_region_mask",
+    "union_control_type",
+];
 
 impl Units {
     /// Reads the units.
@@ -65,23 +99,21 @@ impl Units {
     }
 
     fn add(&mut self, i: usize, unit: &Map<String, Value>, model: &str, place: &Place<'_>) -> Result<(), Refused> {
-        let number = |names: &[&str], default: f64| {
-            let found = names.iter().find_map(|name| unit.get(*name).filter(|value| !value.is_null()));
-            found.map_or(Ok(default), |value| {
-                value
-                    .as_f64()
-                    .ok_or_else(|| Refused::value("alwayson_scripts", format!("`{}` {value}", names[0]), "a number"))
-            })
-        };
         let (image, mask) = images(unit);
         let name = unit.get("module").and_then(Value::as_str).unwrap_or("none");
+        if prompts::is_prompt(name, model, place.ip_adapters) {
+            let (prompt, warnings) = prompts::read(i, unit, (name, model), place)?;
+            self.ip_adapters.push(prompt);
+            self.warnings.extend(warnings);
+            return Ok(());
+        }
         let module = Module::find(name).ok_or_else(|| {
             let known: Vec<&str> = super::modules::MODULES.iter().map(|module| module.name).collect();
             let expected = format!("one of those that need no network: {}", known.join(", "));
             Refused::value("alwayson_scripts", format!("`module` {name:?}"), expected)
         })?;
         let resize = unit.get("resize_mode").map_or(Resize::Crop, Resize::of);
-        let [a, b] = [number(&["threshold_a"], -1.0)?, number(&["threshold_b"], -1.0)?];
+        let [a, b] = [number(unit, &["threshold_a"], -1.0)?, number(unit, &["threshold_b"], -1.0)?];
         let shown = match module.preprocessor([a, b]) {
             None => image.map(String::from),
             Some(preprocessor) => {
@@ -105,12 +137,14 @@ impl Units {
                 Some(file)
             }
         };
-        self.warnings.extend(left_out(i, unit, mask));
+        self.warnings.extend(left_out(i, unit, mask, &LEFT_OUT));
+        self.warnings.extend(several(i, unit));
         let control = ControlUse {
             image: shown.map(Into::into),
-            weight: number(&["weight"], 1.0)?,
-            start: number(&["guidance_start"], 0.0)?,
-            end: number(&["guidance_end"], 1.0)?,
+            weight: number(unit, &["weight"], 1.0)?,
+            start: number(unit, &["guidance_start"], 0.0)?,
+            end: number(unit, &["guidance_end", "guidance"], 1.0)?,
+            kind: control_type(unit),
             mode: unit.get("control_mode").map_or(ControlMode::Balanced, mode),
             resize: resize.own(),
             passes: passes(unit).filter(|_| place.is_hires).unwrap_or_default(),
@@ -134,39 +168,77 @@ fn of_passes(control: ControlUse, is_thin: bool) -> Vec<ControlUse> {
     }
 }
 
+/// A number of a unit under the first of these names that it has.
+pub(super) fn number(unit: &Map<String, Value>, names: &[&str], default: f64) -> Result<f64, Refused> {
+    let found = names.iter().find_map(|name| unit.get(*name).filter(|value| !value.is_null()));
+    found.map_or(Ok(default), |value| {
+        value.as_f64().ok_or_else(|| Refused::value("alwayson_scripts", format!("`{}` {value}", names[0]), "a number"))
+    })
+}
+
+/// The type of the image for a network that takes several (`ControlNetUnionControlType` of the extension).
+fn control_type(unit: &Map<String, Value>) -> Option<ControlType> {
+    let name = unit.get("union_control_type")?.as_str()?.to_ascii_lowercase();
+    match name.as_str() {
+        "hard edge" => Some(ControlType::Canny),
+        "normal map" => Some(ControlType::Normal),
+        "segmentation" => Some(ControlType::Segment),
+        other => ControlType::find(&other.replace(' ', "")),
+    }
+}
+
 /// The passes in which a unit acts; `None` for a text of another meaning.
-fn passes(unit: &Map<String, Value>) -> Option<ControlPasses> {
+pub(super) fn passes(unit: &Map<String, Value>) -> Option<ControlPasses> {
     match unit.get("hr_option").and_then(Value::as_str) {
         None | Some("") => Some(ControlPasses::Both),
         Some(text) => ControlPasses::find(text),
     }
 }
 
-/// Sentences about what of a unit is not done.
-fn left_out(i: usize, unit: &Map<String, Value>, mask: Option<&str>) -> Vec<String> {
-    let mut names: Vec<&str> = LEFT_OUT
-        .into_iter()
-        .filter(|name| match unit.get(*name) {
-            None | Some(Value::Null | Value::Bool(_)) => false,
-            Some(Value::String(text)) => !text.is_empty() && text != "Unknown",
-            Some(Value::Array(values)) => !values.is_empty(),
-            Some(_) => true,
-        })
-        .collect();
+/// Sentences about what of a unit is not done: the fields `names`, a mask, and fields that the extension does not have.
+pub(super) fn left_out(i: usize, unit: &Map<String, Value>, mask: Option<&str>, names: &[&str]) -> Vec<String> {
+    let asks = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !["", "Unknown", "Fidelity"].contains(&text.as_str()),
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => !values.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    };
+    let mut named: Vec<&str> = names.iter().copied().filter(|name| unit.get(*name).is_some_and(asks)).collect();
+    let unknown = unit.iter().filter(|(name, value)| {
+        let is_crop = *name == "inpaint_crop_input_image"; // it is usually on
+        let is_known =
+            KNOWN.contains(&name.as_str()) || LEFT_OUT.contains(&name.as_str()) || names.contains(&name.as_str());
+        if is_crop { **value == Value::Bool(false) } else { !is_known && asks(value) }
+    });
+    named.extend(unknown.map(|(name, _)| name.as_str()));
     if mask.is_some_and(|mask| !mask.is_empty()) {
-        names.push("mask");
+        named.push("mask");
     }
     if passes(unit).is_none() {
-        names.push("hr_option");
+        named.push("hr_option");
     }
-    names
+    if unit.get("union_control_type").is_some_and(asks)
+        && control_type(unit).is_none()
+        && !names.contains(&"union_control_type")
+    {
+        named.push("union_control_type");
+    }
+    named
         .into_iter()
         .map(|name| format!("`{name}` of unit {i} of ControlNet is left out: Kiln does not have it"))
         .collect()
 }
 
+/// A sentence about the images of a unit after the first.
+pub(super) fn several(i: usize, unit: &Map<String, Value>) -> Option<String> {
+    let images = ["image", "input_image"].iter().find_map(|name| unit.get(*name)?.as_array())?;
+    let n = images.iter().filter(|image| image.is_object()).count();
+    (n > 1).then(|| format!("`image` of unit {i} of ControlNet: the first of {n} images is taken"))
+}
+
 /// The image and the mask of a unit: text, a list of both, an object of both, or a list of such objects.
-fn images(unit: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
+pub(super) fn images(unit: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
     fn of(value: &Value) -> (Option<&str>, Option<&str>) {
         match value {
             Value::String(image) => (Some(image), None),
@@ -260,11 +332,13 @@ mod tests {
         base64_image::encode(&encode(&image, StillFormat::Png).unwrap())
     }
 
+    fn place() -> Place<'static> {
+        let images = DecodeOptions::default();
+        Place { size: (64, 64), init: None, is_img2img: false, is_hires: true, images, ip_adapters: &[] }
+    }
+
     fn read(units: Value) -> Result<Units, Refused> {
-        Units::read(
-            units.as_array().unwrap(),
-            &Place { size: (64, 64), init: None, is_img2img: false, is_hires: true, images: DecodeOptions::default() },
-        )
+        Units::read(units.as_array().unwrap(), &place())
     }
 
     /// What PyPI's webuiapi sends for a unit.
