@@ -65,6 +65,7 @@ impl Rig {
         std::fs::create_dir(path("prompts")).unwrap();
         TinyVision::write(&path("prompts/image_encoder"));
         TinyIpAdapter { number: 0, form: PromptForm::Plain }.write("sd1", &path("prompts/plain.safetensors"));
+        TinyIpAdapter { number: 1, form: PromptForm::Face }.write("sd1", &path("prompts/face.safetensors"));
         let setups = vec![kiln_engine::Setup { lora_dir: Some(fixtures("lora/sd1")), ..cpu() }];
         let served = Served::start(ServeOptions {
             models: vec![
@@ -205,7 +206,7 @@ pub fn none() -> Value {
 fn the_rig_has_one_of_everything() {
     let rig = Rig::start();
     let lists = rig.served.get("/v1/capabilities").json();
-    assert_eq!(lists["ip_adapters"], json!(["plain"]));
+    assert_eq!(lists["ip_adapters"], json!(["face", "plain"]));
     assert_eq!(lists["controls"], json!(["canny"]));
     assert!(lists["options"].as_array().unwrap().iter().any(|option| option["type"] == "ip_adapters"));
     assert!(lists["loras"].as_array().unwrap().contains(&json!("kohya")));

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kiln_testkit::{Fixture, write_tensors};
 use serde_json::{Value, json};
 
 use super::Does::{self, Bits, Nothing, Refused, Warns};
@@ -25,12 +26,16 @@ fn prompt() -> Value {
     json!({ "image": edges(), "module": "ip-adapter-auto", "model": "plain [0123abcd]" })
 }
 
+/// The effects on a unit with a network, and on one with an IP-Adapter.
+type Effects = (Option<Does>, Option<Does>);
+type Row = (&'static str, Value, Value, Effects);
+
 /// A field, what has to be there besides in the request, a value that matters, and what comes of it for a network and for an IP-Adapter.
 #[rustfmt::skip]
-fn fields() -> Vec<(&'static str, Value, Value, Option<Does>, Option<Does>)> {
+fn fields() -> Vec<Row> {
     let hires = || json!({ "enable_hr": true, "hr_scale": 1.5, "hr_second_pass_steps": 2, "sampler_name": "Euler" });
     let both = |does: Does| (Some(does), Some(does));
-    let rows: Vec<(&str, Value, Value, (Option<Does>, Option<Does>))> = vec![
+    vec![
         ("enabled", none(), json!(false), both(Bits)),
         ("module", none(), json!("invert"), (Some(Bits), Some(Refused("`controls`")))),
         ("module", none(), json!("ip-adapter_clip_sd15"), (Some(Refused("IP-Adapters")), Some(Nothing("the encoder follows from the file")))),
@@ -70,8 +75,7 @@ fn fields() -> Vec<(&'static str, Value, Value, Option<Does>, Option<Does>)> {
         ("output_dir", none(), json!("a"), both(Warns(LEFT_OUT))),
         ("loopback", none(), json!(true), both(Warns(LEFT_OUT))),
         ("tea", none(), json!(1), both(Warns(LEFT_OUT))),
-    ];
-    rows.into_iter().map(|(name, context, value, (control, prompt))| (name, context, value, control, prompt)).collect()
+    ]
 }
 
 #[test]
@@ -83,7 +87,7 @@ fn every_field_of_a_unit_does_something_or_is_named() {
         send(&rig, "txt2img", &body)
     };
     let mut wrong = Vec::new();
-    for (name, context, value, of_control, of_prompt) in fields() {
+    for (name, context, value, (of_control, of_prompt)) in fields() {
         for (unit, does) in [(control(), of_control), (prompt(), of_prompt)] {
             let Some(does) = does else { continue };
             let mut set = unit.clone();
@@ -129,6 +133,24 @@ fn image_prompts_are_those_of_a_single_run() {
     assert_eq!(alone(&[run])[0][0].rgb, found.images[0]);
 }
 
+/// A face's vector is read while the job runs.
+#[test]
+fn features_come_with_the_request() {
+    let rig = Rig::start();
+    let (folder, vector) = (tempfile::tempdir().unwrap(), Fixture::open("ip_adapter.safetensors").tensor("embeds"));
+    let file = folder.path().join("embeds.safetensors");
+    write_tensors(&[("image_embeds".to_string(), vector)].into(), &file);
+    let job = |model: Value, embeds: Value| json!({ "prompt": "a pear", "steps": 3, "seed": 5, "ip_adapters": [{ "model": model, "embeds": embeds }] });
+    let sent = job(json!("face"), json!(STANDARD.encode(std::fs::read(&file).unwrap())));
+    let made = rig.served.finished(&rig.served.submit(&sent));
+    assert_eq!(made["request"]["ip_adapters"], json!([{ "model": "face" }]), "{made}");
+    let run = job(json!(rig.path("prompts/face.safetensors")), json!(file));
+    assert!(rig.served.image(&made, 0) == alone(&[run])[0][0].rgb);
+    let image = json!({ "prompt": "a", "ip_adapters": [{ "model": "face", "image": image() }] });
+    let failed = rig.served.finished(&rig.served.submit(&image));
+    assert!(failed["error"]["message"].as_str().unwrap().contains("`embeds`"), "{failed}");
+}
+
 /// Jobs with other adapters, other images and none take turns.
 #[test]
 fn image_prompts_of_several_jobs_do_not_mix() {
@@ -172,8 +194,8 @@ fn adapters_are_names_and_never_paths() {
     let message = rig.served.post("/v1/jobs", of_other.to_string().as_bytes()).refused(400, "invalid_request");
     assert!(message.contains("is an IP-Adapter for") && !message.contains("/prompts/"), "{message}");
     let lists = rig.served.get("/controlnet/model_list").json();
-    assert_eq!(lists["model_list"], json!(["canny", "plain"]));
+    assert_eq!(lists["model_list"], json!(["canny", "face", "plain"]));
     let types = rig.served.get("/controlnet/control_types").json();
-    assert_eq!(types["control_types"]["IP-Adapter"]["default_model"], "plain");
+    assert_eq!(types["control_types"]["IP-Adapter"]["default_model"], "face");
     assert_eq!(types["control_types"]["IP-Adapter"]["default_option"], "ip-adapter-auto");
 }
