@@ -11,6 +11,7 @@
 //! let server = Server::start(ServeOptions {
 //!     listen: ([127, 0, 0, 1], 7860).into(),
 //!     models: vec!["models/emoji".into()],
+//!     model_aliases: Vec::new(),
 //!     model_options: ModelOptions::default(),
 //!     setups: vec![Setup::default()],
 //!     limits: Limits::default(),
@@ -18,6 +19,7 @@
 //!     max_per_client: 4,
 //!     max_delay: Duration::ZERO,
 //!     control_dir: None,
+//!     ip_adapters_dir: None,
 //!     upscaler_dir: None,
 //!     output: None,
 //!     gallery: GalleryAccess::Full,

@@ -102,6 +102,7 @@ mod tests {
         let jobs = Jobs { most: 25_000, ..Jobs::new(Duration::from_secs(600), None) };
         for number in 0..5 {
             let entry = Entry::new(NewJob {
+                client: String::new(),
                 id: number.to_string(),
                 model: "a".into(),
                 request: Map::from_iter([("prompt".to_string(), Value::from("x".repeat(10_000)))]),
@@ -117,7 +118,7 @@ mod tests {
         }
         jobs.prune(Instant::now());
         // The oldest ones go, except for one that is not finished.
-        let left: Vec<String> = jobs.newest().iter().map(|entry| entry.id.clone()).collect();
+        let left: Vec<String> = jobs.newest(|_| true).iter().map(|entry| entry.id.clone()).collect();
         assert_eq!(left, ["4", "1"]);
     }
 }

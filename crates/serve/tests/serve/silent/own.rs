@@ -44,6 +44,7 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
     let karras = || json!({ "sampler": "euler", "scheduler": "karras" });
     // Its steps begin below the highest noise level.
     let leading = || with(&karras(), &json!({ "model": "sdxl" }));
+    let xl = || json!({ "model": "sdxl" });
     let refined = |more: Value| with(&json!({ "refiner": "sd1_half", "sampler": "euler", "steps": 4 }), &more);
     let on = |name: &str, value: Value| { let mut on = none(); on[name] = value; on };
     let two: fn(&Outcome, &Outcome) -> bool = |_, found| found.images.len() == 2;
@@ -153,6 +154,12 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
         // Of SDXL's refiner alone: crates/engine/tests/engine/refiner.rs.
         ("aesthetic_score", none(), json!(3), Warns("there is no `refiner`"), None),
         ("negative_aesthetic_score", none(), json!(6), Warns("there is no `refiner`"), None),
+        ("original_size", xl(), json!([32, 32]), Bits, Some(Refused("SDXL"))),
+        ("crop", xl(), json!("16,8"), Bits, Some(Refused("SDXL"))),
+        ("target_size", xl(), json!([32, 32]), Bits, Some(Refused("SDXL"))),
+        ("negative_original_size", xl(), json!([32, 32]), Bits, Some(Refused("SDXL"))),
+        ("negative_crop", xl(), json!("16,8"), Bits, Some(Refused("SDXL"))),
+        ("negative_target_size", xl(), json!([32, 32]), Bits, Some(Refused("SDXL"))),
         ("refiner", json!({ "sampler": "euler", "steps": 4 }), json!("sd1_half"), Bits, None),
     ]
 }
