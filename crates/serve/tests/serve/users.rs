@@ -75,11 +75,13 @@ fn a_user_has_own_settings_and_progress_of_the_web_ui() {
         json!({ "prompt": "a pear", "steps": 900, "n_iter": 40, "width": 64, "height": 64, "sampler_name": "Euler" });
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| post(&served, ANN, "/sdapi/v1/txt2img", &body).status);
-        let count = |user: &str| get(&served, user, "/sdapi/v1/progress").json()["state"]["job_count"].clone();
-        while count(ANN) == 0 {
+        let progress = |user: &str| get(&served, user, "/sdapi/v1/progress").json()["state"].clone();
+        // A job that has not begun has no image when it is interrupted.
+        while progress(ANN)["sampling_step"] == 0 {
+            assert!(!waiting.is_finished(), "the job has ended");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert_eq!(count(BOB), 0);
+        assert_eq!(progress(BOB)["job_count"], 0);
         post(&served, BOB, "/sdapi/v1/interrupt", &json!({}));
         post(&served, BOB, "/sdapi/v1/skip", &json!({}));
         assert_eq!(get(&served, ANN, "/sdapi/v1/progress").json()["state"]["interrupted"], false);
