@@ -70,7 +70,7 @@ mod tests {
         assert!(!same("euler", "euler_a"));
         let near =
             |name: &str| closest(name, [("simple", "simple"), ("sampler", "sampler"), ("gits", "gits")].into_iter());
-        assert_eq!(near("sampel"), ", did you mean sampler or simple?");
+        assert_eq!(near("sampel"), ", did you mean simple or sampler?");
         assert_eq!(near("foo"), ".");
     }
 

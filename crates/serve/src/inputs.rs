@@ -34,7 +34,7 @@ pub(crate) fn checked(field: &str, bytes: &[u8], options: &DecodeOptions) -> Res
         param: Some(field.into()),
         ..Refused::new(RefusedKind::Unprocessable, error.to_string())
     };
-    header(bytes, &format!("`{field}`"), options).map_err(refuse)
+    header(bytes, field, options).map_err(refuse)
 }
 
 /// Refuses a file that says that it is a larger image than the limits of the server allow; others may have no header.
@@ -42,7 +42,7 @@ pub(crate) fn checked(field: &str, bytes: &[u8], options: &DecodeOptions) -> Res
 /// # Errors
 /// [`Refused`] for such a file.
 pub(crate) fn not_too_large(field: &str, bytes: &[u8], options: &DecodeOptions) -> Result<(), Refused> {
-    match header(bytes, &format!("`{field}`"), options) {
+    match header(bytes, field, options) {
         Err(error @ kiln_media::Error::TooLarge { .. }) => {
             Err(Refused { param: Some(field.into()), ..Refused::new(RefusedKind::Unprocessable, error.to_string()) })
         }
