@@ -84,7 +84,7 @@ fn check(set: &JobSet, args: &BatchArgs) -> Result<()> {
     let Checked { problems, images, pending, not_downloaded } = BatchRun::check(set, &args.options()?)?;
     for NotDownloaded { model, line, images, .. } in &not_downloaded {
         let (file, model, images) = (problems.file(), model.display(), counted(*images, "image"));
-        tell!("warning: {file}:{line}: {model} is not downloaded; {images} could not be checked against it");
+        caution!("{file}:{line}: {model} is not downloaded; {images} could not be checked against it");
     }
     for problem in problems.iter() {
         let text = in_job(&problem.text);
