@@ -111,7 +111,7 @@ fn all_errors_of_a_file_are_reported_at_once_and_nothing_is_written() {
     let check = batch(&sandbox, &["jobs.jsonl", "--check"]).fails(2, &["jobs.jsonl has 12 errors"]);
     for run in [&run, &check] {
         let found: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("jobs.jsonl:")).collect();
-        let lines: Vec<String> = found.iter().map(|line| line.splitn(3, ':').nth(1).unwrap().to_string()).collect();
+        let lines: Vec<String> = found.iter().map(|line| line.split(':').nth(1).unwrap().to_string()).collect();
         assert_eq!(lines, expected.map(|(line, _)| line.to_string()), "{run}");
         for (line, problem) in expected {
             let begin = format!("jobs.jsonl:{line}: ");
