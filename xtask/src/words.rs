@@ -21,7 +21,7 @@ const PHRASES: &[Row] = &[
     ("are told", "are reported", 1),
     ("tells", "reports, shows, prints", 8),
     ("told", "reported, shown", 39),
-    ("beside", "next to, with, in parallel with; or name the thing", 28),
+    ("beside", "next to, with, in parallel with; or name the thing", 27),
     ("card", "GPU", 21),
     ("cards", "GPUs", 11),
     ("processor", "CPU", 30),

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::bar::Bar;
 use crate::batch_args::BatchArgs;
-use crate::failure::Result;
+use crate::failure::{FIELDS_HINT, Result};
 use crate::flags::in_job;
 use crate::interrupt;
 use crate::output::print;
@@ -92,6 +92,9 @@ fn check(set: &JobSet, args: &BatchArgs) -> Result<()> {
             true => object(json!({"event": "problem", "file": problems.file(), "line": problem.line, "error": text})),
             false => tell!("{}:{}: {text}", problems.file(), problem.line),
         }
+    }
+    if !is_json() && problems.iter().any(|problem| problem.text.contains("unknown field `")) {
+        tell!("{FIELDS_HINT}");
     }
     match problems.len() {
         0 => {

@@ -164,10 +164,13 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
     }
 }
 
+/// The sentence after messages about unknown fields of jobs.
+pub const FIELDS_HINT: &str = "`kiln batch --fields` lists the fields of a job";
+
 /// The message of an error of an image set, and where the names of fields are.
 fn with_hint(message: String) -> String {
     match message.contains(": unknown field `") {
-        true => message + "\n`kiln batch --fields` lists the fields of a job",
+        true => format!("{message}\n{FIELDS_HINT}"),
         false => message,
     }
 }

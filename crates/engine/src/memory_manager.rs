@@ -218,7 +218,8 @@ impl MemoryManager {
             Stage::Denoise => planned.saturating_sub(planner.streamed_controls(&self.work, on)?),
             _ => planned,
         };
-        let room = self.chooser.limit.map_or(usize::MAX, |_| planned);
+        // A stage without weights in the plan has nothing that a limit was divided into.
+        let room = self.chooser.limit.filter(|_| planned > 0).map_or(usize::MAX, |_| planned);
         Ok(WeightResidency::Streamed { share: StreamBudget { resident, room }, estimate, pins: self.chooser.pins() })
     }
 

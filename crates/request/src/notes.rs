@@ -13,7 +13,7 @@ use crate::wildcards::names_of;
 #[derive(Debug, Clone, Default)]
 pub struct Notes(pub(crate) Vec<String>);
 
-/// Nothing that tells two jobs apart.
+/// Notes do not make two jobs different.
 impl PartialEq for Notes {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -196,7 +196,7 @@ fn run_auto(setups: Vec<Setup>, has_memory: &(dyn Fn(usize) -> bool + Sync)) -> 
     let sizes = Mutex::new(Vec::new());
     let time = |images: usize, _| {
         sizes.lock().unwrap().push(images);
-        Duration::from_millis(300 + 10 * images as u64)
+        Duration::from_millis(3000 + 100 * images as u64) // long enough for a search
     };
     let jobs = (0..MANY).map(|i| job(i, 32, 1)).collect();
     let run = run_set(jobs, BatchSize::Auto, setups, Trial { has_memory, time: &time, ..Trial::NONE });
