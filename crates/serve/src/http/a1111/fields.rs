@@ -344,7 +344,7 @@ mod tests {
                 "subseed_strength": 0.0, "seed_resize_from_h": 0, "seed_resize_from_w": 0, "batch_size": 1, "n_iter": 2,
                 "steps": 20, "cfg_scale": 7.0, "width": 512, "height": 512, "restore_faces": false, "tiling": false,
                 "do_not_save_samples": false, "do_not_save_grid": false, "negative_prompt": "", "eta": 1.0, "s_churn": 0,
-                "s_tmax": 0, "s_tmin": 0, "s_noise": 1, "override_settings_restore_afterwards": true,
+                "s_tmax": 0, "s_tmin": 0, "s_noise": 1,
                 "sampler_name": "Euler a", "scheduler": "automatic", "sampler_index": "Euler a", "script_name": null,
                 "script_args": [], "save_images": false,
             }),
