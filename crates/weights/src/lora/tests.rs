@@ -227,7 +227,7 @@ fn damaged_settings_of_peft_are_errors() {
     for (wrong, field) in [
         (r#"{"lora_alpha":64,"r":0}"#, "has 0 for `r`, expected a rank above 0"),
         (r#"{"lora_alpha":64,"unet.r":-2}"#, "has -2 for `unet.r`"),
-        (r#"{"lora_alpha":1e308,"r":2}"#, "has 1e308 for `lora_alpha`, expected a number from -1000000 to 1000000"),
+        (r#"{"lora_alpha":1e308,"r":2}"#, "has 1e+308 for `lora_alpha`, expected a number from -1000000 to 1000000"),
         (r#"{"lora_alpha":4,"r":2,"rank_pattern":{"to_q":0}}"#, "has 0 for `rank_pattern.to_q`"),
         (r#"{"lora_alpha":4,"r":2,"alpha_pattern":{"to_q":-1e9}}"#, "for `alpha_pattern.to_q`"),
     ] {
