@@ -73,7 +73,7 @@ fn lcm() {
         if target.dtype == DType::F32 {
             parity.check(&case.name, &found, &expected, LATENTS_BOUND);
         }
-        parity.check_similar(&case.name, &found, &expected, limits::run("lcm", target.dtype));
+        parity.check_similar(&case.name, &found, &expected, limits::run("lcm", &case.name, target.dtype));
         let negative = Request { negative_prompt: Some("blurry".into()), ..request };
         let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(values(&latents(&images(&mut engine, &negative))), values(&found), "{}", case.name);
@@ -110,7 +110,12 @@ fn lcm_from_an_image() {
         if target.dtype == DType::F32 {
             parity.check(&format!("image_{}", case.name), &found, &expected, LATENTS_BOUND);
         }
-        parity.check_similar(&format!("image_{}", case.name), &found, &expected, limits::run("lcm", target.dtype));
+        parity.check_similar(
+            &format!("image_{}", case.name),
+            &found,
+            &expected,
+            limits::run("lcm", &case.name, target.dtype),
+        );
     }
     let few = Request {
         strength: Some(0.1),

@@ -43,10 +43,13 @@ pub fn steps(model: &str, fixture: &Fixture, dtype: DType) -> BTreeMap<String, L
     rounding.iter().map(|(call, by_type)| (call.clone(), limits(by_type))).collect()
 }
 
-/// The limits of final latents: one and a half times the largest error of all cases on the CPU and on an H200, and the cosine
-/// for it. The random models amplify the rounding of early steps, the trained one does not.
-pub fn run(model: &str, dtype: DType) -> Limits {
+/// The limits of a case's final latents: one and a half times the largest error of all cases on CPUs, with and without
+/// products of bf16, and on an H200, and the cosine for it. The random models amplify the rounding of early steps, the
+/// trained one does not. Nothing averages the rounding of a single step: in bf16 sd1's has the error 0.044 in diffusers, and
+/// 0.050 here on a CPU without products of bf16.
+pub fn run(model: &str, case: &str, dtype: DType) -> Limits {
     let (cosine, error) = match (dtype, model) {
+        (DType::BF16, "sd1") if case == "one_step" => (0.9965, 7.5e-2),
         (DType::F16, "sd1" | "lcm") => (0.99996, 8e-3),
         (DType::F16, "sd2v") => (0.980, 0.155),
         (DType::F16, "sdxl") => (0.9928, 0.115),

@@ -39,7 +39,7 @@ fn seeds_increase_over_batches() {
         if target.device.is_cpu() {
             parity.check("third of four", &found, &expected, 0.0);
         } else {
-            parity.check_similar("one of four", &found, &expected, crate::limits::run("sd1", target.dtype));
+            parity.check_similar("one of four", &found, &expected, crate::limits::run("sd1", "folder", target.dtype));
         }
     }
 }

@@ -25,7 +25,7 @@ fn check(model: &str) {
         if target.dtype == DType::F32 {
             parity.check(&case.name, &found, &expected, LATENTS_BOUND);
         }
-        parity.check_similar(&case.name, &found, &expected, limits::run(model, target.dtype));
+        parity.check_similar(&case.name, &found, &expected, limits::run(model, &case.name, target.dtype));
         if let Some(expected) = fixture.get(&format!("{}.image", case.name)) {
             let name = format!("{} picture", case.name);
             let found: Vec<u8> = images.iter().flat_map(|image| image.rgb.clone()).collect();
