@@ -9,7 +9,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["num-inference-steps", "ddim-steps", "sample-steps"], "use --steps N"),
     (&["guidance-scale", "cfg", "scale"], "use --cfg-scale X"),
     (&["guidance"], "use --cfg-scale X; guidance as an input belongs to FLUX, which Kiln does not run"),
-    (&["neg-prompt"], "use -n or --negative-prompt TEXT"),
+    (&["neg-prompt", "negative"], "use -n or --negative-prompt TEXT"),
     (&["n-iter", "num-images", "num-images-per-prompt"], "use -b or --batch-count N"),
     (&["n-samples"], "use --batch-size N"),
     (&["denoise", "denoising-strength"], "use --strength X, of kiln img2img"),

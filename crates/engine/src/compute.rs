@@ -95,7 +95,16 @@ impl Setup {
             ComputeType::Fp8 => EightBits::Fp8,
             ComputeType::Auto | ComputeType::Native => return None,
         };
-        Some(Arc::new(EightBitLayers { kind, ..EightBitLayers::default() }))
+        Some(Arc::new(EightBitLayers { kind, least_outputs: self.least_outputs(), ..EightBitLayers::default() }))
+    }
+
+    /// [`EightBitLayers::least_outputs`]. With AMX, rounding the input of a linear layer takes longer than its product saves
+    /// when the layer has few outputs: of SD 1.5's in bf16 on 16 threads, 320 to 320 channels take 1.5 times as long as in
+    /// bf16, 1280 to 320 1.3 times, 640 to 640 as long, and 320 to 2560 0.8 times.
+    fn least_outputs(&self) -> usize {
+        const LEAST_WITH_AMX: usize = 640;
+        let in_bf16 = self.dtype.resolve(false) == DType::BF16;
+        if in_bf16 && kiln_ops::device::cpu_info().path == "amx" { LEAST_WITH_AMX } else { 0 }
     }
 
     /// The same with [`Setup::scales`], which must be those of `model`; of any model where it is `None`.
@@ -107,7 +116,7 @@ impl Setup {
         let Some(path) = path else { return Ok(self.eight_bit_layers()) };
         let scales = ComputeScales::read(path)?;
         model.map_or(Ok(()), |model| scales.check(path, model, self.cache_dir.as_deref()))?;
-        Ok(Some(Arc::new(scales.eight_bit_layers())))
+        Ok(Some(Arc::new(EightBitLayers { least_outputs: self.least_outputs(), ..scales.eight_bit_layers() })))
     }
 
     /// Refuses scales that are not there, and scales without products in 8 bits.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kiln_ops::{EightBits, Int8Input, Int8Matrix};
+use kiln_ops::{EightBits, Int8Input, Int8Matrix, Packing};
 
 use crate::param_spec::ParamSpec;
 use crate::segment::{In8Bits, Segment, Segments};
@@ -18,6 +18,8 @@ pub struct EightBitLayers {
     pub inputs: HashMap<String, Arc<Int8Input>>,
     /// The names of the weights that keep the type of the others.
     pub kept: HashSet<String>,
+    /// In integers, linear layers with fewer output channels keep the type of the others.
+    pub least_outputs: usize,
 }
 
 impl EightBitLayers {
@@ -26,7 +28,10 @@ impl EightBitLayers {
     fn input(&self, param: &ParamSpec, together: usize) -> Option<Arc<Int8Input>> {
         let channels = param.shape.get(1).copied()?;
         let fits = match self.kind {
-            EightBits::Int8 => Int8Matrix::of(param.packing, &param.shape).is_some(),
+            EightBits::Int8 => {
+                let too_small = param.packing == Packing::Linear && param.shape[0] < self.least_outputs;
+                !too_small && Int8Matrix::of(param.packing, &param.shape).is_some()
+            }
             EightBits::Fp8 => param.fp8().is_some_and(|matrix| matrix.pays(together)),
         };
         if !fits || !param.in_8_bits.contains(&self.kind) || self.kept.contains(&param.key) {
@@ -89,7 +94,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
-    use kiln_ops::{Packing, linear};
+    use kiln_ops::linear;
 
     use super::*;
     use crate::load::{Placement, load};
@@ -132,6 +137,11 @@ mod tests {
         segments
             .set_8_bits(Some(&EightBitLayers { kept: ["c.weight".to_string()].into(), ..EightBitLayers::default() }));
         assert_eq!(segments.bytes(DType::BF16), a + 64 * 64 * 2 + 576 * 32 * 2);
+        // Linear layers with few outputs keep their type, convolutions do not.
+        segments.set_8_bits(Some(&EightBitLayers { least_outputs: 41, ..EightBitLayers::default() }));
+        assert_eq!(segments.bytes(DType::BF16), before - 576 * 32 * 2 + c);
+        segments.set_8_bits(Some(&EightBitLayers { least_outputs: 40, ..EightBitLayers::default() }));
+        assert_eq!(segments.bytes(DType::BF16), a + 64 * 64 * 2 + c);
         segments.set_8_bits(None);
         assert_eq!(segments.bytes(DType::BF16), before);
     }

@@ -116,7 +116,8 @@ impl Planner {
 
     /// The layers of another U-Net than the model's: all that allow it, in the same format.
     fn eight_bits_of_others(&self) -> Option<EightBitLayers> {
-        self.eight_bits.as_ref().map(|layers| EightBitLayers { kind: layers.kind, ..EightBitLayers::default() })
+        let layers = self.eight_bits.as_ref()?;
+        Some(EightBitLayers { kind: layers.kind, least_outputs: layers.least_outputs, ..EightBitLayers::default() })
     }
 
     /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
