@@ -13,9 +13,10 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::bodies::Bodies;
+use crate::budget::{Budget, Taken};
 use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
 use crate::http::{Client, WebOptions};
@@ -35,6 +36,10 @@ use crate::scratch;
 /// The bytes of a unit of the memory for input images of jobs that are not done, and how many units there are: 2 GiB.
 const KEPT_UNIT: usize = 64 << 10;
 const KEPT_UNITS: usize = 32 << 10;
+/// What one client may have of them: a quarter.
+const KEPT_UNITS_EACH: usize = KEPT_UNITS / 4;
+/// A client has few jobs where they are at most this part of the queue.
+const FEW_OF_QUEUE: usize = 16;
 /// The longest text of a request that is shown again, in bytes, besides prompts.
 const LONGEST_SHOWN: usize = 64 << 10;
 /// The most warnings of a job, and the bytes of each.
@@ -61,7 +66,7 @@ pub(crate) struct App {
     /// The bytes of all bodies.
     pub(crate) bodies: Bodies,
     /// The memory of the input images of jobs that are not done, in units of [`KEPT_UNIT`].
-    pub(crate) kept: Arc<Semaphore>,
+    pub(crate) kept: Budget,
     /// The settings of AUTOMATIC1111's web UI, by clients; those of `""` are for all.
     web_options: Mutex<HashMap<String, WebOptions>>,
     /// The jobs of its clients, of which they know one.
@@ -105,8 +110,8 @@ impl App {
             tokens: TokenCounter::default(),
             token_turn: Semaphore::new(1),
             intake: Intake::new(runtime.clone(), &limits),
-            bodies: Bodies::new(limits.body),
-            kept: Arc::new(Semaphore::new(KEPT_UNITS)),
+            bodies: Bodies::new(limits.body, limits.has_shares()),
+            kept: Budget::new(KEPT_UNITS, limits.has_shares().then_some(KEPT_UNITS_EACH)),
             web_options: Mutex::default(),
             web_jobs: Current::default(),
             options,
@@ -125,8 +130,8 @@ impl App {
         let app = self.clone();
         let weighed = move || app.cost(&submission).map(|cost| (submission, cost));
         let (submission, cost) = self.intake.run(0, weighed).await?;
-        let memory = u32::try_from(cost.kept.div_ceil(KEPT_UNIT).min(KEPT_UNITS)).unwrap_or(u32::MAX);
-        let memory = self.kept.clone().try_acquire_many_owned(memory).map_err(|_| Refused {
+        let memory = cost.kept.div_ceil(KEPT_UNIT).min(KEPT_UNITS);
+        let memory = self.kept.try_take(memory).ok_or_else(|| Refused {
             retry_after: Some(COME_BACK),
             ..Refused::new(
                 RefusedKind::QueueFull,
@@ -146,7 +151,7 @@ impl App {
         cost.map_err(|refused| self.without_folders(refused, files.as_ref()))
     }
 
-    fn submit_now(&self, submission: Submission, memory: OwnedSemaphorePermit) -> Result<Arc<Entry>, Refused> {
+    fn submit_now(&self, submission: Submission, memory: Taken) -> Result<Arc<Entry>, Refused> {
         let submitted = Instant::now();
         let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
         let Submission { mut shown, mut warnings, id, .. } = submission;
@@ -184,8 +189,12 @@ impl App {
         // The shorter of the job's own limit and the server's.
         let limit = limit.into_iter().chain(self.options.limits.time).min();
         let (model, job) = (model.folder, Arc::new(job));
+        // One client with a full queue keeps no other out. This job is among its client's.
+        let queue = self.options.limits.queue;
+        let has_few = self.jobs.unfinished_of(&client) <= queue.div_ceil(FEW_OF_QUEUE);
+        let places = if has_few { queue.saturating_mul(2) } else { queue };
         let task = Task { client, model, priority, submitted, limit, job, control, listener };
-        self.scheduler.submit(task).inspect_err(|_| self.jobs.remove(&entry.id))?;
+        self.scheduler.submit(task, places).inspect_err(|_| self.jobs.remove(&entry.id))?;
         Ok(entry)
     }
 

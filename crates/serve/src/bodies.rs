@@ -1,16 +1,16 @@
 //! The bytes of all bodies together.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
+use crate::budget::{Budget, Taken};
 use crate::error::{Refused, RefusedKind};
 
 /// The bytes of one permit.
 const UNIT: usize = 1 << 10;
-/// The largest bodies that there can be at once.
+/// The largest bodies that there can be at once; one of them is a client's part.
 const LARGEST_AT_ONCE: usize = 4;
 /// The first bytes of every body come from a part of their own, so that small bodies are read while large ones fill the rest.
 const FIRST: usize = 256 << 10;
@@ -21,8 +21,8 @@ const COME_BACK: Duration = Duration::from_secs(5);
 
 /// The bytes that the bodies of all requests may have together, while they come and until they are parsed.
 pub(crate) struct Bodies {
-    first: Arc<Semaphore>,
-    rest: Arc<Semaphore>,
+    first: Budget,
+    rest: Budget,
 }
 
 /// A body that grows. Its bytes are given back when it goes.
@@ -30,8 +30,8 @@ pub(crate) struct GrowingBody<'a> {
     bodies: &'a Bodies,
     bytes: Vec<u8>,
     /// Its parts of both budgets, in units.
-    first: Option<OwnedSemaphorePermit>,
-    rest: Option<OwnedSemaphorePermit>,
+    first: Option<Taken>,
+    rest: Option<Taken>,
     units: usize,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct GrowingBody<'a> {
 struct Whole {
     bytes: Vec<u8>,
     /// Its parts of both budgets.
-    _held: [Option<OwnedSemaphorePermit>; 2],
+    _held: [Option<Taken>; 2],
 }
 
 impl AsRef<[u8]> for Whole {
@@ -49,11 +49,15 @@ impl AsRef<[u8]> for Whole {
 }
 
 impl Bodies {
-    /// Four times as many bytes as one body may have, a quarter of them for the beginnings of bodies.
-    pub(crate) fn new(largest: usize) -> Self {
+    /// Four times as many bytes as one body may have, a quarter of them for the beginnings of bodies. With `shares` a client has a
+    /// quarter of these, and of the rest as much as one body.
+    pub(crate) fn new(largest: usize, shares: bool) -> Self {
         let units = largest.div_ceil(UNIT).clamp(FIRST / UNIT, Semaphore::MAX_PERMITS / LARGEST_AT_ONCE);
-        let semaphore = |units: usize| Arc::new(Semaphore::new(units));
-        Self { first: semaphore(units), rest: semaphore((LARGEST_AT_ONCE - 1) * units) }
+        let first = (units / LARGEST_AT_ONCE).max(FIRST / UNIT);
+        Self {
+            first: Budget::new(units, shares.then_some(first)),
+            rest: Budget::new((LARGEST_AT_ONCE - 1) * units, shares.then_some(units)),
+        }
     }
 
     /// A body without bytes.
@@ -76,11 +80,11 @@ impl GrowingBody<'_> {
         let length = self.bytes.len() + bytes.len();
         let units = length.div_ceil(UNIT);
         let first = units.min(FIRST / UNIT);
-        let take = |held: &mut Option<OwnedSemaphorePermit>, of: &Arc<Semaphore>, more: usize| {
-            let permit = of.clone().try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX)).ok()?;
+        let take = |held: &mut Option<Taken>, of: &Budget, more: usize| {
+            let taken = of.try_take(more)?;
             match held {
-                Some(held) => held.merge(permit),
-                None => *held = Some(permit),
+                Some(held) => held.add(taken),
+                None => *held = Some(taken),
             }
             Some(())
         };
@@ -109,11 +113,12 @@ impl GrowingBody<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::CLIENT_NETWORK;
 
     #[test]
     fn bodies_share_a_budget_and_give_it_back() {
         const LARGEST: usize = 2 << 20;
-        let bodies = Bodies::new(LARGEST);
+        let bodies = Bodies::new(LARGEST, false);
         let body = |length: usize| {
             let mut body = bodies.begin();
             (0..length / 1000)
@@ -129,8 +134,27 @@ mod tests {
         // What was refused holds nothing, and small bodies have a part of their own.
         let small: Vec<Bytes> = (0..4).map(|_| body(FIRST).unwrap()).collect();
         drop((large, small));
-        let rest = (bodies.first.available_permits(), bodies.rest.available_permits());
+        let rest = (bodies.first.left(), bodies.rest.left());
         assert_eq!(rest, (LARGEST / UNIT, 3 * LARGEST / UNIT));
         assert_eq!(body(0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn one_client_leaves_room_for_the_bodies_of_others() {
+        const LARGEST: usize = 2 << 20;
+        let bodies = Bodies::new(LARGEST, true);
+        let push = |last: u8, length: usize| {
+            CLIENT_NETWORK.sync_scope([192, 0, 2, last].into(), || {
+                let mut body = bodies.begin();
+                body.push(&vec![7; length]).map(|()| body.end())
+            })
+        };
+        let large = push(1, LARGEST).unwrap();
+        assert!(push(1, LARGEST).is_err(), "it has its part");
+        let small: Vec<Bytes> = (0..100).map_while(|_| push(1, FIRST).ok()).collect();
+        assert_eq!(small.len(), 1, "a quarter of the beginnings, of which the large body has one");
+        assert!(push(2, LARGEST).is_ok() && push(2, 1000).is_ok());
+        drop((large, small));
+        assert!(push(1, LARGEST).is_ok());
     }
 }

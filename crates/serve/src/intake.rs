@@ -1,12 +1,11 @@
 //! Reading requests: off the threads for answers, and within a budget of memory for all requests together.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kiln_media::{DECODER_BASE, DECODER_PIXEL};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::budget::{Budget, Taken};
 use crate::error::{Refused, RefusedKind};
 use crate::options::Limits;
 
@@ -23,21 +22,24 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// When a client is asked to come back.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// Runs the work of reading requests. Work beyond the budget waits, without a thread, in the order of its arrival.
+/// Runs the work of reading requests. Work beyond the budget waits, without a thread, in the order of its arrival, and that of one
+/// client for a part of the budget.
 pub(crate) struct Intake {
     runtime: Handle,
-    budget: Arc<Semaphore>,
+    budget: Budget,
     /// All permits.
     units: usize,
     largest: usize,
 }
 
 impl Intake {
-    /// A budget that is enough for two of the largest input images at once.
+    /// A budget that is enough for two of the largest input images at once. Where addresses have limits, one of them is a client's
+    /// part.
     pub(crate) fn new(runtime: Handle, limits: &Limits) -> Self {
         let largest = image_bytes(limits.input_pixels);
         let units = LARGEST_AT_ONCE.saturating_mul(largest).div_ceil(UNIT).clamp(AT_ONCE, u32::MAX as usize >> 3);
-        Self { runtime, budget: Arc::new(Semaphore::new(units)), units, largest }
+        let each = limits.has_shares().then_some(units.div_ceil(LARGEST_AT_ONCE));
+        Self { runtime, budget: Budget::new(units, each), units, largest }
     }
 
     /// Does work that needs so many bytes of memory, on a thread of its own.
@@ -74,9 +76,9 @@ impl Intake {
     }
 
     /// A part of the budget: at most all of it, and at least so much that [`AT_ONCE`] pieces of work are the most.
-    async fn permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    async fn permit(&self, bytes: usize) -> Option<Taken> {
         let units = bytes.div_ceil(UNIT).clamp(self.units / AT_ONCE, self.units);
-        self.budget.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()
+        self.budget.take(units).await
     }
 }
 
@@ -87,6 +89,7 @@ pub(crate) fn image_bytes(pixels: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

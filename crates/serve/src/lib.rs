@@ -41,6 +41,7 @@
 mod app;
 mod base64_image;
 mod bodies;
+mod budget;
 mod connections;
 mod error;
 mod gallery;

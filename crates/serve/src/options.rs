@@ -116,6 +116,11 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Whether addresses tell clients apart, so that each has a part of what all share.
+    pub(crate) fn has_shares(&self) -> bool {
+        self.connections_per_address > 0
+    }
+
     /// Which input images are decoded.
     pub(crate) fn input_images(&self) -> DecodeOptions {
         let (max_pixels, max_side) = (self.input_pixels as u64, self.input_side as u64);

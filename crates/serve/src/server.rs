@@ -71,7 +71,7 @@ impl Server {
             max_per_client: options.max_per_client,
             max_delay: options.max_delay,
             texts,
-            queue: options.limits.queue,
+            errands: options.limits.queue,
             // Images join and leave between steps.
             setups: options.setups.iter().map(|setup| Setup { keeps_recorded_steps: true, ..setup.clone() }).collect(),
         };

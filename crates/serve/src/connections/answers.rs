@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
 
-use super::peer::{Claim, Peer};
+use super::peer::{CLIENT_NETWORK, Claim, Peer};
 use crate::error::{Refused, RefusedKind};
 
 /// Bytes of an answer that does not count: connections have buffers of this size anyway.
@@ -22,7 +22,7 @@ pub(crate) async fn bounded(Extension(peer): Extension<Arc<Peer>>, request: Requ
     if peer.is_full() {
         return refused();
     }
-    let answer = next.run(request).await;
+    let answer = CLIENT_NETWORK.scope(peer.network, next.run(request)).await;
     match answer.body().size_hint().exact() {
         Some(bytes) if bytes > SMALL => {
             let Some(claim) = peer.claim(usize::try_from(bytes).unwrap_or(usize::MAX)) else { return refused() };

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 pub(crate) use accept::{LAST_ANSWERS, serve};
 pub(crate) use answers::bounded;
-pub(crate) use peer::Peer;
+pub(crate) use peer::{CLIENT_NETWORK, Peer};
 
 /// Connections at once.
 pub(crate) const CONNECTIONS: usize = 1024;

@@ -6,6 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::MOST_HELD;
 
+tokio::task_local! {
+    /// The network of the client whose request a task answers.
+    pub(crate) static CLIENT_NETWORK: IpAddr;
+}
+
 /// Bytes that all peers together have not read.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 

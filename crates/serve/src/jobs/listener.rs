@@ -10,7 +10,6 @@ use kiln_files::{FileRules, PlannedFile};
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::entry::{Entry, Image};
 use super::views::PreviewView;
@@ -29,7 +28,7 @@ pub(crate) struct JobListener {
     pub(crate) runtime: Handle,
     pub(crate) metrics: Arc<Metrics>,
     /// Its part of the memory of all jobs, which it gives back when it ends.
-    pub(crate) _memory: OwnedSemaphorePermit,
+    pub(crate) _memory: Taken,
 }
 
 impl Listener for JobListener {

@@ -61,6 +61,12 @@ impl Jobs {
         self.entries.lock().iter().rev().filter(|entry| sees(entry)).take(LISTED).cloned().collect()
     }
 
+    /// How many jobs of a client are not finished.
+    pub(crate) fn unfinished_of(&self, client: &str) -> usize {
+        let (entries, now) = (self.entries.lock(), Instant::now());
+        entries.iter().filter(|entry| entry.client == client && entry.finished_for(now).is_none()).count()
+    }
+
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Entry>> {
         self.entries.lock().iter().find(|entry| entry.id == id).cloned()
     }

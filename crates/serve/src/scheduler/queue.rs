@@ -27,8 +27,8 @@ pub struct SchedulerOptions {
     pub max_delay: Duration,
     /// A store of encoded texts that servers share.
     pub texts: Option<Arc<dyn TextStore>>,
-    /// The most tasks that wait.
-    pub queue: usize,
+    /// The most errands that wait.
+    pub errands: usize,
     /// How models run: an engine for each, on a thread of its own.
     pub setups: Vec<Setup>,
 }
@@ -152,18 +152,18 @@ impl Scheduler {
         Ok(this)
     }
 
-    /// Takes a task.
+    /// Takes a task, where fewer than `places` wait.
     ///
     /// # Errors
     /// A [`Refusal`]; the task is dropped and heard nothing.
-    pub fn submit(&self, task: Task) -> std::result::Result<(), Refusal> {
+    pub fn submit(&self, task: Task, places: usize) -> std::result::Result<(), Refusal> {
         let active = Active::new(task, self.arrivals.fetch_add(1, Ordering::Relaxed));
         let mut queue = self.shared.queue.lock();
         if queue.draining || self.has_ended() {
             return Err(Refusal::Stopping);
         }
         let waiting = queue.load().waiting;
-        if waiting >= self.shared.options.queue {
+        if waiting >= places {
             let seconds = queue.pace.mean.unwrap_or(1.0).clamp(1.0, 60.0);
             return Err(Refusal::Full(Duration::from_secs_f64(seconds)));
         }
@@ -192,7 +192,7 @@ impl Scheduler {
         if queue.draining || self.has_ended() {
             return Err(Refusal::Stopping);
         }
-        if queue.errands.len() >= self.shared.options.queue {
+        if queue.errands.len() >= self.shared.options.errands {
             return Err(Refusal::Full(Duration::from_secs(1)));
         }
         queue.errands.push_back(errand);

@@ -9,10 +9,15 @@ use crate::support::{Answer, Served, options};
 const ANN: &str = "Basic YW5uOmEx";
 const BOB: &str = "Basic Ym9iOmIx";
 
-/// A server with two users, who share their jobs or do not.
-fn start(shared_jobs: bool) -> Served {
+/// Two users, who share their jobs or do not.
+fn access(shared_jobs: bool) -> Access {
     let users = vec![("ann".into(), "a1".into()), ("bob".into(), "b1".into())];
-    Served::start(ServeOptions { access: Access { users, shared_jobs, ..Access::default() }, ..options() })
+    Access { users, shared_jobs, ..Access::default() }
+}
+
+/// A server with them.
+fn start(shared_jobs: bool) -> Served {
+    Served::start(ServeOptions { access: access(shared_jobs), ..options() })
 }
 
 fn get(served: &Served, user: &str, path: &str) -> Answer {
@@ -88,6 +93,18 @@ fn a_user_has_own_settings_and_progress_of_the_web_ui() {
         post(&served, ANN, "/sdapi/v1/interrupt", &json!({}));
         assert_eq!(waiting.join().unwrap(), 200);
     });
+}
+
+#[test]
+fn a_user_who_fills_the_queue_keeps_no_other_out() {
+    let mut small = options();
+    small.limits.queue = 2;
+    let served = Served::start(ServeOptions { access: access(false), max_batch: Some(1), ..small });
+    let long = job("a pear", 900, 1);
+    while post(&served, ANN, "/v1/jobs", &long).status == 202 {}
+    let id = submit(&served, BOB, &job("a fig", 2, 1));
+    post(&served, ANN, "/v1/jobs", &long).refused(429, "queue_full");
+    assert_eq!(finished(&served, BOB, &id)["status"], "done");
 }
 
 #[test]
