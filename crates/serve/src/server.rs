@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kiln_engine::{Setup, TextStore};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
@@ -33,6 +33,10 @@ const THREADS: usize = 2;
 const BLOCKING_THREADS: usize = 16;
 /// How long such a thread stays without work: another one might not be had later.
 const THREAD_STAYS: Duration = Duration::from_secs(24 * 3600);
+
+/// New connections that the system holds for the server. It drops others without a word, and their clients try again after one,
+/// three and seven seconds.
+const BACKLOG: u32 = 4096;
 
 /// A server that runs.
 pub struct Server {
@@ -63,7 +67,7 @@ impl Server {
         let scratch = Scratch::open().map_err(system("a folder for input images"))?;
         let runtime = runtime().map_err(system("threads for answers"))?;
         let listen = |source| Error::Listen { address: options.listen, source };
-        let listener = runtime.block_on(TcpListener::bind(options.listen)).map_err(listen)?;
+        let listener = runtime.block_on(async { bind(options.listen) }).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let metrics = Arc::new(Metrics::default());
         let of_scheduler = SchedulerOptions {
@@ -141,6 +145,16 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()?;
     runtime.block_on(runtime.spawn_blocking(|| ())).map_err(std::io::Error::other)?;
     Ok(runtime)
+}
+
+/// Listens on an address.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server can follow another one at once. Elsewhere this would let two have the address.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// The store of texts that the options name.
