@@ -6,7 +6,8 @@ use kiln_media::{
 };
 use libfuzzer_sys::fuzz_target;
 
-const OPTIONS: DecodeOptions = DecodeOptions { max_pixels: 1 << 18, max_memory: 16 << 20, max_file: 1 << 20 };
+const OPTIONS: DecodeOptions =
+    DecodeOptions { max_pixels: 1 << 18, max_side: 1 << 14, max_memory: 16 << 20, max_file: 1 << 20 };
 
 fuzz_target!(|data: &[u8]| {
     let Ok(image) = decode(data, "input", &OPTIONS) else { return };
@@ -32,7 +33,8 @@ fuzz_target!(|data: &[u8]| {
         // A long and thin image has too many pixels before it is cropped: an error.
         let Ok(rgb) = rgb.resize_to(mode, 20, 12, filter) else { continue };
         let filled = fill_masked(&rgb, &mask).expect("sizes that agree");
-        let (larger, border) = extend(&filled, Borders { top: 1, left: 2, bottom: 3, right: 0 }).expect("small borders");
+        let (larger, border) =
+            extend(&filled, Borders { top: 1, left: 2, bottom: 3, right: 0 }).expect("small borders");
         let values = larger.to_planes(ValueRange::MinusOneToOne);
         assert_eq!(values.len(), 3 * 22 * 16);
         assert!(values.iter().all(|v| (-1.0..=1.0).contains(v)));

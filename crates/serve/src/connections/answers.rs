@@ -22,7 +22,9 @@ pub(crate) async fn bounded(Extension(peer): Extension<Arc<Peer>>, request: Requ
     if peer.is_full() {
         return refused();
     }
+    let turn = if request.method().is_safe() { peer.turn().await } else { None };
     let answer = CLIENT_NETWORK.scope(peer.network, next.run(request)).await;
+    drop(turn);
     match answer.body().size_hint().exact() {
         Some(bytes) if bytes > SMALL => {
             let Some(claim) = peer.claim(usize::try_from(bytes).unwrap_or(usize::MAX)) else { return refused() };

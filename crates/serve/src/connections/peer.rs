@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use super::MOST_HELD;
 
 tokio::task_local! {
@@ -22,7 +24,12 @@ pub(crate) struct Peer {
     held: AtomicUsize,
     /// The most of them.
     share: usize,
+    /// Turns of requests that only read, of which it may have thousands in its connections: others' requests come between.
+    turns: Semaphore,
 }
+
+/// Requests of an address that only read and are answered at the same time.
+const READ_AT_ONCE: usize = 4;
 
 /// Bytes of an answer, until they are written or dropped.
 pub(super) struct Claim {
@@ -32,7 +39,13 @@ pub(super) struct Claim {
 
 impl Peer {
     pub(super) fn new(network: IpAddr, share: usize) -> Arc<Self> {
-        Arc::new(Self { network, connections: AtomicUsize::new(0), held: AtomicUsize::new(0), share })
+        let turns = Semaphore::new(READ_AT_ONCE);
+        Arc::new(Self { network, connections: AtomicUsize::new(0), held: AtomicUsize::new(0), share, turns })
+    }
+
+    /// Waits for the turn of a request that only reads. It ends when the result is dropped.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
     }
 
     pub(super) fn connections(&self) -> usize {

@@ -1,8 +1,9 @@
 //! The description of all routes, as OpenAPI and as a page.
 
 use std::fmt::Write;
+use std::sync::LazyLock;
 
-use axum::Json;
+use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{Html, IntoResponse};
 use kiln_engine::{find_option, request_schema};
@@ -31,9 +32,10 @@ use crate::app::is_of_server;
 )]
 struct Api;
 
-/// OpenAPI 3.1.
-pub(super) async fn openapi() -> Json<Value> {
-    Json(document())
+/// OpenAPI 3.1. The document is made once: making it takes longer than any other answer to a GET.
+pub(super) async fn openapi() -> impl IntoResponse {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone())
 }
 
 /// The document. A request's fields come from the table of options.

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use super::entry::{Entry, Image};
 use super::views::PreviewView;
+use crate::budget::Taken;
 use crate::image_format::ImageFormat;
 use crate::metrics::Metrics;
 use crate::scheduler::{End, Listener, News};
