@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use kiln_clip::prompt::{
     COMMA_BACKTRACK, ChunkCut, PromptSchedule, chunks, expand, spans, subprompts, take_tags, without_comments,
 };
-use kiln_clip::{Tokenizer, Words};
+use kiln_clip::{TokenEmbeddings, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -36,12 +36,12 @@ fn read(prompt: &str) {
     assert!(text.len() <= plain.len() && (tags.is_empty() || text.len() < plain.len()));
     for steps in [1, 20, 10_000] {
         let schedule = PromptSchedule::new(&text, steps);
-        let ends: Vec<usize> = schedule.stretches().iter().map(|stretch| stretch.until).collect();
+        let ends: Vec<usize> = schedule.ranges().iter().map(|range| range.until).collect();
         assert_eq!(ends.last(), Some(&steps));
         assert!(ends.windows(2).all(|pair| pair[0] < pair[1]), "{ends:?}");
         assert_eq!(schedule.index_at(steps - 1), ends.partition_point(|&end| end < steps - 1));
         if steps == 20 {
-            schedule.stretches().iter().take(2).for_each(|stretch| encode(&stretch.text));
+            schedule.ranges().iter().take(2).for_each(|range| encode(&range.text));
         }
     }
 }
@@ -55,7 +55,7 @@ fn encode(text: &str) {
             continue;
         }
         for (cut, backtrack) in [(ChunkCut::Comma, COMMA_BACKTRACK), (ChunkCut::Comma, 0), (ChunkCut::Word, 0)] {
-            let chunks = chunks(&TOKENIZER, &spans, cut, backtrack, &Words::default()).expect("every text has tokens");
+            let chunks = chunks(&TOKENIZER, &spans, cut, backtrack, &TokenEmbeddings::default()).expect("every text has tokens");
             assert!(!chunks.is_empty());
             for chunk in chunks {
                 let length = TOKENIZER.max_length();
