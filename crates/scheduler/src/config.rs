@@ -26,7 +26,7 @@ pub struct SchedulerConfig {
     pub trained_betas: Option<Vec<f32>>,
     /// Rescale the betas to zero terminal SNR, arXiv 2305.08891.
     pub rescale_betas_zero_snr: Option<bool>,
-    /// `epsilon`, `v_prediction` or `sample`.
+    /// `epsilon`, `v_prediction`, `sample`, or `flow_prediction` with [`Self::use_flow_sigmas`].
     pub prediction_type: Option<String>,
     /// `leading`, `trailing` or `linspace`.
     pub timestep_spacing: Option<String>,
@@ -54,8 +54,30 @@ pub struct SchedulerConfig {
     pub use_exponential_sigmas: Option<bool>,
     /// Sigmas at the quantiles of a beta distribution, arXiv 2407.12173.
     pub use_beta_sigmas: Option<bool>,
-    /// Not supported.
+    /// The levels of a flow model, in classes that are for diffusion models too.
     pub use_flow_sigmas: Option<bool>,
+    /// The static shift of those levels.
+    pub flow_shift: Option<f64>,
+    /// The static shift of `FlowMatchEulerDiscreteScheduler` and `FlowMatchHeunDiscreteScheduler`.
+    pub shift: Option<f64>,
+    /// Whether the shift depends on the image's size.
+    pub use_dynamic_shifting: Option<bool>,
+    /// The exponent of the shift at `base_image_seq_len` tokens.
+    pub base_shift: Option<f64>,
+    /// The exponent of the shift at `max_image_seq_len` tokens.
+    pub max_shift: Option<f64>,
+    /// A number of image tokens.
+    pub base_image_seq_len: Option<usize>,
+    /// Another number of image tokens.
+    pub max_image_seq_len: Option<usize>,
+    /// `exponential` or `linear`.
+    pub time_shift_type: Option<String>,
+    /// The level to which the last one is stretched.
+    pub shift_terminal: Option<f64>,
+    /// Not supported.
+    pub invert_sigmas: Option<bool>,
+    /// Whether each step takes the predicted image and adds fresh noise.
+    pub stochastic_sampling: Option<bool>,
     /// Only `linear` is supported.
     pub interpolation_type: Option<String>,
     /// Only `discrete` is supported.
@@ -105,9 +127,13 @@ impl SchedulerConfig {
         Self { steps_offset: Some(1), clip_sample: Some(false), ..self }
     }
 
-    /// The sampler that `_class_name` names. The stochastic DPM-Solver++ is a separate sampler here.
+    /// The sampler that `_class_name` names. The stochastic DPM-Solver++ is a separate sampler here, and the stochastic
+    /// flow of `FlowMatchEulerDiscreteScheduler` is LCM.
     pub fn sampler(&self) -> Result<SamplerKind, Error> {
         let kind = SamplerKind::from_class_name(self.class_name.as_deref().unwrap_or_default())?;
+        if kind == SamplerKind::Euler && self.is_flow() && self.stochastic_sampling == Some(true) {
+            return Ok(SamplerKind::Lcm);
+        }
         Ok(match (kind, self.algorithm_type.as_deref(), self.solver_type.as_deref()) {
             (SamplerKind::Dpmpp2m, Some("sde-dpmsolver++"), Some("heun")) => SamplerKind::Dpmpp2mSdeHeun,
             (SamplerKind::Dpmpp2m, Some("sde-dpmsolver++"), _) => SamplerKind::Dpmpp2mSde,

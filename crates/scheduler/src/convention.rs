@@ -92,6 +92,8 @@ impl Resolved {
                 self.timesteps = TimestepRule::Fraction;
                 self.churn.draws_always = true;
                 match (self.schedule, sampler) {
+                    // The default of Forge for flow models.
+                    (S::Default, _) if self.is_flow() => self.sigmas = SigmaGrid::of(S::Simple),
                     (S::Default, K::Ddim | K::DdimCfgPp | K::Pndm | K::UniPc) => self.sigmas = SigmaGrid::Strided,
                     (S::Default, kind) if Convention::has_sigma_schedule(kind) => {
                         self.schedule = Convention::automatic(kind);

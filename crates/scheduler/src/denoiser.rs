@@ -40,6 +40,8 @@ pub enum Prediction {
     V,
     /// The image.
     Sample,
+    /// The velocity `eps - x0` of a flow model, arXiv 2210.02747.
+    Flow,
 }
 
 /// The treatment of a predicted image that is out of range. Latents are not images, so Stable Diffusion's
@@ -122,9 +124,9 @@ impl Denoiser {
     ///
     /// With `a` and `s` the point's factors over its norm (1 for a variance preserving sampler):
     /// `eps`: `x0 = (x - sigma eps) / alpha`; `v`: `x0 = a x - s v`, `eps = s x + a v`, `x` normed too;
-    /// `sample`: `eps = (x - alpha x0) / sigma`.
+    /// `sample`: `eps = (x - alpha x0) / sigma`; `flow`: `x0 = x - sigma v`, `eps = x + alpha v`.
     pub fn interpret(&self, output: &Tensor, x: &Tensor, point: Point) -> Result<Denoised> {
-        let Point { timestep, alpha, sigma } = point;
+        let Point { timestep, alpha, sigma, .. } = point;
         let (x0, eps) = match self.prediction {
             Prediction::Epsilon if alpha == 0.0 => return Err(Error::ZeroSignal { timestep }),
             Prediction::Epsilon => (linear(&[(1.0 / alpha, x), (-sigma / alpha, output)])?, output.clone()),
@@ -134,6 +136,7 @@ impl Denoiser {
                 (linear(&[(a / norm, x), (-s, output)])?, linear(&[(s / norm, x), (a, output)])?)
             }
             Prediction::Sample => (output.clone(), linear(&[(1.0 / sigma, x), (-alpha / sigma, output)])?),
+            Prediction::Flow => (linear(&[(1.0, x), (-sigma, output)])?, linear(&[(1.0, x), (alpha, output)])?),
         };
         Ok(Denoised { x0: self.threshold.apply(x0)?, eps })
     }
@@ -148,6 +151,7 @@ pub(crate) fn output_for_x0(prediction: Prediction, x0: &Tensor, x: &Tensor, poi
         Prediction::Epsilon => linear(&[(1.0 / sigma, x), (-alpha / sigma, x0)]),
         Prediction::V => linear(&[(alpha / (norm * sigma), x), (-norm / sigma, x0)]),
         Prediction::Sample => Ok(x0.clone()),
+        Prediction::Flow => linear(&[(1.0 / sigma, x), (-1.0 / sigma, x0)]),
     }
 }
 
@@ -186,7 +190,7 @@ mod tests {
         let eps = Tensor::new(&[1.5f32, 0.5, -2.0], &Device::Cpu)?;
         let points = [(1.0, 14.6), (0.6, 0.8), (0.0, 1.0), (1.0, 0.03)];
         for (alpha, sigma) in points {
-            let point = Point { timestep: 7.0, alpha, sigma };
+            let point = Point::new(7.0, alpha, sigma);
             let x = linear(&[(alpha, &x0), (sigma, &eps)])?;
             let (a, s) = (alpha / point.norm(), sigma / point.norm());
             let v = linear(&[(a, &eps), (-s, &x0)])?;
@@ -209,6 +213,26 @@ mod tests {
         Ok(())
     }
 
+    /// A perfect model of a flow's velocity yields the image and the noise, also without signal.
+    #[test]
+    fn flow_predictions_agree() -> Result<()> {
+        let x0 = Tensor::new(&[0.5f32, -0.25, 1.0], &Device::Cpu)?;
+        let eps = Tensor::new(&[1.5f32, 0.5, -2.0], &Device::Cpu)?;
+        let v = linear(&[(1.0, &eps), (-1.0, &x0)])?;
+        for sigma in [1.0, 0.75, 0.01] {
+            let point = Point::flow(1000.0 * sigma, sigma);
+            assert_eq!((point.input_scale, point.norm()), (1.0, 1.0));
+            let x = linear(&[(point.alpha, &x0), (sigma, &eps)])?;
+            let found = Denoiser::new(v.clone().into(), Prediction::Flow, ThresholdMode::None).denoise(&x, point)?;
+            let again = output_for_x0(Prediction::Flow, &x0, &x, point)?;
+            for (found, truth, tolerance) in [(&found.x0, &x0, 1e-6), (&found.eps, &eps, 1e-6), (&again, &v, 1e-4)] {
+                let close = values(found).into_iter().zip(values(truth)).all(|(a, b)| (a - b).abs() < tolerance);
+                assert!(close, "at {sigma}: {found} for {truth}");
+            }
+        }
+        Ok(())
+    }
+
     /// Weaker guidance of the same scale changes nothing, for every prediction type. A scale of one half then halves
     /// the range.
     #[test]
@@ -216,9 +240,7 @@ mod tests {
         let x = Tensor::new(&[0.9f32, -0.5, 1.5, 0.1], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
         let strong = Tensor::new(&[0.2f32, 0.7, -0.4, 1.0], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
         for prediction in [Prediction::Epsilon, Prediction::V, Prediction::Sample] {
-            for point in
-                [Point { timestep: 7.0, alpha: 1.0, sigma: 2.0 }, Point { timestep: 7.0, alpha: 0.6, sigma: 0.8 }]
-            {
+            for point in [Point::new(7.0, 1.0, 2.0), Point::new(7.0, 0.6, 0.8)] {
                 let mut answer = ModelOutput::from(strong.clone());
                 let expected = Denoiser::new(answer.clone(), prediction, ThresholdMode::None).denoise(&x, point)?;
                 answer.mimic = Some(MimicCfg { output: strong.clone(), percentile: 1.0 });
@@ -247,7 +269,7 @@ mod tests {
     fn a_model_of_the_wrong_shape_is_refused() -> Result<()> {
         let x = Tensor::zeros((1, 4, 2, 2), DType::F32, &Device::Cpu)?;
         let answer = x.narrow(1, 0, 3)?.into();
-        let point = Point { timestep: 0.0, alpha: 1.0, sigma: 1.0 };
+        let point = Point::new(0.0, 1.0, 1.0);
         let error = Denoiser::new(answer, Prediction::V, ThresholdMode::None).denoise(&x, point).unwrap_err();
         assert!(error.to_string().contains("[1, 3, 2, 2]"), "{error}");
         Ok(())

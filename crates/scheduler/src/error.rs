@@ -1,6 +1,6 @@
 //! The errors of this crate.
 
-use crate::SamplerKind;
+use crate::{SamplerKind, SigmaSchedule};
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -63,6 +63,30 @@ pub enum Error {
         /// The accepted values.
         expected: &'static str,
     },
+
+    /// A sampler that is not defined for flow models.
+    #[error(
+        "sampler {sampler} is not defined for flow models; the samplers that work are: {}",
+        SamplerKind::flow_ids()
+    )]
+    FlowSampler {
+        /// The sampler.
+        sampler: SamplerKind,
+    },
+
+    /// A sigma schedule that has no levels for flow models.
+    #[error(
+        "sigma schedule {schedule} has no noise levels for flow models; the schedules that work are: {}",
+        SigmaSchedule::flow_ids()
+    )]
+    FlowSchedule {
+        /// The schedule.
+        schedule: SigmaSchedule,
+    },
+
+    /// The shift of the noise levels depends on the image's size, which was not set.
+    #[error("this model's noise levels depend on the image's size; set FlowInputs::image_tokens, or a static shift")]
+    NoImageTokens,
 
     /// The number of steps is zero, or more than the model was trained with.
     #[error("{steps} sampling steps are out of range; choose between {min} and {max}")]

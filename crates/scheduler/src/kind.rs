@@ -1,7 +1,7 @@
 //! The samplers: a table of all of them.
 
-use crate::names::{MAX_NAME, closest, same, short_name};
-use crate::{Error, Result, SigmaRange, SigmaSchedule};
+use crate::names::{closest, same, short_name};
+use crate::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -77,6 +77,17 @@ pub(crate) enum Frame {
     Exploding,
 }
 
+/// How a sampler's formulas apply to flow models, whose latents are `(1 - sigma) x0 + sigma eps`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowForm {
+    /// The formulas hold unchanged.
+    Exact,
+    /// The sampler has formulas of its own for flow models, because it adds noise.
+    Own,
+    /// No program defines the sampler for flow models.
+    Refused,
+}
+
 /// One row of the table of samplers.
 struct Row {
     kind: SamplerKind,
@@ -90,43 +101,49 @@ struct Row {
     frame: Frame,
     /// The default share of the noise that is replaced with fresh noise, for samplers that do so.
     eta: Option<f64>,
+    flow: FlowForm,
     about: &'static str,
 }
 
+use FlowForm::{Exact, Own, Refused};
 use Frame::{Exploding, Preserving, Timesteps};
 use SamplerKind as K;
 
 #[rustfmt::skip]
 const TABLE: [Row; 28] = [
-    Row { kind: K::Ddim,           id: "ddim",              label: "DDIM",              class: Some("DDIMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: Some(0.0), about: "deterministic, first order, the classic" },
-    Row { kind: K::Euler,          id: "euler",             label: "Euler",             class: Some("EulerDiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      about: "deterministic, first order, SDXL's own" },
-    Row { kind: K::EulerA,         id: "euler_a",           label: "Euler a",           class: Some("EulerAncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "Euler with fresh noise at each step, varied" },
-    Row { kind: K::Dpmpp2m,        id: "dpmpp_2m",          label: "DPM++ 2M",          class: Some("DPMSolverMultistepScheduler"),     aliases: &[],                        frame: Preserving, eta: None,      about: "second order multistep, good from 15 steps" },
-    Row { kind: K::Pndm,           id: "pndm",              label: "PLMS",              class: Some("PNDMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      about: "fourth order multistep (PLMS), SD1's own" },
-    Row { kind: K::Heun,           id: "heun",              label: "Heun",              class: Some("HeunDiscreteScheduler"),           aliases: &[],                        frame: Exploding,  eta: None,      about: "second order, two model evaluations a step" },
-    Row { kind: K::Lms,            id: "lms",               label: "LMS",               class: Some("LMSDiscreteScheduler"),            aliases: &[],                        frame: Exploding,  eta: None,      about: "linear multistep of fourth order" },
-    Row { kind: K::UniPc,          id: "unipc",             label: "UniPC",             class: Some("UniPCMultistepScheduler"),         aliases: &["uni_pc_bh2"],            frame: Preserving, eta: None,      about: "predictor-corrector, good from 8 steps" },
-    Row { kind: K::Ddpm,           id: "ddpm",              label: "DDPM",              class: Some("DDPMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      about: "fresh noise at each step, wants many steps" },
-    Row { kind: K::Dpm2,           id: "dpm2",              label: "DPM2",              class: Some("KDPM2DiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      about: "second order, two model evaluations a step" },
-    Row { kind: K::Dpm2A,          id: "dpm2_a",            label: "DPM2 a",            class: Some("KDPM2AncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "DPM2 with fresh noise at each step" },
-    Row { kind: K::Dpmpp2sA,       id: "dpmpp_2s_a",        label: "DPM++ 2S a",        class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "second order with fresh noise, two model evaluations a step" },
-    Row { kind: K::DpmppSde,       id: "dpmpp_sde",         label: "DPM++ SDE",         class: Some("DPMSolverSDEScheduler"),           aliases: &["dpmpp_sde_gpu"],         frame: Exploding,  eta: Some(1.0), about: "stochastic, two model evaluations a step, detailed" },
-    Row { kind: K::Dpmpp2mSde,     id: "dpmpp_2m_sde",      label: "DPM++ 2M SDE",      class: None,                                    aliases: &["dpmpp_2m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), about: "stochastic second order multistep" },
-    Row { kind: K::Dpmpp2mSdeHeun, id: "dpmpp_2m_sde_heun", label: "DPM++ 2M SDE Heun", class: None,                                    aliases: &["dpmpp_2m_sde_heun_gpu"], frame: Exploding,  eta: Some(1.0), about: "the same with Heun's rule" },
-    Row { kind: K::Dpmpp3mSde,     id: "dpmpp_3m_sde",      label: "DPM++ 3M SDE",      class: None,                                    aliases: &["dpmpp_3m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), about: "stochastic third order multistep, wants exponential sigmas" },
-    Row { kind: K::Deis,           id: "deis",              label: "DEIS",              class: Some("DEISMultistepScheduler"),          aliases: &[],                        frame: Preserving, eta: None,      about: "exponential integrator, multistep" },
-    Row { kind: K::Lcm,            id: "lcm",               label: "LCM",               class: Some("LCMScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: None,      about: "2 to 8 steps of a consistency model" },
-    Row { kind: K::Tcd,            id: "tcd",               label: "TCD",               class: Some("TCDScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: Some(0.3), about: "2 to 8 steps of a trajectory consistency model" },
-    Row { kind: K::Ipndm,          id: "ipndm",             label: "IPNDM",             class: None,                                    aliases: &["IPNDMScheduler"],        frame: Exploding,  eta: None,      about: "fourth order multistep with even coefficients" },
-    Row { kind: K::ResMultistep,   id: "res_multistep",     label: "Res Multistep",     class: None,                                    aliases: &["RES 2M"],                frame: Exploding,  eta: Some(0.0), about: "refined second order multistep" },
-    Row { kind: K::ResMultistepA,  id: "res_multistep_a",   label: "Res Multistep a",   class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "the same with fresh noise at each step" },
-    Row { kind: K::ErSde,          id: "er_sde",            label: "ER SDE",            class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      about: "stochastic third order multistep" },
-    Row { kind: K::EulerCfgPp,     id: "euler_cfg_pp",      label: "Euler CFG++",       class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(0.0), about: "Euler with CFG++; wants a cfg scale of 0.5 to 2" },
-    Row { kind: K::EulerACfgPp,    id: "euler_a_cfg_pp",    label: "Euler a CFG++",     class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), about: "the same with fresh noise at each step" },
-    Row { kind: K::Restart,        id: "restart",           label: "Restart",           class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      about: "Heun with noise added again, from 20 steps on" },
-    Row { kind: K::HeunPp2,        id: "heunpp2",           label: "HeunPP2",           class: None,                                    aliases: &["Heun++"],                frame: Exploding,  eta: None,      about: "third order, three model evaluations a step" },
-    Row { kind: K::DdimCfgPp,      id: "ddim_cfg_pp",       label: "DDIM CFG++",        class: None,                                    aliases: &[],                        frame: Timesteps,  eta: Some(0.0), about: "DDIM with CFG++; wants a cfg scale of 0.2 to 1" },
+    Row { kind: K::Ddim,           id: "ddim",              label: "DDIM",              class: Some("DDIMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: Some(0.0), flow: Refused, about: "deterministic, first order, the classic" },
+    Row { kind: K::Euler,          id: "euler",             label: "Euler",             class: Some("EulerDiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      flow: Exact,   about: "deterministic, first order, SDXL's own" },
+    Row { kind: K::EulerA,         id: "euler_a",           label: "Euler a",           class: Some("EulerAncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), flow: Own,     about: "Euler with fresh noise at each step, varied" },
+    Row { kind: K::Dpmpp2m,        id: "dpmpp_2m",          label: "DPM++ 2M",          class: Some("DPMSolverMultistepScheduler"),     aliases: &[],                        frame: Preserving, eta: None,      flow: Exact,   about: "second order multistep, good from 15 steps" },
+    Row { kind: K::Pndm,           id: "pndm",              label: "PLMS",              class: Some("PNDMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      flow: Refused, about: "fourth order multistep (PLMS), SD1's own" },
+    Row { kind: K::Heun,           id: "heun",              label: "Heun",              class: Some("HeunDiscreteScheduler"),           aliases: &[],                        frame: Exploding,  eta: None,      flow: Exact,   about: "second order, two model evaluations a step" },
+    Row { kind: K::Lms,            id: "lms",               label: "LMS",               class: Some("LMSDiscreteScheduler"),            aliases: &[],                        frame: Exploding,  eta: None,      flow: Exact,   about: "linear multistep of fourth order" },
+    Row { kind: K::UniPc,          id: "unipc",             label: "UniPC",             class: Some("UniPCMultistepScheduler"),         aliases: &["uni_pc_bh2"],            frame: Preserving, eta: None,      flow: Exact,   about: "predictor-corrector, good from 8 steps" },
+    Row { kind: K::Ddpm,           id: "ddpm",              label: "DDPM",              class: Some("DDPMScheduler"),                   aliases: &[],                        frame: Timesteps,  eta: None,      flow: Refused, about: "fresh noise at each step, wants many steps" },
+    Row { kind: K::Dpm2,           id: "dpm2",              label: "DPM2",              class: Some("KDPM2DiscreteScheduler"),          aliases: &[],                        frame: Exploding,  eta: None,      flow: Exact,   about: "second order, two model evaluations a step" },
+    Row { kind: K::Dpm2A,          id: "dpm2_a",            label: "DPM2 a",            class: Some("KDPM2AncestralDiscreteScheduler"), aliases: &[],                        frame: Exploding,  eta: Some(1.0), flow: Own,     about: "DPM2 with fresh noise at each step" },
+    Row { kind: K::Dpmpp2sA,       id: "dpmpp_2s_a",        label: "DPM++ 2S a",        class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), flow: Own,     about: "second order with fresh noise, two model evaluations a step" },
+    Row { kind: K::DpmppSde,       id: "dpmpp_sde",         label: "DPM++ SDE",         class: Some("DPMSolverSDEScheduler"),           aliases: &["dpmpp_sde_gpu"],         frame: Exploding,  eta: Some(1.0), flow: Own,     about: "stochastic, two model evaluations a step, detailed" },
+    Row { kind: K::Dpmpp2mSde,     id: "dpmpp_2m_sde",      label: "DPM++ 2M SDE",      class: None,                                    aliases: &["dpmpp_2m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), flow: Own,     about: "stochastic second order multistep" },
+    Row { kind: K::Dpmpp2mSdeHeun, id: "dpmpp_2m_sde_heun", label: "DPM++ 2M SDE Heun", class: None,                                    aliases: &["dpmpp_2m_sde_heun_gpu"], frame: Exploding,  eta: Some(1.0), flow: Own,     about: "the same with Heun's rule" },
+    Row { kind: K::Dpmpp3mSde,     id: "dpmpp_3m_sde",      label: "DPM++ 3M SDE",      class: None,                                    aliases: &["dpmpp_3m_sde_gpu"],      frame: Exploding,  eta: Some(1.0), flow: Own,     about: "stochastic third order multistep, wants exponential sigmas" },
+    Row { kind: K::Deis,           id: "deis",              label: "DEIS",              class: Some("DEISMultistepScheduler"),          aliases: &[],                        frame: Preserving, eta: None,      flow: Exact,   about: "exponential integrator, multistep" },
+    Row { kind: K::Lcm,            id: "lcm",               label: "LCM",               class: Some("LCMScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: None,      flow: Own,     about: "2 to 8 steps of a consistency model" },
+    Row { kind: K::Tcd,            id: "tcd",               label: "TCD",               class: Some("TCDScheduler"),                    aliases: &[],                        frame: Timesteps,  eta: Some(0.3), flow: Refused, about: "2 to 8 steps of a trajectory consistency model" },
+    Row { kind: K::Ipndm,          id: "ipndm",             label: "IPNDM",             class: None,                                    aliases: &["IPNDMScheduler"],        frame: Exploding,  eta: None,      flow: Exact,   about: "fourth order multistep with even coefficients" },
+    Row { kind: K::ResMultistep,   id: "res_multistep",     label: "Res Multistep",     class: None,                                    aliases: &["RES 2M"],                frame: Exploding,  eta: Some(0.0), flow: Exact,   about: "refined second order multistep" },
+    Row { kind: K::ResMultistepA,  id: "res_multistep_a",   label: "Res Multistep a",   class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), flow: Refused, about: "the same with fresh noise at each step" },
+    Row { kind: K::ErSde,          id: "er_sde",            label: "ER SDE",            class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      flow: Own,     about: "stochastic third order multistep" },
+    Row { kind: K::EulerCfgPp,     id: "euler_cfg_pp",      label: "Euler CFG++",       class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(0.0), flow: Own,     about: "Euler with CFG++; wants a cfg scale of 0.5 to 2" },
+    Row { kind: K::EulerACfgPp,    id: "euler_a_cfg_pp",    label: "Euler a CFG++",     class: None,                                    aliases: &[],                        frame: Exploding,  eta: Some(1.0), flow: Own,     about: "the same with fresh noise at each step" },
+    Row { kind: K::Restart,        id: "restart",           label: "Restart",           class: None,                                    aliases: &[],                        frame: Exploding,  eta: None,      flow: Refused, about: "Heun with noise added again, from 20 steps on" },
+    Row { kind: K::HeunPp2,        id: "heunpp2",           label: "HeunPP2",           class: None,                                    aliases: &["Heun++"],                frame: Exploding,  eta: None,      flow: Exact,   about: "third order, three model evaluations a step" },
+    Row { kind: K::DdimCfgPp,      id: "ddim_cfg_pp",       label: "DDIM CFG++",        class: None,                                    aliases: &[],                        frame: Timesteps,  eta: Some(0.0), flow: Refused, about: "DDIM with CFG++; wants a cfg scale of 0.2 to 1" },
 ];
+
+/// diffusers' classes for flow models alone.
+pub(crate) const FLOW_CLASSES: [(&str, SamplerKind); 2] =
+    [("FlowMatchEulerDiscreteScheduler", K::Euler), ("FlowMatchHeunDiscreteScheduler", K::Heun)];
 
 impl SamplerKind {
     /// All samplers, in the order in which they are listed to users.
@@ -215,22 +232,34 @@ impl SamplerKind {
         self.frame() == Timesteps
     }
 
+    /// How the sampler's formulas apply to flow models.
+    pub fn flow(self) -> FlowForm {
+        self.row().flow
+    }
+
     pub(crate) fn frame(self) -> Frame {
         self.row().frame
     }
 
     /// The sampler of a diffusers class.
     pub fn from_class_name(class: &str) -> Result<Self> {
+        let flow = FLOW_CLASSES.iter().find(|(name, _)| *name == class).map(|(_, kind)| *kind);
         let row = TABLE.iter().find(|row| row.class == Some(class));
-        row.map(|row| row.kind).ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
+        flow.or(row.map(|row| row.kind)).ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
     }
 
     pub(crate) fn ids() -> String {
         TABLE.map(|row| row.id).join(", ")
     }
 
+    /// The ids of the samplers for flow models, for a message.
+    pub(crate) fn flow_ids() -> String {
+        let ids: Vec<_> = TABLE.iter().filter(|row| row.flow != Refused).map(|row| row.id).collect();
+        ids.join(", ")
+    }
+
     /// The sampler with this name, in any spelling.
-    fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         let names = |row: &Row| [row.id, row.label].into_iter().chain(row.class).any(|known| same(name, known));
         let row = TABLE.iter().find(|row| names(row) || row.aliases.iter().any(|alias| same(name, alias)));
         row.map(|row| row.kind)
@@ -254,64 +283,10 @@ impl FromStr for SamplerKind {
     }
 }
 
-/// A sampler name as users write it. AUTOMATIC1111's older names end in a sigma schedule ("DPM++ 2M Karras").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SamplerChoice {
-    /// The sampler.
-    pub kind: SamplerKind,
-    /// The sigma schedule at the end of the name, if any.
-    pub schedule: Option<SigmaSchedule>,
-    /// [`SigmaRange::Table`] where the name is AUTOMATIC1111's or ComfyUI's, and neither Kiln's id nor diffusers'
-    /// class. In those programs sigma schedules cover the whole table.
-    pub range: Option<SigmaRange>,
-}
-
-impl From<SamplerKind> for SamplerChoice {
-    fn from(kind: SamplerKind) -> Self {
-        Self { kind, schedule: None, range: None }
-    }
-}
-
-impl fmt::Display for SamplerChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The label implies the range, so that the written name parses to the same choice.
-        match (self.range, self.schedule) {
-            (None, None) => write!(f, "{}", self.kind),
-            (None, Some(schedule)) => write!(f, "{}_{schedule}", self.kind),
-            (Some(_), None) => write!(f, "{}", self.kind.label()),
-            (Some(_), Some(schedule)) => write!(f, "{} {}", self.kind.label(), schedule.label()),
-        }
-    }
-}
-
-impl FromStr for SamplerChoice {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let choice = |kind: SamplerKind, schedule: Option<SigmaSchedule>| {
-            let ours = Self { kind, schedule, range: None };
-            let is_ours = name == ours.to_string() || kind.class_name() == Some(name);
-            Self { range: (!is_ours).then_some(SigmaRange::Table), ..ours }
-        };
-        let unknown = match name.parse() {
-            Ok(kind) => return Ok(choice(kind, None)),
-            Err(unknown) => unknown,
-        };
-        if name.len() > 2 * MAX_NAME {
-            return Err(unknown);
-        }
-        let parts = name.char_indices().filter(|(_, c)| matches!(c, ' ' | '_' | '-'));
-        let mut named = parts.filter_map(|(at, _)| {
-            let (kind, schedule) = (SamplerKind::named(&name[..at])?, name[at + 1..].parse().ok()?);
-            Some(choice(kind, Some(schedule)))
-        });
-        named.next_back().ok_or(unknown)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{SamplerChoice, SigmaRange, SigmaSchedule};
 
     #[test]
     fn names_round_trip() {
@@ -331,52 +306,6 @@ mod tests {
                     assert_eq!(choice.to_string().parse::<SamplerChoice>().unwrap(), choice);
                 }
             }
-        }
-    }
-
-    /// Names from the lists of AUTOMATIC1111 (with its older names), ComfyUI, sd.cpp and diffusers.
-    #[test]
-    fn names_of_other_programs_resolve() {
-        use SigmaSchedule as S;
-        #[rustfmt::skip]
-        let names: [(&str, SamplerKind, Option<S>); 42] = [
-            ("DPM++ 2M", K::Dpmpp2m, None), ("DPM++ SDE", K::DpmppSde, None), ("DPM++ 2M SDE", K::Dpmpp2mSde, None),
-            ("DPM++ 2M SDE Heun", K::Dpmpp2mSdeHeun, None), ("DPM++ 2S a", K::Dpmpp2sA, None),
-            ("DPM++ 3M SDE", K::Dpmpp3mSde, None), ("Euler a", K::EulerA, None), ("Euler", K::Euler, None),
-            ("LMS", K::Lms, None), ("Heun", K::Heun, None), ("DPM2", K::Dpm2, None), ("DPM2 a", K::Dpm2A, None),
-            ("DDIM", K::Ddim, None), ("PLMS", K::Pndm, None), ("UniPC", K::UniPc, None), ("LCM", K::Lcm, None),
-            ("DPM++ 2M Karras", K::Dpmpp2m, Some(S::Karras)), ("DPM++ 2S a Karras", K::Dpmpp2sA, Some(S::Karras)),
-            ("DPM++ 2M SDE Exponential", K::Dpmpp2mSde, Some(S::Exponential)),
-            ("DPM++ 2M SDE Heun Karras", K::Dpmpp2mSdeHeun, Some(S::Karras)), ("k_euler_a", K::EulerA, None),
-            ("k_dpmpp_2m_karras", K::Dpmpp2m, Some(S::Karras)), ("LMS Karras", K::Lms, Some(S::Karras)),
-            ("euler_ancestral", K::EulerA, None), ("dpm_2", K::Dpm2, None), ("dpm_2_ancestral", K::Dpm2A, None),
-            ("dpmpp_2s_ancestral", K::Dpmpp2sA, None), ("dpmpp_sde_gpu", K::DpmppSde, None),
-            ("dpmpp_2m_sde", K::Dpmpp2mSde, None), ("uni_pc", K::UniPc, None), ("uni_pc_bh2", K::UniPc, None),
-            ("euler_ancestral_cfg_pp", K::EulerACfgPp, None), ("res_multistep_ancestral", K::ResMultistepA, None),
-            ("er_sde", K::ErSde, None), ("euler_cfg_pp", K::EulerCfgPp, None), ("dpm++2s_a", K::Dpmpp2sA, None),
-            ("dpm++2m", K::Dpmpp2m, None), ("KDPM2AncestralDiscreteScheduler", K::Dpm2A, None),
-            ("DEISMultistepScheduler", K::Deis, None), ("IPNDMScheduler", K::Ipndm, None),
-            ("Euler a SGM Uniform", K::EulerA, Some(S::SgmUniform)), ("dpmpp_2m_align_your_steps", K::Dpmpp2m, Some(S::AlignYourSteps)),
-        ];
-        for (name, kind, schedule) in names {
-            let found = name.parse::<SamplerChoice>().unwrap();
-            assert_eq!((found.kind, found.schedule), (kind, schedule), "{name}");
-        }
-    }
-
-    /// Kiln's and diffusers' names select diffusers' range. Names that only other programs have select theirs.
-    #[test]
-    fn a_name_selects_the_range() {
-        for (name, range) in [
-            ("dpmpp_2m_karras", None),
-            ("euler_a", None),
-            ("EulerAncestralDiscreteScheduler", None),
-            ("DPM++ 2M Karras", Some(SigmaRange::Table)),
-            ("k_dpmpp_2m_karras", Some(SigmaRange::Table)),
-            ("euler_ancestral", Some(SigmaRange::Table)),
-            ("Euler", Some(SigmaRange::Table)),
-        ] {
-            assert_eq!(name.parse::<SamplerChoice>().unwrap().range, range, "{name}");
         }
     }
 

@@ -12,6 +12,8 @@
 //!   [`SamplerOptions`] are the other settings of a sampler;
 //! - [`SchedulerConfig`] is the parsed JSON. [`SchedulerConfig::resolve`] adds the defaults of the chosen sampler's
 //!   diffusers class, and returns a [`Resolved`];
+//! - a [`Process`] is how latents become noise: by betas, or as a [`Flow`]. [`FlowInputs`] are what a flow model's family and
+//!   the image's size add to the configuration;
 //! - a [`Schedule`] is the list of [`Point`]s at which the model is evaluated;
 //! - a [`Denoiser`] converts the model's output at a point to `x0` and `eps`;
 //! - a [`Stepper`] takes one step at a time, and several of them can share one call of the model. [`sample`] runs a whole
@@ -36,11 +38,13 @@
 #![forbid(unsafe_code)]
 
 mod brownian;
+mod choice;
 mod class;
 mod config;
 mod convention;
 mod denoiser;
 mod error;
+mod flow;
 mod kind;
 mod mimic;
 mod named;
@@ -59,20 +63,24 @@ mod sigma_range;
 mod sigma_schedule;
 mod sigmas;
 mod spacing;
+mod table;
 mod tensor;
 mod training;
 
+pub use choice::SamplerChoice;
 pub use config::SchedulerConfig;
 pub use convention::Convention;
 pub use denoiser::{Denoised, Denoiser, MimicCfg, ModelOutput, Prediction, ThresholdMode};
 pub use error::{Error, Result};
-pub use kind::{SamplerChoice, SamplerKind};
+pub use flow::{Flow, FlowGrid, FlowInputs, FlowMu, FlowShift, TimeShift};
+pub use kind::{FlowForm, SamplerKind};
 pub use names::{MAX_NAME, closest, number_text, short_name};
 pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions, limits};
 pub use point::Point;
 pub use resolved::{
-    BetaSchedule, FinalSigma, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale, Variance,
+    BetaSchedule, FinalSigma, Process, Resolved, SecondOrder, SigmaGrid, Solver, Spacing, TimestepRule, UniPcScale,
+    Variance,
 };
 pub use rng::{CpuRng, CudaRng, RngKind};
 pub use sampling::{Evaluation, StepInfo, Stepper, sample};

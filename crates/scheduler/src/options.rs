@@ -2,8 +2,8 @@
 
 use crate::kind::Frame;
 use crate::{
-    Convention, Error, FinalSigma, InitialNoise, Resolved, Result, SamplerKind, SigmaGrid, SigmaRange, SigmaSchedule,
-    UniPcScale,
+    Convention, Error, FinalSigma, FlowForm, InitialNoise, Resolved, Result, SamplerKind, SigmaGrid, SigmaRange,
+    SigmaSchedule, UniPcScale,
 };
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,10 @@ pub mod limits {
     /// Of noise levels. Models are trained between 0.01 and 5000, and f32 has too few digits for an image under noise that
     /// is a million times as strong.
     pub const SIGMA: (f64, f64) = (1e-5, 1e5);
+    /// Of the static shift of a flow model's levels.
+    pub const SHIFT: (f64, f64) = (0.001, 1000.0);
+    /// The largest table of a flow model's levels.
+    pub const FLOW_TABLE: usize = 1_000_000;
 }
 
 /// A list with more levels than any model has timesteps is a mistake.
@@ -108,10 +112,20 @@ impl Resolved {
     pub fn with_options(mut self, options: &SamplerOptions) -> Result<Self> {
         self.follow(options.convention);
         let sampler = self.sampler;
+        let is_flow = self.is_flow();
         let kinds = |takes: &dyn Fn(SamplerKind) -> bool| {
+            let takes = |kind: SamplerKind| takes(kind) && (!is_flow || kind.flow() != FlowForm::Refused);
             let ids: Vec<_> = SamplerKind::ALL.into_iter().filter(|&kind| takes(kind)).map(SamplerKind::id).collect();
+            if ids.is_empty() {
+                return "none with a flow model".into();
+            }
             format!("none with {sampler}: it is for {}", ids.join(", "))
         };
+        // The samplers that add noise to a flow model's latents have formulas of their own.
+        let adds_noise = |kind: SamplerKind| !is_flow || kind.flow() == FlowForm::Own;
+        let has_eta = |kind: SamplerKind| kind.default_eta().is_some() && adds_noise(kind);
+        let has_churn = |kind: SamplerKind| kind.has_churn() && !is_flow;
+        let has_s_noise = |kind: SamplerKind| kind.has_s_noise() && adds_noise(kind);
         let checked = |option, value: f64, range: (f64, f64), applies: bool, otherwise: &dyn Fn() -> String| {
             let shown = || crate::names::number_text(value);
             if !applies {
@@ -124,10 +138,10 @@ impl Resolved {
             Ok(value)
         };
         if let Some(eta) = options.eta {
-            // Above 1 k-diffusion's samplers step down further.
-            let most = if sampler.frame() == Frame::Timesteps { 1.0 } else { limits::ETA.1 };
-            let otherwise = || kinds(&|kind| kind.default_eta().is_some());
-            self.eta = checked("eta", eta, (limits::ETA.0, most), sampler.default_eta().is_some(), &otherwise)?;
+            // Above 1 k-diffusion's samplers step down further. A flow model's would step below zero noise.
+            let most = if is_flow || sampler.frame() == Frame::Timesteps { 1.0 } else { limits::ETA.1 };
+            let otherwise = || kinds(&has_eta);
+            self.eta = checked("eta", eta, (limits::ETA.0, most), has_eta(sampler), &otherwise)?;
         }
         let churn = [
             ("s_churn", options.s_churn, &mut self.churn.amount),
@@ -136,13 +150,13 @@ impl Resolved {
         ];
         for (option, value, place) in churn {
             if let Some(value) = value {
-                let otherwise = || kinds(&SamplerKind::has_churn);
-                *place = checked(option, value, limits::CHURN, sampler.has_churn(), &otherwise)?;
+                let otherwise = || kinds(&has_churn);
+                *place = checked(option, value, limits::CHURN, has_churn(sampler), &otherwise)?;
             }
         }
         if let Some(s_noise) = options.s_noise {
-            let otherwise = || kinds(&SamplerKind::has_s_noise);
-            self.s_noise = checked("s_noise", s_noise, limits::S_NOISE, sampler.has_s_noise(), &otherwise)?;
+            let otherwise = || kinds(&has_s_noise);
+            self.s_noise = checked("s_noise", s_noise, limits::S_NOISE, has_s_noise(sampler), &otherwise)?;
         }
         if let Some(rho) = options.rho {
             let has_rho = self.sigmas.schedule().is_some_and(SigmaSchedule::has_rho);
@@ -151,8 +165,8 @@ impl Resolved {
         }
         self.take_range(options, &checked)?;
         if let Some(initial_noise) = options.initial_noise {
-            if sampler.frame() == Frame::Timesteps {
-                let expected = kinds(&|kind| kind.frame() != Frame::Timesteps);
+            if is_flow || sampler.frame() == Frame::Timesteps {
+                let expected = kinds(&|kind| !is_flow && kind.frame() != Frame::Timesteps);
                 return Err(Error::Option { option: "initial_noise", value: initial_noise.to_string(), expected });
             }
             self.initial_noise = initial_noise;
@@ -165,12 +179,23 @@ impl Resolved {
             self.solver.scale = variant;
         }
         if let Some(sigmas) = &options.sigmas {
-            self.sigmas = SigmaGrid::Custom(custom(sigmas)?);
+            self.sigmas = SigmaGrid::Custom(self.below_one(custom(sigmas)?)?);
             self.skip_prk_steps = true;
             self.final_sigma = FinalSigma::Zero;
             self.discards_penultimate = false;
         }
         Ok(self)
+    }
+
+    /// The noise levels of a user, which are at most 1 for a flow model.
+    fn below_one(&self, levels: Vec<f64>) -> Result<Vec<f64>> {
+        match levels.first() {
+            Some(&first) if self.is_flow() && first > 1.0 => {
+                let expected = "noise levels of a flow model, which are at most 1".into();
+                Err(Error::Option { option: "sigmas", value: crate::names::number_text(first), expected })
+            }
+            _ => Ok(levels),
+        }
     }
 
     /// Sets the range of the sigma schedule, and whether the next-to-last level is removed.
@@ -189,7 +214,8 @@ impl Resolved {
         let has_bounds = schedule.is_some_and(S::has_bounds);
         let otherwise = || with(S::has_bounds);
         let bound = |option, value: Option<f64>| {
-            value.map(|value| checked(option, value, limits::SIGMA, has_bounds, &otherwise)).transpose()
+            let range = if self.is_flow() { (limits::SIGMA.0, 1.0) } else { limits::SIGMA };
+            value.map(|value| checked(option, value, range, has_bounds, &otherwise)).transpose()
         };
         (self.sigma_min, self.sigma_max) =
             (bound("sigma_min", options.sigma_min)?, bound("sigma_max", options.sigma_max)?);

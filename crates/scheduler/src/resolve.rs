@@ -6,9 +6,9 @@
 use crate::class::{Class, class};
 use crate::sigmas::DISTILLED;
 use crate::{
-    BetaSchedule, Churn, Convention, Error, FinalSigma, InitialNoise, Prediction, Resolved, Result, SamplerKind,
-    SchedulerConfig, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, Solver, Spacing, ThresholdMode, TimestepRule,
-    UniPcScale, Variance,
+    BetaSchedule, Churn, Convention, Error, FinalSigma, InitialNoise, Prediction, Process, Resolved, Result,
+    SamplerKind, SchedulerConfig, SecondOrder, SigmaGrid, SigmaRange, SigmaSchedule, Solver, Spacing, ThresholdMode,
+    TimestepRule, UniPcScale, Variance,
 };
 
 /// This bound keeps a hostile configuration from requesting all memory.
@@ -20,11 +20,11 @@ impl SchedulerConfig {
     /// Returns an error if a key of the sampler's class has a value that is not supported. Every sampler accepts every
     /// sigma schedule that the caller requests. A schedule in the JSON applies only where diffusers' class has the key.
     pub fn resolve(&self, kind: SamplerKind, spacing: SigmaSchedule) -> Result<Resolved> {
-        let class = class(kind);
-        let num_train_timesteps = self.num_train_timesteps.unwrap_or(1000);
-        if !(2..=MAX_TRAIN_TIMESTEPS).contains(&num_train_timesteps) {
-            return unsupported("num_train_timesteps", num_train_timesteps, "2 to 1000000, as a rule 1000");
+        if self.is_flow() {
+            return self.resolve_flow(kind, spacing);
         }
+        let class = class(kind);
+        let num_train_timesteps = self.train_timesteps()?;
         let steps_offset = self.steps_offset.unwrap_or(0);
         if steps_offset < 0 {
             return unsupported("steps_offset", steps_offset, "0 or more");
@@ -34,8 +34,10 @@ impl SchedulerConfig {
         Ok(Resolved {
             sampler: kind,
             num_train_timesteps,
-            betas: self.betas(&class, num_train_timesteps)?,
-            zero_snr: class.zero_snr && self.rescale_betas_zero_snr.unwrap_or(false),
+            process: Process::Betas {
+                schedule: self.betas(&class, num_train_timesteps)?,
+                zero_snr: class.zero_snr && self.rescale_betas_zero_snr.unwrap_or(false),
+            },
             prediction: self.prediction(kind)?,
             threshold: self.threshold(&class)?,
             spacing: match self.timestep_spacing.as_deref() {
@@ -94,6 +96,15 @@ impl SchedulerConfig {
         })
     }
 
+    /// The length of the training schedule.
+    pub(crate) fn train_timesteps(&self) -> Result<usize> {
+        let num_train_timesteps = self.num_train_timesteps.unwrap_or(1000);
+        if !(2..=MAX_TRAIN_TIMESTEPS).contains(&num_train_timesteps) {
+            return unsupported("num_train_timesteps", num_train_timesteps, "2 to 1000000, as a rule 1000");
+        }
+        Ok(num_train_timesteps)
+    }
+
     fn betas(&self, class: &Class, num_train_timesteps: usize) -> Result<BetaSchedule> {
         let start = self.beta_start.unwrap_or(class.beta_start);
         let end = self.beta_end.unwrap_or(class.beta_end);
@@ -130,11 +141,14 @@ impl SchedulerConfig {
                 unsupported("prediction_type", "sample", "another sampler, or epsilon or v_prediction")
             }
             Some("sample") => Ok(Prediction::Sample),
-            Some(other) => unsupported("prediction_type", other, "epsilon, v_prediction or sample"),
+            Some(other) => {
+                let expected = "epsilon, v_prediction or sample; flow_prediction with use_flow_sigmas";
+                unsupported("prediction_type", other, expected)
+            }
         }
     }
 
-    fn threshold(&self, class: &Class) -> Result<ThresholdMode> {
+    pub(crate) fn threshold(&self, class: &Class) -> Result<ThresholdMode> {
         if class.thresholding && self.thresholding.unwrap_or(false) {
             let ratio = self.dynamic_thresholding_ratio.unwrap_or(0.995);
             if !(0.0..=1.0).contains(&ratio) {
@@ -165,7 +179,7 @@ impl SchedulerConfig {
             other => return Ok(SigmaGrid::of(other)),
         }
         if self.use_flow_sigmas == Some(true) {
-            return unsupported("use_flow_sigmas", true, "false, or a sigma schedule by name");
+            return unsupported("use_flow_sigmas", true, "false, or flow_prediction as prediction_type");
         }
         if kind == SamplerKind::Euler {
             if let Some(other) = self.interpolation_type.as_deref().filter(|&name| name != "linear") {
@@ -195,7 +209,7 @@ impl SchedulerConfig {
         })
     }
 
-    fn solver(&self, kind: SamplerKind) -> Result<Solver> {
+    pub(crate) fn solver(&self, kind: SamplerKind) -> Result<Solver> {
         let mut solver = Solver {
             order: self.solver_order.unwrap_or(2),
             second_order: SecondOrder::Midpoint,
@@ -256,6 +270,6 @@ fn deis_stops_before_zero(sigmas: &SigmaGrid) -> bool {
     matches!(sigmas, SigmaGrid::Training | SigmaGrid::Karras | SigmaGrid::Scheduled(Exponential | BetaSigmas))
 }
 
-fn unsupported<T>(key: &'static str, value: impl ToString, expected: &'static str) -> Result<T> {
+pub(crate) fn unsupported<T>(key: &'static str, value: impl ToString, expected: &'static str) -> Result<T> {
     Err(Error::Unsupported { key, value: value.to_string(), expected })
 }

@@ -1,6 +1,6 @@
 //! A sampler's configuration: plain values with all defaults filled in.
 
-use crate::{Churn, Convention, InitialNoise, Prediction, SamplerKind, SigmaRange, SigmaSchedule, ThresholdMode};
+use crate::{Churn, Convention, Flow, InitialNoise, Prediction, SamplerKind, SigmaRange, SigmaSchedule, ThresholdMode};
 
 /// The complete configuration of a sampler.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,10 +10,8 @@ pub struct Resolved {
     pub sampler: SamplerKind,
     /// The length of the training schedule.
     pub num_train_timesteps: usize,
-    /// The training schedule.
-    pub betas: BetaSchedule,
-    /// Whether it is rescaled to zero terminal SNR.
-    pub zero_snr: bool,
+    /// The process that turns latents into noise.
+    pub process: Process,
     /// The quantity that the model predicts.
     pub prediction: Prediction,
     /// The treatment of a predicted image that is out of range.
@@ -68,16 +66,44 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// The flow, if the model is a flow model.
+    pub fn flow(&self) -> Option<&Flow> {
+        match &self.process {
+            Process::Flow(flow) => Some(flow),
+            Process::Betas { .. } => None,
+        }
+    }
+
+    /// Whether the model is a flow model.
+    pub fn is_flow(&self) -> bool {
+        self.flow().is_some()
+    }
+
     /// LCM and TCD on the timesteps of their distillation: each how many-th training timestep these are, and how many a schedule
     /// is spread over.
     pub fn distilled(&self) -> Option<(usize, usize)> {
-        let of_class =
-            matches!(self.sampler, SamplerKind::Lcm | SamplerKind::Tcd) && self.sigmas == SigmaGrid::Training;
+        let of_class = matches!(self.sampler, SamplerKind::Lcm | SamplerKind::Tcd)
+            && self.sigmas == SigmaGrid::Training
+            && !self.is_flow();
         of_class.then(|| {
             let kept = (self.distilled_timesteps as f64 * self.distilled_part) as usize; // Python's `int`
             (self.num_train_timesteps / self.distilled_timesteps.max(1), kept)
         })
     }
+}
+
+/// The process that turns latents into noise.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Process {
+    /// Diffusion: `x = sqrt(a) x0 + sqrt(1 - a) eps`, where `a` is the running product of `1 - beta`.
+    Betas {
+        /// The training schedule.
+        schedule: BetaSchedule,
+        /// Whether it is rescaled to zero terminal SNR.
+        zero_snr: bool,
+    },
+    /// Flow matching: `x = (1 - sigma) x0 + sigma eps`, arXiv 2210.02747.
+    Flow(Flow),
 }
 
 /// The training betas.
@@ -174,6 +200,8 @@ pub enum FinalSigma {
     SigmaMin,
     /// 0.001: the last level of ComfyUI's UniPC.
     Thousandth,
+    /// The level before it again.
+    Repeated,
 }
 
 /// The settings of the multistep solvers.

@@ -69,7 +69,7 @@ pub struct Stepper<S: Borrow<Schedule>> {
 /// One evaluation of the model.
 #[derive(Debug, Clone)]
 pub struct Evaluation {
-    /// The model's input: the latents over their point's norm, in f32.
+    /// The model's input: the latents times their point's `input_scale`, in f32.
     pub input: Tensor,
     /// The model's timestep.
     pub timestep: f64,
@@ -189,7 +189,7 @@ impl<S: Borrow<Schedule>> Stepper<S> {
                 raised
             }
         };
-        let input = linear(&[(1.0 / point.norm(), &latents)])?;
+        let input = linear(&[(point.input_scale, &latents)])?;
         Ok(Evaluation { input, timestep: point.timestep, latents })
     }
 

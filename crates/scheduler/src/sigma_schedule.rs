@@ -41,6 +41,8 @@ pub enum SigmaSchedule {
     Trailing,
     /// A subset of the 50 timesteps that consistency models are distilled on.
     Lcm,
+    /// Half of the steps down to 0.975 of the noisiest level in equal strides, then a parabola, from Mochi.
+    LinearQuadratic,
 }
 
 /// Kind, id, label, other names, one-line description.
@@ -49,7 +51,7 @@ type Row = (SigmaSchedule, &'static str, &'static str, &'static [&'static str], 
 use SigmaSchedule as S;
 
 #[rustfmt::skip]
-const TABLE: [Row; 16] = [
+const TABLE: [Row; 17] = [
     (S::Default,            "default",               "Automatic",        &[],                           "the schedule of the model's configuration"),
     (S::Karras,             "karras",                "Karras",           &["ka"],                       "more steps at low noise"),
     (S::Exponential,        "exponential",           "Exponential",      &["exp"],                      "even in the logarithm of the noise"),
@@ -66,6 +68,7 @@ const TABLE: [Row; 16] = [
     (S::KlOptimal,          "kl_optimal",            "KL Optimal",       &[],                           "even in the arc tangent of the noise"),
     (S::Trailing,           "trailing",              "Turbo",            &["sd_turbo"],                 "from the noisiest timestep down, for distilled models"),
     (S::Lcm,                "lcm",                   "LCM",              &[],                           "of 50 timesteps, for consistency models"),
+    (S::LinearQuadratic,    "linear_quadratic",      "Linear Quadratic", &[],                           "half of the steps at high noise, then a parabola"),
 ];
 
 impl SigmaSchedule {
@@ -114,6 +117,16 @@ impl SigmaSchedule {
     pub(crate) fn ids_that(takes: impl Fn(Self) -> bool) -> String {
         let ids: Vec<_> = Self::ALL.into_iter().filter(|&schedule| takes(schedule)).map(Self::id).collect();
         ids.join(", ")
+    }
+
+    /// Whether the schedule has levels for flow models. Lists that were optimized for Stable Diffusion do not.
+    pub fn works_for_flow(self) -> bool {
+        !matches!(self, Self::AlignYourSteps | Self::AlignYourStepsSdxl | Self::Gits | Self::Lcm)
+    }
+
+    /// The ids of the schedules for flow models, for a message.
+    pub(crate) fn flow_ids() -> String {
+        Self::ids_that(Self::works_for_flow)
     }
 
     /// Whether `rho` affects the schedule.

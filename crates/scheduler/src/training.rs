@@ -3,7 +3,7 @@
 //! diffusers computes these values in f32, and the sigmas contain that rounding, so each value here is rounded to f32
 //! where PyTorch rounds it (its `cumprod` accumulates in f64).
 
-use crate::{BetaSchedule, Resolved};
+use crate::BetaSchedule;
 
 /// arXiv 2102.09672: caps the last betas of the cosine schedule, which would be singular.
 const MAX_BETA: f64 = 0.999;
@@ -24,25 +24,20 @@ pub(crate) struct Training {
 }
 
 impl Training {
-    /// `finite_sigmas`: whether a zero terminal SNR is kept slightly above zero, as the samplers that work on sigmas
-    /// need.
-    pub fn new(config: &Resolved, finite_sigmas: bool) -> Self {
-        let mut betas = betas(&config.betas, config.num_train_timesteps);
-        if config.zero_snr {
+    /// `timesteps` is the length of the schedule. `zero_snr` rescales it to zero terminal SNR. `finite_sigmas` keeps that
+    /// SNR slightly above zero, as the samplers that work on sigmas need.
+    pub fn new(schedule: &BetaSchedule, timesteps: usize, zero_snr: bool, finite_sigmas: bool) -> Self {
+        let mut betas = betas(schedule, timesteps);
+        if zero_snr {
             betas = rescale_zero_terminal_snr(&betas);
         }
         let mut alphas_cumprod = cumprod(&betas);
-        if config.zero_snr && finite_sigmas {
+        if zero_snr && finite_sigmas {
             *alphas_cumprod.last_mut().expect("at least two timesteps") = SMALLEST_ALPHA_CUMPROD;
         }
         let sigmas: Vec<f32> = alphas_cumprod.iter().map(|&a| ((1.0 - a) / a).sqrt()).collect();
         let log_sigmas = sigmas.iter().map(|&s| f64::from(s.ln())).collect();
         Self { alphas_cumprod, sigmas: sigmas.into_iter().map(f64::from).collect(), log_sigmas }
-    }
-
-    /// The largest noise level.
-    pub fn max(&self) -> f64 {
-        self.sigmas.last().copied().unwrap_or_default()
     }
 }
 
@@ -92,11 +87,17 @@ fn rescale_zero_terminal_snr(betas: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SamplerKind, SchedulerConfig, SigmaSchedule};
+    use crate::{Process, SamplerKind, SchedulerConfig, SigmaSchedule};
 
     fn alphas_cumprod(json: &str) -> Vec<f32> {
         let config = SchedulerConfig::from_json(json).unwrap();
-        Training::new(&config.resolve(SamplerKind::Ddim, SigmaSchedule::Default).unwrap(), false).alphas_cumprod
+        let resolved = config.resolve(SamplerKind::Ddim, SigmaSchedule::Default).unwrap();
+        match &resolved.process {
+            Process::Betas { schedule, zero_snr } => {
+                Training::new(schedule, resolved.num_train_timesteps, *zero_snr, false).alphas_cumprod
+            }
+            Process::Flow(_) => panic!("the configuration has betas"),
+        }
     }
 
     /// `[DDIMScheduler(**json).alphas_cumprod[i].item() for i in (0, 1, 250, 500, 750, 998, 999)]`

@@ -76,7 +76,8 @@ fn weighted(a: &Tensor, b: &Tensor, weight: f64) -> Result<Tensor> {
 fn noisy(image: &Tensor, noise: &Tensor, schedule: &Schedule, rule: Rule) -> Result<Tensor> {
     let start = schedule.start();
     match rule {
-        Rule::Comfy if start == 0 => {
+        // A flow model's latents are a mixture at every level: `CONST.noise_scaling`.
+        Rule::Comfy if start == 0 && !schedule.config().is_flow() => {
             let Some(point) = schedule.points().first() else { return Ok(image.clone()) };
             let factor = (point.sigma / point.alpha).hypot(1.0) * point.alpha;
             Ok(((image * point.alpha)? + (noise * factor)?)?)

@@ -127,6 +127,7 @@ fn check_predictions(base: &Schedule, refiner: &Schedule) -> Result<()> {
         Prediction::Epsilon => "noise",
         Prediction::V => "velocity",
         Prediction::Sample => "images",
+        Prediction::Flow => "the velocity of a flow",
     };
     let found = format!("a model that predicts {}", of(refiner));
     let expected = format!("one that predicts {}, as the model does", of(base));

@@ -17,7 +17,7 @@ pub(crate) struct Deis {
 
 impl Sampler for Deis {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (s, t) = (cx.point, cx.target);
+        let (s, t) = (cx.solver_point(cx.point), cx.solver_point(cx.target));
         let solver = &cx.schedule.config().solver;
         let (most, steps) = (solver.order, cx.schedule.points().len());
         // The order is one less in the last step but one of a short schedule, and one in the last.

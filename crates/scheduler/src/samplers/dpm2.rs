@@ -2,25 +2,25 @@
 //! the step (in the logarithm of the noise level) is used for the whole step. With `eta` the step goes down further,
 //! and fresh noise brings the latents back up.
 
-use super::{Context, Sampler, along, ancestral, slope};
-use crate::Result;
+use super::{Context, Sampler, along, slope};
+use crate::{Point, Result};
 use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct Dpm2 {
-    /// The latents at the start of a step whose midpoint was reached, and their noise level.
-    start: Option<(Tensor, f64)>,
+    /// The latents at the start of a step whose midpoint was reached, and their point.
+    start: Option<(Tensor, Point)>,
 }
 
 impl Sampler for Dpm2 {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
         let d = slope(x, &cx.denoise(x)?.x0, cx.point.sigma)?;
         if cx.is_first_of_two() {
-            self.start = Some((x.clone(), cx.point.sigma));
+            self.start = Some((x.clone(), cx.point));
             return along(x, &d, cx.target.sigma - cx.point.sigma);
         }
-        let (x, sigma) = self.start.take().unwrap_or_else(|| (x.clone(), cx.point.sigma));
-        let (sigma_down, sigma_up) = ancestral(sigma, cx.target.sigma, cx.eta());
-        cx.with_noise(&along(&x, &d, sigma_down - sigma)?, sigma_up)
+        let (x, start) = self.start.take().unwrap_or_else(|| (x.clone(), cx.point));
+        let step = cx.ancestral(start);
+        cx.renoised(&along(&x, &d, step.down - start.sigma)?, &step)
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Dpmpp2m {
 
 impl Sampler for Dpmpp2m {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (s, t) = (cx.point, cx.target);
+        let (s, t) = (cx.solver_point(cx.point), cx.solver_point(cx.target));
         let m0 = cx.denoise(x)?.x0;
         let last = self.last.replace((m0.clone(), s.lambda()));
 

@@ -13,23 +13,25 @@ pub(crate) struct Dpmpp2mSde {
 
 impl Sampler for Dpmpp2mSde {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (sigma, sigma_next) = (cx.point.sigma, cx.target.sigma);
+        let (s, t) = (cx.point, cx.target);
+        let (sigma, sigma_next) = (s.sigma, t.sigma);
         let x0 = cx.denoise(x)?.x0;
         if sigma_next == 0.0 {
             return Ok(x0);
         }
-        let h = (sigma / sigma_next).ln();
+        let h = (s.ratio() / t.ratio()).ln();
         let eta_h = cx.eta() * h;
         let phi = -(-h - eta_h).exp_m1();
 
         let last = self.last.replace((x0.clone(), h));
-        let mut terms = vec![(sigma_next / sigma * (-eta_h).exp(), x), (phi, &x0)];
+        let mut terms = vec![(sigma_next / sigma * (-eta_h).exp(), x), (t.alpha * phi, &x0)];
         if let Some((x0_last, h_last)) = &last {
             let r = h_last / h;
             let weight = match cx.schedule.config().solver.second_order {
                 SecondOrder::Midpoint => 0.5 * phi,
                 SecondOrder::Heun => 1.0 - phi / (h + eta_h),
             };
+            let weight = t.alpha * weight;
             terms.extend([(weight / r, &x0), (-weight / r, x0_last)]);
         }
         let noise = sigma_next * (-(-2.0 * eta_h).exp_m1()).sqrt();

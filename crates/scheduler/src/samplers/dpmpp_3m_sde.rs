@@ -13,18 +13,20 @@ pub(crate) struct Dpmpp3mSde {
 
 impl Sampler for Dpmpp3mSde {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (sigma, sigma_next) = (cx.point.sigma, cx.target.sigma);
+        let (s, t) = (cx.point, cx.target);
+        let (sigma, sigma_next) = (s.sigma, t.sigma);
         let x0 = cx.denoise(x)?.x0;
         if sigma_next == 0.0 {
             return Ok(x0);
         }
-        let h = (sigma / sigma_next).ln();
+        let h = (s.ratio() / t.ratio()).ln();
         let h_eta = h * (1.0 + cx.eta());
         let phi_1 = -(-h_eta).exp_m1();
         let phi_2 = 1.0 - phi_1 / h_eta;
-        let phi_3 = phi_2 / h_eta - 0.5;
+        let phi_3 = t.alpha * (phi_2 / h_eta - 0.5);
+        let phi_2 = t.alpha * phi_2;
 
-        let first_order = linear(&[((-h_eta).exp(), x), (phi_1, &x0)])?;
+        let first_order = linear(&[(t.alpha / s.alpha * (-h_eta).exp(), x), (t.alpha * phi_1, &x0)])?;
         let x = match &self.last[..] {
             [(x0_1, h_1), (x0_2, h_2)] => {
                 let (r0, r1) = (h_1 / h, h_2 / h);

@@ -3,28 +3,33 @@
 //! it.
 
 use super::{Context, Sampler, ancestral};
-use crate::Result;
 use crate::tensor::linear;
+use crate::{Point, Result};
 use candle_core::Tensor;
 
 #[derive(Default)]
 pub(crate) struct DpmppSde {
-    /// The latents at the start of a step whose midpoint was reached, and their noise level.
-    start: Option<(Tensor, f64)>,
+    /// The latents at the start of a step whose midpoint was reached, and their point.
+    start: Option<(Tensor, Point)>,
 }
 
 impl Sampler for DpmppSde {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
         let x0 = cx.denoise(x)?.x0;
-        let (start, sigma) = match self.start.take() {
-            None if cx.is_first_of_two() => self.start.insert((x.clone(), cx.point.sigma)).clone(),
-            None => (x.clone(), cx.point.sigma),
+        let (start, s) = match self.start.take() {
+            None if cx.is_first_of_two() => self.start.insert((x.clone(), cx.point)).clone(),
+            None => (x.clone(), cx.point),
             Some(start) => start,
         };
-        let (sigma_down, sigma_up) = ancestral(sigma, cx.target.sigma, cx.eta());
-        let ratio = sigma_down / sigma;
-        let x = linear(&[(ratio, &start), (1.0 - ratio, &x0)])?;
-        cx.with_path(&x, (exp_f32(log_f32(sigma)), exp_f32(log_f32(cx.target.sigma))), sigma_up)
+        let t = cx.target;
+        let (down, up) = ancestral(s.ratio(), t.ratio(), cx.eta());
+        let ratio = down / s.ratio();
+        let x = linear(&[(t.alpha / s.alpha * ratio, &start), (t.alpha * (1.0 - ratio), &x0)])?;
+        let levels = match cx.is_flow() {
+            true => (s.sigma, f64::from(t.sigma as f32)),
+            false => (exp_f32(log_f32(s.sigma)), exp_f32(log_f32(t.sigma))),
+        };
+        cx.with_path(&x, levels, t.alpha * up)
     }
 }
 

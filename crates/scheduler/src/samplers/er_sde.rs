@@ -18,13 +18,14 @@ pub(crate) struct ErSde {
 
 impl Sampler for ErSde {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let (s, t) = (cx.point.sigma, cx.target.sigma);
+        // Levels are ratios of noise to signal.
+        let (s, t, alpha) = (cx.point.ratio(), cx.target.ratio(), cx.target.alpha);
         let x0 = cx.denoise(x)?.x0;
         if t == 0.0 {
             return Ok(x0);
         }
         let r = noise_function(t) / noise_function(s);
-        let mut sum = linear(&[(r, x), (1.0 - r, &x0)])?;
+        let mut sum = linear(&[(alpha / cx.point.alpha * r, x), (alpha * (1.0 - r), &x0)])?;
 
         let (dt, width) = (t - s, (s - t) / POINTS as f64);
         let integral = |f: &dyn Fn(f64) -> f64| -> f64 {
@@ -34,9 +35,9 @@ impl Sampler for ErSde {
         let mut slope = None;
         if let (Some((x0_last, slope_last)), Some(&s_last)) = (&self.last, self.sigmas.first()) {
             let d = linear(&[(1.0 / (s - s_last), &x0), (-1.0 / (s - s_last), x0_last)])?;
-            sum = linear(&[(1.0, &sum), (dt + integral(&|_| 1.0), &d)])?;
+            sum = linear(&[(1.0, &sum), (alpha * (dt + integral(&|_| 1.0)), &d)])?;
             if let (Some(d_last), Some(&s_last_2)) = (slope_last, self.sigmas.get(1)) {
-                let curve = (dt.powi(2) / 2.0 + integral(&|sigma| sigma - s)) * 2.0 / (s - s_last_2);
+                let curve = alpha * ((dt.powi(2) / 2.0 + integral(&|sigma| sigma - s)) * 2.0 / (s - s_last_2));
                 sum = linear(&[(1.0, &sum), (curve, &d), (-curve, d_last)])?;
             }
             slope = Some(d);
@@ -44,7 +45,7 @@ impl Sampler for ErSde {
         self.last = Some((x0, slope));
         self.sigmas.insert(0, s);
         self.sigmas.truncate(2);
-        cx.with_noise(&sum, (t.powi(2) - (s * r).powi(2)).max(0.0).sqrt())
+        cx.with_noise(&sum, alpha * (t.powi(2) - (s * r).powi(2)).max(0.0).sqrt())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Euler's method with CFG++: arXiv 2406.08070, algorithm 2. The guided image gets the noise of the unconditional
 //! prediction. With `eta`, fresh noise replaces some of it, as in ComfyUI.
 
-use super::{Context, Sampler, ancestral, slope};
+use super::{Context, Sampler, ancestral};
 use crate::tensor::linear;
 use crate::{Error, Result};
 use candle_core::Tensor;
@@ -15,8 +15,9 @@ impl Sampler for EulerCfgPp {
         if cx.target.sigma == 0.0 {
             return Ok(guided.x0);
         }
-        let d = slope(x, &unconditional, cx.point.sigma)?;
-        let (sigma_down, sigma_up) = ancestral(cx.point.sigma, cx.target.sigma, cx.eta());
-        cx.with_noise(&linear(&[(1.0, &guided.x0), (sigma_down, &d)])?, sigma_up)
+        let (s, t) = (cx.point, cx.target);
+        let d = linear(&[(1.0 / s.sigma, x), (-s.alpha / s.sigma, &unconditional)])?;
+        let (down, up) = ancestral(s.ratio(), t.ratio(), cx.eta());
+        cx.with_noise(&linear(&[(t.alpha, &guided.x0), (t.alpha * down, &d)])?, t.alpha * up)
     }
 }

@@ -13,13 +13,23 @@ pub(crate) struct Lcm;
 
 impl Sampler for Lcm {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
-        let t = cx.point.timestep * cx.schedule.config().timestep_scaling;
-        let variance = t.powi(2) + SIGMA_DATA.powi(2);
-        let (c_skip, c_out) = (SIGMA_DATA.powi(2) / variance, t / variance.sqrt());
-        let image = linear(&[(c_out, &cx.denoise(x)?.x0), (c_skip, x)])?;
+        let image = self.image(x, cx)?;
         if cx.target.sigma == 0.0 {
             return Ok(image);
         }
         linear(&[(cx.target.alpha, &image), (cx.target.sigma, &cx.noise.sample(x)?)])
+    }
+}
+
+impl Lcm {
+    /// The image that the model predicts, by the boundary condition. A flow model's velocity needs none.
+    fn image(&self, x: &Tensor, cx: &Context<'_>) -> Result<Tensor> {
+        if cx.is_flow() {
+            return Ok(cx.denoise(x)?.x0);
+        }
+        let t = cx.point.timestep * cx.schedule.config().timestep_scaling;
+        let variance = t.powi(2) + SIGMA_DATA.powi(2);
+        let (c_skip, c_out) = (SIGMA_DATA.powi(2) / variance, t / variance.sqrt());
+        linear(&[(c_out, &cx.denoise(x)?.x0), (c_skip, x)])
     }
 }

@@ -29,7 +29,7 @@ mod tcd;
 mod unipc;
 
 use crate::tensor::linear;
-use crate::{Denoised, Denoiser, NoiseSource, Point, Resolved, Result, SamplerKind, Schedule};
+use crate::{Convention, Denoised, Denoiser, NoiseSource, Point, Resolved, Result, SamplerKind, Schedule};
 use candle_core::Tensor;
 
 /// The state of a sampler between two steps.
@@ -69,6 +69,30 @@ impl Context<'_> {
 
     fn eta(&self) -> f64 {
         self.schedule.config().eta
+    }
+
+    fn is_flow(&self) -> bool {
+        self.schedule.config().is_flow()
+    }
+
+    /// The point as multistep solvers count it. k-diffusion's and ComfyUI's solvers see flow models as variance exploding.
+    fn solver_point(&self, point: Point) -> Point {
+        let config = self.schedule.config();
+        let explodes = config.is_flow() && config.convention != Convention::Diffusers;
+        if explodes { Point::exploding(point.timestep, point.sigma) } else { point }
+    }
+
+    /// The ancestral step from `from` to the target.
+    fn ancestral(&self, from: Point) -> Ancestral {
+        ancestral_step(self.schedule.config(), from, self.target)
+    }
+
+    /// Brings the latents at the end of an ancestral step back up.
+    fn renoised(&mut self, x: &Tensor, step: &Ancestral) -> Result<Tensor> {
+        if step.up == 0.0 {
+            return Ok(x.clone());
+        }
+        linear(&[(step.scale, x), (step.up * self.schedule.config().s_noise, &self.noise.sample(x)?)])
     }
 
     /// Adds fresh noise to the latents. No noise is generated where its factor is 0.
@@ -118,12 +142,15 @@ pub(crate) fn new(config: &Resolved) -> Box<dyn Sampler> {
     }
 }
 
-/// The noise level of the second model evaluation in a step between two noise levels. `None` for one evaluation. Heun++
-/// has a third one, at the end of the next step.
-pub(crate) fn second_evaluation(config: &Resolved, sigma: f64, sigma_next: f64) -> Option<f64> {
-    let (sigma_down, _) = ancestral(sigma, sigma_next, config.eta);
+/// The noise level of the second model evaluation in a step between two points. `None` for one evaluation. Heun++ has a
+/// third one, at the end of the next step.
+pub(crate) fn second_evaluation(config: &Resolved, from: Point, to: Point) -> Option<f64> {
+    let (sigma, sigma_next) = (from.sigma, to.sigma);
+    let sigma_down = ancestral_step(config, from, to).down;
     let middle = |target: f64| (target > 0.0).then(|| (sigma * target).sqrt());
     match config.sampler {
+        SamplerKind::Dpmpp2sA if config.is_flow() => dpmpp_2s_a::flow_middle(sigma, sigma_down),
+        SamplerKind::DpmppSde if config.is_flow() => flow_middle(sigma, sigma_next),
         SamplerKind::Heun | SamplerKind::Restart | SamplerKind::HeunPp2 => (sigma_next > 0.0).then_some(sigma_next),
         SamplerKind::Dpm2 | SamplerKind::Dpm2A | SamplerKind::Dpmpp2sA => middle(sigma_down),
         SamplerKind::DpmppSde => (sigma_next > 0.0).then(|| dpmpp_sde::middle(sigma, sigma_next)),
@@ -132,14 +159,44 @@ pub(crate) fn second_evaluation(config: &Resolved, sigma: f64, sigma_next: f64) 
 }
 
 /// The level to which a step goes down so that fresh noise brings it back up to `sigma_next`, and the level of that
-/// noise: DDIM's equation 16 with alpha 1, as in k-diffusion. `eta` 0 needs no noise.
+/// noise: DDIM's equation 16 with alpha 1, as in k-diffusion. `eta` 0 needs no noise. A flow model's levels are ratios of noise
+/// to signal here, of which the first one may be infinite.
 fn ancestral(sigma: f64, sigma_next: f64, eta: f64) -> (f64, f64) {
+    if sigma.is_infinite() {
+        return ((1.0 - eta.min(1.0).powi(2)).sqrt() * sigma_next, eta.min(1.0) * sigma_next);
+    }
     let posterior = (sigma_next.powi(2) * (sigma.powi(2) - sigma_next.powi(2)) / sigma.powi(2)).sqrt();
     let sigma_up = (eta * posterior).min(sigma_next);
     ((sigma_next.powi(2) - sigma_up.powi(2)).max(0.0).sqrt(), sigma_up)
 }
 
-/// The slope `dx / d sigma` of the probability flow ODE, arXiv 2206.00364 equation 3 with alpha 1.
+/// An ancestral step: down to the noise level `down`, then times `scale` plus noise of the level `up`.
+struct Ancestral {
+    down: f64,
+    scale: f64,
+    up: f64,
+}
+
+/// The ancestral step between two points. A flow model's latents also scale with the signal: `sample_euler_ancestral_RF` in
+/// ComfyUI's `k_diffusion/sampling.py`.
+fn ancestral_step(config: &Resolved, from: Point, to: Point) -> Ancestral {
+    if !config.is_flow() {
+        let (down, up) = ancestral(from.sigma, to.sigma, config.eta);
+        return Ancestral { down, scale: 1.0, up };
+    }
+    let down = to.sigma * (1.0 + (to.sigma / from.sigma - 1.0) * config.eta);
+    let scale = to.alpha / (1.0 - down);
+    Ancestral { down, scale, up: (to.sigma.powi(2) - (down * scale).powi(2)).max(0.0).sqrt() }
+}
+
+/// The noise level of a flow model half-way in log-SNR between two levels. `None` at the end, without noise.
+fn flow_middle(sigma: f64, sigma_next: f64) -> Option<f64> {
+    let lambda = |sigma: f64| Point::flow(0.0, sigma).lambda();
+    (sigma_next > 0.0).then(|| 1.0 / (1.0 + (0.5 * (lambda(sigma) + lambda(sigma_next))).exp()))
+}
+
+/// The slope `dx / d sigma` of the probability flow ODE, arXiv 2206.00364 equation 3 with alpha 1. Of a flow model it is the
+/// velocity.
 fn slope(x: &Tensor, x0: &Tensor, sigma: f64) -> Result<Tensor> {
     linear(&[(1.0 / sigma, x), (-1.0 / sigma, x0)])
 }

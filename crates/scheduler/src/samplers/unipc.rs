@@ -20,18 +20,19 @@ impl Sampler for UniPc {
     fn step(&mut self, x: &Tensor, cx: &mut Context<'_>) -> Result<Tensor> {
         let solver = cx.schedule.config().solver.clone();
         let image = cx.denoise(x)?.x0;
+        let (point, target) = (cx.solver_point(cx.point), cx.solver_point(cx.target));
         let x = match self.last.take() {
             Some((start, order)) if !solver.disable_corrector.contains(&(cx.index - 1)) => {
-                update(&start, &self.images[..order], Some(&image), cx.point, solver.scale)?
+                update(&start, &self.images[..order], Some(&image), point, solver.scale)?
             }
             _ => x.clone(),
         };
-        self.images.insert(0, (image, cx.point));
+        self.images.insert(0, (image, point));
         self.images.truncate(solver.order);
 
         let left = cx.schedule.points().len() - cx.index;
         let order = if solver.lower_order_final { self.images.len().min(left) } else { self.images.len() };
-        let next = update(&x, &self.images[..order], None, cx.target, solver.scale)?;
+        let next = update(&x, &self.images[..order], None, target, solver.scale)?;
         self.last = Some((x, order));
         Ok(next)
     }

@@ -4,9 +4,9 @@ use super::Schedule;
 use crate::point::Point;
 use crate::samplers::second_evaluation;
 use crate::sigmas::{Range, distilled_timesteps};
-use crate::spacing::{Grid, interpolate, linspace, lu, timestep_of};
+use crate::spacing::{Grid, interpolate, linspace, lu};
 use crate::{
-    BetaSchedule, Convention, Error, FinalSigma, InitialNoise, Result, SamplerKind, SigmaGrid, SigmaRange,
+    BetaSchedule, Convention, Error, FinalSigma, InitialNoise, Process, Result, SamplerKind, SigmaGrid, SigmaRange,
     SigmaSchedule, Spacing, TimestepRule,
 };
 
@@ -44,7 +44,7 @@ impl Schedule {
 
     /// The same samplers on noise levels between timesteps.
     pub(super) fn fill_between_timesteps(&mut self) -> Result<()> {
-        let levels = self.levels(&self.training.sigmas)?;
+        let levels = self.levels(self.table.sigmas())?;
         let mut points: Vec<Point> = levels.into_iter().map(|sigma| self.between(sigma)).collect();
         points.push(Point::preserving(0.0, 0.0));
         self.set_variance_preserving(points)
@@ -119,7 +119,7 @@ impl Schedule {
                     let visited: Vec<f64> = self.visited().into_iter().rev().map(|(_, sigma)| sigma).collect();
                     self.levels(&visited)?
                 } else {
-                    self.levels(&self.training.sigmas)?
+                    self.levels(self.table.sigmas())?
                 };
                 let timestep =
                     |sigma| if rounds { self.timestep_at(sigma).round_ties_even() } else { self.timestep_at(sigma) };
@@ -151,7 +151,7 @@ impl Schedule {
             // noise.
             InitialNoise::Spacing => self.config.spacing == Spacing::Leading,
             // Python's `isclose` with a relative tolerance of 1e-5.
-            InitialNoise::Maximum => sigma >= self.training.max() * (1.0 - 1e-5),
+            InitialNoise::Maximum => sigma >= self.table.max() * (1.0 - 1e-5),
         };
         if is_with_image { sigma.hypot(1.0) } else { sigma }
     }
@@ -161,7 +161,7 @@ impl Schedule {
         let steps = self.level_count();
         let timesteps = self.grid(steps, self.config.num_train_timesteps).timesteps(self.config.spacing);
         let timesteps = timesteps.into_iter().map(round_to_f32);
-        timesteps.map(|t| (t, interpolate(&self.training.sigmas, t))).collect()
+        timesteps.map(|t| (t, interpolate(self.table.sigmas(), t))).collect()
     }
 
     /// Raises the noise level at the start of steps, for Karras' samplers with churn.
@@ -176,7 +176,7 @@ impl Schedule {
     }
 
     /// Inserts the second evaluations of singlestep samplers of second order, and the third ones of Heun++.
-    fn insert_second_evaluations(&mut self) {
+    pub(super) fn insert_second_evaluations(&mut self) {
         let (points, targets) = (std::mem::take(&mut self.points), std::mem::take(&mut self.targets));
         let arrivals = std::mem::take(&mut self.arrivals);
         self.step_starts.clear();
@@ -184,11 +184,12 @@ impl Schedule {
             self.step_starts.push(self.points.len());
             self.points.push(point);
             self.arrivals.push(arrival);
-            let second = second_evaluation(&self.config, point.sigma, target.sigma).map(|sigma| {
+            let second = second_evaluation(&self.config, point, *target).map(|sigma| {
                 // The level between of `dpm2_a` may be the target's by rounding: diffusers rounds the target's timestep alone.
                 let is_target = sigma == target.sigma && self.config.sampler != SamplerKind::Dpm2A;
                 let timestep = if is_target { target.timestep } else { self.timestep_at(sigma) };
-                Point::exploding(round_to_f32(timestep), sigma)
+                let timestep = round_to_f32(timestep);
+                if self.config.is_flow() { Point::flow(timestep, sigma) } else { Point::exploding(timestep, sigma) }
             });
             let is_third = |after: &&Point| self.config.sampler == SamplerKind::HeunPp2 && after.sigma > 0.0;
             let third = targets.get(i + 1).filter(is_third).copied();
@@ -220,7 +221,7 @@ impl Schedule {
     /// AUTOMATIC1111's UniPC: `skip_type` `time_uniform`, from the noisiest timestep to the timestep 0, with as many
     /// evaluations as its other samplers have timesteps. The logarithm of alpha is linear between timesteps.
     fn fill_even_in_time(&mut self) -> Result<()> {
-        let logs: Vec<f64> = self.training.alphas_cumprod.iter().map(|&alpha| f64::from(alpha).ln()).collect();
+        let logs: Vec<f64> = self.table.alphas_cumprod().iter().map(|&alpha| f64::from(alpha).ln()).collect();
         let timesteps = linspace((logs.len() - 1) as f64, 0.0, self.strided().len() + 1);
         let point = |t: f64| Point::of_alpha_cumprod(t, interpolate(&logs, t).exp());
         self.set_variance_preserving(timesteps.into_iter().map(point).collect())
@@ -230,7 +231,7 @@ impl Schedule {
     fn multistep_levels(&self) -> Result<Vec<(f64, f64)>> {
         let multistep = self.is_dpm_solver();
         let noisiest = self.config.num_train_timesteps - if multistep { self.clipped_timesteps() } else { 0 };
-        let logs = &self.training.log_sigmas;
+        let logs = self.table.log_sigmas();
         let (log_max, log_min) = (logs[logs.len() - 1], logs[0]);
         let timestep = |sigma: f64| match (&self.config.sigmas, self.config.timesteps) {
             (SigmaGrid::Karras | SigmaGrid::Lu, TimestepRule::Class) => self.whole_timestep_of(sigma),
@@ -246,12 +247,10 @@ impl Schedule {
             SigmaGrid::Training => {
                 let timesteps = self.grid(self.level_count() + 1, noisiest).timesteps(self.config.spacing);
                 let whole = timesteps.into_iter().map(f64::round_ties_even);
-                return Ok(
-                    self.without_penultimate(whole.map(|t| (t, interpolate(&self.training.sigmas, t))).collect())
-                );
+                return Ok(self.without_penultimate(whole.map(|t| (t, interpolate(self.table.sigmas(), t))).collect()));
             }
             SigmaGrid::Lu => self.without_penultimate(lu(log_max, log_min, self.level_count())),
-            _ => self.levels(&self.training.sigmas)?,
+            _ => self.levels(self.table.sigmas())?,
         };
         Ok(levels.into_iter().map(|sigma| (timestep(sigma), sigma)).collect())
     }
@@ -268,7 +267,7 @@ impl Schedule {
 
     /// Removes the next-to-last level if the configuration asks for it. `levels` are without the end, the noisiest
     /// first.
-    fn without_penultimate<T>(&self, mut levels: Vec<T>) -> Vec<T> {
+    pub(super) fn without_penultimate<T>(&self, mut levels: Vec<T>) -> Vec<T> {
         if self.config.discards_penultimate && levels.len() > 1 {
             levels.pop();
         }
@@ -276,11 +275,11 @@ impl Schedule {
     }
 
     /// The noise levels of the sigma schedule between the ends of `visited`, the least first.
-    fn levels(&self, visited: &[f64]) -> Result<Vec<f64>> {
+    pub(super) fn levels(&self, visited: &[f64]) -> Result<Vec<f64>> {
         let config = &self.config;
         let schedule = match &config.sigmas {
             SigmaGrid::Custom(levels) => return Ok(levels.clone()),
-            grid => grid.schedule().unwrap_or(SigmaSchedule::Karras),
+            grid => self.flow_schedule(grid.schedule().unwrap_or(SigmaSchedule::Karras)),
         };
         let (min, max) = (visited[0], visited[visited.len() - 1]);
         let (min, max) = (config.sigma_min.unwrap_or(min), config.sigma_max.unwrap_or(max));
@@ -292,7 +291,7 @@ impl Schedule {
             return Err(Error::Option { option, value: value.to_string(), expected });
         }
         let (steps, convention) = (self.level_count(), config.convention);
-        let range = Range { training: &self.training, max, min, steps, rho: config.rho, convention };
+        let range = Range { table: &self.table, max, min, steps, rho: config.rho, convention };
         Ok(self.without_penultimate(range.levels(schedule).unwrap_or_else(|| visited.iter().rev().copied().collect())))
     }
 
@@ -325,30 +324,30 @@ impl Schedule {
     /// The number of noisiest timesteps whose log-SNR is below the bound.
     fn clipped_timesteps(&self) -> usize {
         let bound = self.config.solver.lambda_min_clipped;
-        let clipped = self.training.log_sigmas.iter().filter(|&&log_sigma| -log_sigma < bound).count();
+        let clipped = self.table.log_sigmas().iter().filter(|&&log_sigma| -log_sigma < bound).count();
         clipped.min(self.config.num_train_timesteps - 1)
     }
 
     fn timestep_of(&self, sigma: f64) -> f64 {
-        timestep_of(sigma, &self.training.log_sigmas)
+        self.table.timestep_of(sigma)
     }
 
     /// The timestep that the model gets at a noise level, where diffusers' class allows fractions.
     pub(super) fn timestep_at(&self, sigma: f64) -> f64 {
         let timestep = self.timestep_of(sigma);
-        if self.config.timesteps != TimestepRule::Nearest {
+        if self.config.timesteps != TimestepRule::Nearest || self.config.is_flow() {
             return timestep;
         }
         // Computed in f32 as in ComfyUI: where a level is half-way between two timesteps, rounding decides.
         let log_sigma = (sigma as f32).ln();
-        let distance = |t: f64| (interpolate(&self.training.log_sigmas, t) as f32 - log_sigma).abs();
+        let distance = |t: f64| (interpolate(self.table.log_sigmas(), t) as f32 - log_sigma).abs();
         let (below, above) = (timestep.floor(), timestep.ceil());
         if distance(above) < distance(below) { above } else { below }
     }
 
     /// diffusers rounds, except for DPM-Solver++ with the cosine schedule, where it truncates.
     fn whole_timestep_of(&self, sigma: f64) -> f64 {
-        let cosine = self.config.betas == BetaSchedule::SquaredCosCapV2;
+        let cosine = matches!(self.config.process, Process::Betas { schedule: BetaSchedule::SquaredCosCapV2, .. });
         let timestep = self.timestep_of(sigma);
         if cosine && self.is_dpm_solver() { timestep.floor() } else { timestep.round_ties_even() }
     }
@@ -356,8 +355,8 @@ impl Schedule {
     /// The ratio of noise to signal after the last step.
     fn final_ratio(&self) -> f64 {
         match self.config.final_sigma {
-            FinalSigma::Zero => 0.0,
-            FinalSigma::SigmaMin => self.config.sigma_min.unwrap_or(self.training.sigmas[0]),
+            FinalSigma::Zero | FinalSigma::Repeated => 0.0,
+            FinalSigma::SigmaMin => self.config.sigma_min.unwrap_or(self.table.sigmas()[0]),
             FinalSigma::Thousandth => 1e-3,
         }
     }

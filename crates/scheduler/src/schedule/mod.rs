@@ -1,11 +1,12 @@
 //! A schedule: the points of the model evaluations, in order.
 
 mod fill;
+mod flow;
 mod restart;
 
 use crate::kind::Frame;
 use crate::point::Point;
-use crate::training::Training;
+use crate::table::Table;
 use crate::{Error, Resolved, Result, SamplerKind, SigmaGrid, tensor};
 use candle_core::Tensor;
 
@@ -13,7 +14,7 @@ use candle_core::Tensor;
 #[derive(Debug, Clone)]
 pub struct Schedule {
     config: Resolved,
-    training: Training,
+    table: Table,
     /// One for each model evaluation.
     points: Vec<Point>,
     /// The target of the step that begins at each point.
@@ -34,7 +35,7 @@ impl Schedule {
     pub fn new(config: &Resolved, steps: usize) -> Result<Self> {
         let (sampler, on_timesteps) = (config.sampler, config.sampler.frame() == Frame::Timesteps);
         let strided = config.sigmas == SigmaGrid::Strided;
-        let own_timesteps = on_timesteps && (config.sigmas == SigmaGrid::Training || strided);
+        let own_timesteps = on_timesteps && !config.is_flow() && (config.sigmas == SigmaGrid::Training || strided);
         let max = config.distilled().map_or(config.num_train_timesteps, |(_, kept)| kept);
         // The multistep formula of order 4 needs four Runge-Kutta steps first.
         let runge_kutta = sampler == SamplerKind::Pndm && !config.skip_prk_steps;
@@ -45,7 +46,7 @@ impl Schedule {
         }
         let mut schedule = Self {
             config: config.clone(),
-            training: Training::new(config, !own_timesteps),
+            table: Table::new(config, steps, !own_timesteps)?,
             points: Vec::new(),
             targets: Vec::new(),
             arrivals: Vec::new(),
@@ -56,6 +57,7 @@ impl Schedule {
             start: 0,
         };
         match sampler.frame() {
+            _ if config.is_flow() => schedule.fill_flow()?,
             Frame::Timesteps if strided => schedule.fill_strided()?,
             Frame::Timesteps if own_timesteps => schedule.fill_timesteps()?,
             Frame::Timesteps => schedule.fill_between_timesteps()?,
@@ -63,22 +65,21 @@ impl Schedule {
             Frame::Preserving => schedule.fill_variance_preserving()?,
         }
         let ends = schedule.targets.last().filter(|end| end.sigma > 0.0);
-        let mut levels: Vec<f64> =
-            schedule.arrivals.iter().chain(ends).map(|point| point.sigma / point.alpha).collect();
+        let mut levels: Vec<f64> = schedule.arrivals.iter().chain(ends).map(|&point| schedule.level(point)).collect();
         levels.sort_by(f64::total_cmp);
         if let [min, .., max] | [min @ max] = levels[..] {
-            schedule.range = (min, max);
+            schedule.range = (min, max.max(schedule.range.1));
         }
         Ok(schedule)
     }
 
     /// The variance preserving point of a training timestep. A negative timestep is the end.
     pub(crate) fn training_point(&self, timestep: i64) -> Result<Point> {
-        let alphas = &self.training.alphas_cumprod;
+        let alphas = self.table.alphas_cumprod();
         let alpha_cumprod = match usize::try_from(timestep) {
             Ok(index) => *alphas.get(index).ok_or(Error::Timestep { timestep, num_train_timesteps: alphas.len() })?,
             Err(_) if self.config.set_alpha_to_one => 1.0,
-            Err(_) => alphas[0],
+            Err(_) => *alphas.first().ok_or(Error::Timestep { timestep, num_train_timesteps: 0 })?,
         };
         Ok(Point::of_alpha_cumprod(timestep as f64, f64::from(alpha_cumprod)))
     }
@@ -104,7 +105,13 @@ impl Schedule {
         next < self.points.len() && self.step_starts.binary_search(&next).is_err()
     }
 
-    /// The least and the largest noise level of the whole schedule, in units of the signal.
+    /// The noise level of a point: in units of the signal, and the noise's factor of a flow model.
+    fn level(&self, point: Point) -> f64 {
+        if self.config.is_flow() { point.sigma } else { point.ratio() }
+    }
+
+    /// The least and the largest noise level of the whole schedule: in units of the signal, and the noise's factor of a flow
+    /// model.
     pub(crate) fn range(&self) -> (f64, f64) {
         self.range
     }
@@ -128,9 +135,13 @@ impl Schedule {
     /// The training timestep whose noise level is nearest to that of evaluation `index`; the last one where there is no such
     /// evaluation.
     pub fn nearest_timestep(&self, index: usize) -> usize {
-        let last = self.training.sigmas.len().saturating_sub(1);
-        let Some(level) = self.points.get(index).map(|point| point.sigma / point.alpha) else { return last };
-        let distance = |timestep: &usize| (self.training.sigmas[*timestep] - level).abs();
+        let last = self.config.num_train_timesteps.saturating_sub(1);
+        let Some(level) = self.points.get(index).map(|&point| self.level(point)) else { return last };
+        if self.config.is_flow() {
+            // The table of a flow model begins at the timestep 1, at its index 0.
+            return ((self.table.timestep_of(level).round() as usize).saturating_sub(1)).min(last);
+        }
+        let distance = |timestep: &usize| (self.table.sigmas()[*timestep] - level).abs();
         (0..=last).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(last)
     }
 
@@ -170,10 +181,15 @@ impl Schedule {
         Ok(Self { start: index, ..self.clone() })
     }
 
-    /// The evaluation at which img2img with this `strength` starts: diffusers' rule. Strength 1 is the whole schedule.
+    /// The evaluation at which img2img with this `strength` starts: diffusers' rule. Strength 1 is the whole schedule. The
+    /// number of steps that run is rounded down, and up for a flow model.
     /// If the strength is so low that no step is left, [`Schedule::starting_at`] returns an error.
     pub fn start_for_strength(&self, strength: f64) -> usize {
-        let kept = self.steps - ((self.steps as f64 * strength.clamp(0.0, 1.0)) as usize).min(self.steps);
+        let (steps, strength) = (self.steps as f64, strength.clamp(0.0, 1.0));
+        let kept = match self.config.is_flow() {
+            true => (steps - (steps * strength).min(steps)) as usize,
+            false => self.steps - ((steps * strength) as usize).min(self.steps),
+        };
         let start = self.step_starts.get(kept).filter(|_| kept < self.steps);
         start.copied().unwrap_or(self.points.len())
     }

@@ -7,8 +7,8 @@
 mod beta;
 mod tables;
 
-use crate::spacing::{Grid, interpolate, karras, linspace, timestep_of};
-use crate::training::Training;
+use crate::spacing::{Grid, interpolate, karras, linspace};
+use crate::table::Table;
 use crate::{Convention, SigmaSchedule};
 use beta::beta_quantile;
 use tables::{ALIGN_YOUR_STEPS, ALIGN_YOUR_STEPS_SDXL, gits};
@@ -16,12 +16,15 @@ use tables::{ALIGN_YOUR_STEPS, ALIGN_YOUR_STEPS_SDXL, gits};
 /// Both parameters of the beta distribution: the paper's best value, and the default of all programs.
 const BETA: f64 = 0.6;
 
+/// The part of the noise that the linear half of `linear_quadratic` removes.
+const SLOW_PART: f64 = 0.025;
+
 /// The timesteps that consistency models are distilled on: diffusers' `original_inference_steps`.
 pub(crate) const DISTILLED: usize = 50;
 
 /// The inputs of a sigma schedule.
 pub(crate) struct Range<'a> {
-    pub training: &'a Training,
+    pub table: &'a Table,
     /// The largest and the least noise level of the schedules that interpolate between two levels.
     pub max: f64,
     pub min: f64,
@@ -37,8 +40,9 @@ impl Range<'_> {
     /// of them, except for `ddim_uniform` (up to twice as many) and `beta` (fewer, if timesteps coincide).
     pub fn levels(&self, schedule: SigmaSchedule) -> Option<Vec<f64>> {
         let (n, (log_max, log_min)) = (self.steps, (self.max.ln(), self.min.ln()));
-        let last = self.training.sigmas.len() - 1;
-        let at_index = |i: usize| self.training.sigmas[last - i.min(last)];
+        let table = self.table.sigmas();
+        let last = table.len() - 1;
+        let at_index = |i: usize| table[last - i.min(last)];
         Some(match schedule {
             SigmaSchedule::Default => return None,
             SigmaSchedule::Karras => karras(self.max, self.min, n, self.rho.unwrap_or(7.0)),
@@ -55,7 +59,7 @@ impl Range<'_> {
             }
             SigmaSchedule::DdimUniform => {
                 let stride = ((last + 1) / n).max(1);
-                let mut levels: Vec<f64> = self.training.sigmas.iter().skip(1).step_by(stride).copied().collect();
+                let mut levels: Vec<f64> = table.iter().skip(1).step_by(stride).copied().collect();
                 levels.reverse();
                 levels
             }
@@ -64,7 +68,7 @@ impl Range<'_> {
                 let mut timesteps: Vec<usize> =
                     (0..n).map(|i| (quantile(i) * last as f64).round_ties_even() as usize).collect();
                 timesteps.dedup();
-                timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
+                timesteps.into_iter().map(|t| table[t]).collect()
             }
             SigmaSchedule::BetaSigmas => {
                 let ramp = linspace(0.0, 1.0, n).into_iter();
@@ -84,12 +88,15 @@ impl Range<'_> {
                 let train = last + 1;
                 let grid = Grid { last: train, num_train_timesteps: train, steps: n, divisions: n, offset: 0 };
                 let timesteps = grid.timesteps(crate::Spacing::Trailing);
-                timesteps.into_iter().map(|t| interpolate(&self.training.sigmas, t)).collect()
+                timesteps.into_iter().map(|t| interpolate(table, t)).collect()
+            }
+            SigmaSchedule::LinearQuadratic => {
+                linear_quadratic(n).into_iter().map(|part| part * self.table.max()).collect()
             }
             SigmaSchedule::Lcm => {
                 let distilled = DISTILLED.max(n).min(last + 1);
                 let timesteps = distilled_timesteps((last + 1) / distilled, distilled, n);
-                timesteps.into_iter().map(|t| self.training.sigmas[t]).collect()
+                timesteps.into_iter().map(|t| table[t]).collect()
             }
         })
     }
@@ -107,13 +114,27 @@ impl Range<'_> {
     }
 
     /// The first `n` of `divisions` levels that are evenly spaced in timesteps between both ends. Between two timesteps
-    /// the logarithm of the level is linear.
+    /// the logarithm of the level of a diffusion model is linear.
     fn between_timesteps(&self, divisions: usize, n: usize) -> Vec<f64> {
-        let logs = &self.training.log_sigmas;
-        let ends = [self.max, self.min].map(|sigma| timestep_of(sigma, logs));
+        let ends = [self.max, self.min].map(|sigma| self.table.timestep_of(sigma));
         let timesteps = linspace(ends[0], ends[1], divisions).into_iter().take(n);
-        timesteps.map(|t| interpolate(logs, t).exp()).collect()
+        timesteps.map(|t| self.table.level_at(t)).collect()
     }
+}
+
+/// The shares of the largest level of the schedule `linear_quadratic`: half of the steps go down by 0.025 in equal strides, and
+/// the others follow the parabola that continues this line down to 0. Mochi's `infer.py`, as in ComfyUI.
+fn linear_quadratic(n: usize) -> Vec<f64> {
+    let Some(half) = Some(n / 2).filter(|&half| half > 0) else { return vec![1.0; n] };
+    let (line, rest) = (half as f64, (n - half) as f64);
+    let slope = SLOW_PART / line;
+    // The parabola begins with the slope of the line at its end, and is 1 at `n`.
+    let curve = (1.0 - SLOW_PART - slope * rest) / (rest * rest);
+    let gone = |i: usize| {
+        let beyond = (i as f64 - line).max(0.0);
+        slope * i as f64 + curve * beyond * beyond
+    };
+    (0..n).map(|i| 1.0 - gone(i)).collect()
 }
 
 /// `n` of the training timesteps on which a consistency model was distilled, the noisiest first: of every `stride`-th one the first
