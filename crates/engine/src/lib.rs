@@ -27,6 +27,7 @@ mod batch_sizes;
 mod calibration;
 mod ceiling;
 mod component;
+mod component_spec;
 mod compute;
 mod cpu_set;
 mod device_list;

@@ -208,10 +208,12 @@ impl MemoryManager {
     pub(crate) fn keep(&self, stage: Stage) -> Result<WeightResidency> {
         let Mode::Lowvram { resident } = self.plan.mode else { return Ok(WeightResidency::Whole) };
         let PlanChooser { ref planner, on, .. } = self.chooser;
-        let (resident, estimate) = match stage {
-            Stage::Denoise => (resident, planner.unet_estimate(&self.work.of_pass(self.pass), on)?),
-            Stage::Refine => (planner.refiner_resident(resident, on), planner.refiner_estimate(&self.work, on)?),
-            _ => (0, on.rates.estimate(&[])),
+        let (resident, estimate) = match Stage::DENOISERS.iter().position(|denoises| *denoises == stage) {
+            Some(number) => {
+                let estimate = planner.denoiser_estimate(number, &self.work.of_pass(self.pass), on)?;
+                (planner.denoiser_bytes(number, on).min(resident), estimate)
+            }
+            None => (0, on.rates.estimate(&[])),
         };
         let planned = self.plan.stage_of(stage, self.pass).map_or(usize::MAX, |planned| planned.weights + planned.ring);
         let planned = match stage {
@@ -239,7 +241,9 @@ impl MemoryManager {
                 return Ok(Some(()));
             }
         }
-        let Some(mode) = self.mode().smaller(self.chooser.planner.unet_bytes(self.chooser.on)) else { return Ok(None) };
+        let Some(mode) = self.mode().smaller(self.chooser.planner.denoiser_bytes(0, self.chooser.on)) else {
+            return Ok(None);
+        };
         let tried = self.tiling_of(stage).copied();
         self.plan = self.chooser.plan_for_mode(mode, &self.work)?;
         if let (Some(tiling), Some(tried)) = (self.tiling_of(stage), tried) {

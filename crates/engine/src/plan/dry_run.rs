@@ -50,8 +50,8 @@ pub(super) struct Networks<'a> {
     pub(super) prompts: &'a [PromptNetworks],
     /// The configuration of the U-Net that they are for.
     pub(super) unet: &'a UnetConfig,
-    /// The text encoders and the denoiser of a refiner, where the run has one.
-    pub(super) refiner: Option<(&'a [TextEncoder], &'a dyn Denoiser)>,
+    /// The text encoders and the denoisers of the models that follow this one in the run.
+    pub(super) others: Vec<(&'a [TextEncoder], &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
     pub(super) encoder: &'a image_encoder::Network,
     pub(super) dtype: DType,
@@ -75,8 +75,8 @@ pub(super) struct DryRun {
 pub(super) struct PassFlop {
     /// Those of the model's denoiser.
     pub(super) step: Vec<f64>,
-    /// Those of the refiner's.
-    pub(super) refiner: Vec<f64>,
+    /// Those of the denoisers that follow it.
+    pub(super) others: Vec<Vec<f64>>,
 }
 
 /// What a stage holds in every way that there is to run it, the fastest first. A stage that is never tiled has one.
@@ -141,7 +141,7 @@ impl Networks<'_> {
         let _pasted = (in_host && larger > 0).then(|| device.tensor(&[1, 4, larger], DType::U8));
         let enlarged = second.filter(|second| second.enlargement != Enlargement::Latents && !target.is_gpu());
         let _enlarged = enlarged.map(|_| device.tensor(&[work.batch_size, 3, height, width], DType::U8));
-        // Those of the model, and those of its refiner.
+        // Those of each model.
         let mut conditions: Vec<(Conditioning<MetaTensor>, Vec<MetaTensor>)> = Vec::new();
         let bytes = |conditions: &[(Conditioning<MetaTensor>, Vec<MetaTensor>)]| {
             let of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
@@ -174,7 +174,7 @@ impl Networks<'_> {
                 },
                 Stage::Encode => {
                     conditions.push(self.encode(device, work, (self.text, self.denoiser))?);
-                    if let Some(networks) = self.refiner {
+                    for &networks in &self.others {
                         conditions.push(self.encode(device, work, networks)?);
                     }
                     vec![(Tiling::Whole, bytes(&conditions))]
@@ -211,10 +211,10 @@ impl Networks<'_> {
                 }
                 Stage::Refine => {
                     let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
-                    if let (Some((_, denoiser)), Some((conditioning, _))) = (self.refiner, conditions.get(1)) {
+                    for ((_, denoiser), (conditioning, _)) in self.others.iter().zip(conditions.iter().skip(1)) {
                         device.take_flop();
-                        self.denoise(device, denoiser, &latents, work, conditioning)?;
-                        flop.refiner = device.take_flop().by_segment(denoiser.segments());
+                        self.denoise(device, *denoiser, &latents, work, conditioning)?;
+                        flop.others.push(device.take_flop().by_segment(denoiser.segments()));
                     }
                     *held = Some(latents);
                     vec![(Tiling::Whole, bytes(&conditions))]

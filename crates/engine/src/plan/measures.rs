@@ -2,12 +2,12 @@
 
 use kiln_vae::Tiling;
 
+use super::component_set::{ComponentSet, Copies};
 use super::dry_run::{StageBytes, StageRun};
 use super::network_weights::{Streamed, Weights};
 use super::{ExecutionTarget, Plan, StagePlan, Workload};
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::residency::StreamBudget;
 
 /// The inverse of the maximum rounding of a pool's size classes.
 const ROUNDING: usize = 128;
@@ -16,35 +16,24 @@ const ROUNDING: usize = 128;
 pub(super) struct Measures {
     /// The stages of the run, in their order.
     pub(super) stages: Vec<StageRun>,
-    /// One encoder at a time, where the mode does not keep all.
-    pub(super) text: Vec<Weights>,
-    pub(super) unet: Weights,
-    pub(super) controls: Vec<Weights>,
-    /// Image encoders and IP-Adapters, one at a time.
-    pub(super) prompts: Vec<Weights>,
-    pub(super) refiner: Option<Weights>,
-    pub(super) decoder: Weights,
-    /// The encoder of initial images, where there are any.
-    pub(super) encoder: Option<Weights>,
+    pub(super) components: ComponentSet,
     /// Bytes of a feature map of the decoder at the image's size, with the fewest channels.
     pub(super) map: usize,
-    /// The weights of the network between two passes.
-    pub(super) upscaler: Option<Weights>,
-    /// Operations of a step, and of decoding, for one image.
-    pub(super) step_flop: f64,
-    pub(super) second_step_flop: f64,
-    pub(super) refiner_flop: f64,
+    /// The steps of each denoiser in each pass, the first denoiser's first.
+    pub(super) steps: Vec<Steps>,
+    /// Operations of decoding one image.
     pub(super) decode_flop: f64,
     pub(super) work: Workload,
     pub(super) on: ExecutionTarget,
 }
 
-/// Bytes of the denoiser that stay while it streams.
-fn resident_in(mode: Mode) -> usize {
-    match mode {
-        Mode::Lowvram { resident } => resident,
-        _ => 0,
-    }
+/// The steps of a denoiser in a pass.
+pub(super) struct Steps {
+    /// The denoiser's stage.
+    pub(super) stage: Stage,
+    pub(super) count: usize,
+    /// Operations of a step for one image.
+    pub(super) flop: f64,
 }
 
 impl Measures {
@@ -65,19 +54,13 @@ impl Measures {
     }
 
     fn plan_with(&self, mode: Mode, budget: usize, (keeps_text_keys, keeps_text_encoders): (bool, bool)) -> Plan {
-        let Self { unet, refiner, decoder, encoder, upscaler, work, on, .. } = self;
-        let refiner_streams = refiner.as_ref().map_or_else(Streamed::default, |refiner| {
-            let resident = resident_in(mode).min(refiner.all());
-            self.streamed(refiner, resident, budget, self.bytes_of(Stage::Refine))
-        });
-        let refiner_all = refiner.as_ref().map_or(0, Weights::all);
-        let unet_streams = self.streamed_unet(resident_in(mode), budget, self.bytes_of(Stage::Denoise));
-        let controls = self.streamed_controls();
+        let Self { components, work, on, .. } = self;
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, pass, ways } in &self.stages {
             let of = |held: StageBytes| {
-                let (weights, ring) = self.weights(*stage, (mode, keeps_text_encoders), budget, held);
+                let room = self.room(budget, held);
+                let (weights, ring) = components.held(*stage, (mode, keeps_text_encoders), room);
                 let held = if mode == Mode::Full { self.with_graph_memory(*stage, held) } else { held };
                 // Encoders that come back find the step of the last call recorded.
                 let comes_back = mode == Mode::Full && *stage == Stage::Encode && !keeps_text_encoders;
@@ -99,34 +82,23 @@ impl Measures {
             stages.push(of(own.map(|(_, bytes)| *bytes).unwrap_or_default()));
         }
         let n = work.batch_size;
-        let texts: usize = self.text.iter().map(Weights::all).sum();
-        // Per step, per image that is decoded or encoded, and once.
-        let streams = |weights: &Weights| self.streamed(weights, 0, budget, StageBytes::default()).copied;
-        let images = encoder.as_ref();
-        let (copied_per_step, per_image, once) = match mode {
-            Mode::Full => (0, 0, if on.target.is_gpu() && !keeps_text_encoders { texts } else { 0 }),
-            Mode::Medvram => {
-                let between = [images, upscaler.as_ref()].into_iter().flatten().map(Weights::all).sum::<usize>();
-                (0, 0, texts + unet.all() + self.all_controls() + refiner_all + decoder.all() + between)
-            }
-            Mode::Lowvram { .. } => {
-                let resident = unet_streams.resident + refiner_streams.resident;
-                let between = upscaler.as_ref().map_or(0, Weights::all);
-                let per_step = unet_streams.copied + controls.copied;
-                (per_step, streams(decoder) + images.map_or(0, streams), texts + resident + between)
-            }
-        };
-        let refiner_copied = if mode.streams() { refiner_streams.copied } else { 0 };
-        let rates = &on.rates;
-        let own_steps = work.steps.saturating_sub(work.refiner_steps);
-        let second_steps = work.second.map_or(0, |second| second.steps);
-        let step = rates.seconds(self.step_flop, n, copied_per_step);
+        let streams = Stage::DENOISERS.map(|stage| (stage, self.streamed(stage, mode, budget)));
+        let of =
+            |wanted: Stage| streams.iter().find(|(stage, _)| *stage == wanted).map_or(Streamed::default(), |s| s.1);
+        let resident = streams.iter().map(|(_, streamed)| streamed.resident).sum();
+        let reads_text = on.target.is_gpu() && !keeps_text_encoders;
+        let Copies { per_image, once } =
+            components.copies(mode, reads_text, self.room(budget, StageBytes::default()), resident);
+        let (rates, first) = (&on.rates, of(Stage::Denoise));
         // What a ring does not hide.
-        let simulated = if mode.streams() && rates.overlap { unet_streams.seconds + controls.seconds } else { 0.0 };
-        let step = step.max(simulated);
-        let steps = own_steps as f64 * step
-            + second_steps as f64 * rates.seconds(self.second_step_flop, n, copied_per_step)
-            + work.refiner_steps as f64 * rates.seconds(self.refiner_flop, n, refiner_copied);
+        let simulated = if rates.overlap { first.seconds } else { 0.0 };
+        let flop = self.steps.first().map_or(0.0, |steps| steps.flop);
+        let step = rates.seconds(flop, n, first.copied).max(simulated);
+        let seconds = |(i, steps): (usize, &Steps)| {
+            let one = if i == 0 { step } else { rates.seconds(steps.flop, n, of(steps.stage).copied) };
+            steps.count as f64 * one
+        };
+        let steps = self.steps.iter().enumerate().map(seconds).sum::<f64>();
         let images = n as f64 * rates.seconds(self.decode_flop, 1, per_image);
         Plan {
             mode,
@@ -136,102 +108,22 @@ impl Measures {
             encode_tiling,
             keeps_text_keys,
             keeps_text_encoders,
-            copied_per_step,
+            copied_per_step: first.copied,
             copied_per_batch: once + n * per_image,
-            copy_seconds_per_step: rates.copying(copied_per_step),
+            copy_seconds_per_step: rates.copying(first.copied),
             seconds_per_step: step,
             seconds_per_batch: rates.copying(once) + steps + images,
         }
     }
 
-    /// Weights and ring of a stage in a mode, which may keep text encoders.
-    fn weights(
-        &self,
-        stage: Stage,
-        (mode, keeps_encoders): (Mode, bool),
-        budget: usize,
-        held: StageBytes,
-    ) -> (usize, usize) {
-        let Self { unet, refiner, decoder, encoder, upscaler, .. } = self;
-        let unets = unet.all() + self.all_controls() + refiner.as_ref().map_or(0, Weights::all);
-        let texts: usize = self.text.iter().map(Weights::all).sum();
-        let largest = |of: &dyn Fn(&Weights) -> usize| self.text.iter().map(of).max().unwrap_or(0);
-        // Those besides the model's own: the encoder of images, and the network between two passes.
-        let images = [encoder, upscaler].into_iter().flatten().map(Weights::all).sum::<usize>();
-        let of_network = match stage {
-            Stage::EncodeImage => encoder.as_ref(),
-            Stage::Denoise => Some(unet),
-            Stage::Refine => refiner.as_ref(),
-            Stage::Decode => Some(decoder),
-            Stage::Load | Stage::Encode | Stage::ImagePrompt | Stage::Upscale | Stage::Save => None,
-        };
-        let prompts = |of: &dyn Fn(&Weights) -> usize| self.prompts.iter().map(of).max().unwrap_or(0);
-        match (mode, of_network) {
-            // One network at a time, next to what the mode keeps.
-            (Mode::Full, None) if stage == Stage::ImagePrompt => {
-                let texts = if keeps_encoders { texts } else { 0 };
-                (texts + unets + decoder.all() + images + prompts(&Weights::all), 0)
+    /// How the denoiser of a stage streams with all that runs in its steps; nothing does in a mode that keeps weights.
+    fn streamed(&self, stage: Stage, mode: Mode, budget: usize) -> Streamed {
+        match mode {
+            Mode::Lowvram { resident } => {
+                self.components.streamed(stage, resident, self.room(budget, self.bytes_of(stage)))
             }
-            (Mode::Medvram, None) if stage == Stage::ImagePrompt => (prompts(&Weights::all), 0),
-            (Mode::Lowvram { .. }, None) if stage == Stage::ImagePrompt => {
-                let streamed = self.prompts.iter().map(|weights| self.streamed(weights, 0, budget, held));
-                let most = streamed.max_by_key(Streamed::on_device).unwrap_or_default();
-                (most.resident, most.ring)
-            }
-            // It does not stream.
-            (Mode::Medvram | Mode::Lowvram { .. }, None) if stage == Stage::Upscale => {
-                (upscaler.as_ref().map_or(0, Weights::all), 0)
-            }
-            (Mode::Full, None) => (texts + unets + decoder.all() + images, 0),
-            // On the CPU text encoders give their memory back.
-            (Mode::Full, Some(_)) => (unets + decoder.all() + images + if keeps_encoders { texts } else { 0 }, 0),
-            (Mode::Medvram, None) => (largest(&Weights::all), 0),
-            (Mode::Medvram, Some(_)) if stage == Stage::Denoise => (unet.all() + self.all_controls(), 0),
-            (Mode::Medvram, Some(weights)) => (weights.all(), 0),
-            (Mode::Lowvram { .. }, None) => {
-                // Where a ring for the largest segment has no room, that segment stays: the encoder that has the most of both.
-                let least = |weights: &Weights| self.streamed(weights, 0, budget, held);
-                let texts = self.text.iter().map(least).max_by_key(|streamed| streamed.resident + streamed.ring);
-                let Streamed { resident, ring, .. } = texts.unwrap_or_default();
-                (resident, ring)
-            }
-            (Mode::Lowvram { .. }, Some(_)) if stage == Stage::Denoise => {
-                let (unet, controls) = (self.streamed_unet(resident_in(mode), budget, held), self.streamed_controls());
-                (unet.resident + controls.resident, unet.ring + controls.ring)
-            }
-            (Mode::Lowvram { .. }, Some(weights)) => {
-                let resident = if stage == Stage::Refine { resident_in(mode).min(weights.all()) } else { 0 };
-                let Streamed { resident, ring, .. } = self.streamed(weights, resident, budget, held);
-                (resident, ring)
-            }
+            Mode::Full | Mode::Medvram => Streamed::default(),
         }
-    }
-
-    /// How weights stream held what a stage has, with so many bytes resident.
-    fn streamed(&self, weights: &Weights, resident: usize, budget: usize, held: StageBytes) -> Streamed {
-        weights.streamed(StreamBudget { resident, room: self.room(budget, held) })
-    }
-
-    /// How the U-Net streams in the room that control networks leave.
-    fn streamed_unet(&self, resident: usize, budget: usize, held: StageBytes) -> Streamed {
-        let room = self.room(budget, held).saturating_sub(self.streamed_controls().on_device());
-        self.unet.streamed(StreamBudget { resident, room })
-    }
-
-    /// How all control networks stream together.
-    fn streamed_controls(&self) -> Streamed {
-        let all = self.controls.iter().map(|weights| weights.streamed(StreamBudget::LEAST));
-        all.fold(Streamed::default(), |sum, one| Streamed {
-            resident: sum.resident + one.resident,
-            ring: sum.ring + one.ring,
-            copied: sum.copied + one.copied,
-            seconds: sum.seconds + one.seconds,
-        })
-    }
-
-    /// Bytes of all control networks.
-    fn all_controls(&self) -> usize {
-        self.controls.iter().map(Weights::all).sum()
     }
 
     /// What a stage has besides weights, run in the fastest way.
@@ -256,8 +148,12 @@ impl Measures {
 
     /// A stage next to the blocks of recorded steps on a GPU.
     fn next_to_graph_memory(&self, bytes: StageBytes) -> StageBytes {
-        let (block, refiner) = (self.recorded(Stage::Denoise), self.recorded(Stage::Refine));
-        StageBytes { activations: block + refiner + bytes.activations, ..bytes }
+        StageBytes { activations: self.blocks(None) + bytes.activations, ..bytes }
+    }
+
+    /// The blocks of all recorded steps but that of a denoiser's stage.
+    fn blocks(&self, but: Option<Stage>) -> usize {
+        Stage::DENOISERS.into_iter().filter(|stage| Some(*stage) != but).map(|stage| self.recorded(stage)).sum()
     }
 
     /// The block of a GPU's recorded step, with the copy of the text's keys and values that it reads.
@@ -266,20 +162,21 @@ impl Measures {
         if self.on.target.is_gpu() { held.activations + held.text_keys / 2 } else { 0 }
     }
 
-    /// A stage where a GPU has a recorded step, whose block stays: the decoder's maps use the block as far as whole ones fit
-    /// in.
+    /// A stage where a GPU has recorded steps, whose blocks stay: the decoder's maps use the first denoiser's as far as whole ones
+    /// fit in.
     fn with_graph_memory(&self, stage: Stage, bytes: StageBytes) -> StageBytes {
-        // A refiner's step has a block of its own.
-        let (block, refiner) = (self.recorded(Stage::Denoise), self.recorded(Stage::Refine));
         match stage {
             Stage::Decode => {
+                let block = self.recorded(Stage::Denoise);
                 let lent = (block / self.map.max(1) * self.map).min(bytes.activations);
-                StageBytes { activations: block + refiner + bytes.activations - lent, ..bytes }
+                StageBytes { activations: self.blocks(None) + bytes.activations - lent, ..bytes }
             }
             Stage::EncodeImage | Stage::ImagePrompt | Stage::Upscale => self.next_to_graph_memory(bytes),
-            Stage::Denoise => StageBytes { activations: refiner + bytes.activations, ..bytes },
-            Stage::Refine => StageBytes { activations: block + bytes.activations, ..bytes },
-            _ => bytes,
+            // Each denoiser's step has a block of its own.
+            Stage::Denoise | Stage::Refine => {
+                StageBytes { activations: self.blocks(Some(stage)) + bytes.activations, ..bytes }
+            }
+            Stage::Load | Stage::Encode | Stage::Save => bytes,
         }
     }
 
@@ -304,11 +201,9 @@ impl Measures {
         found.copied().unwrap_or_else(|| (Tiling::Whole, of(StageBytes::default())))
     }
 
-    /// The resident bytes of the U-Net when it streams with `budget`: the part that its ring does not need.
+    /// The resident bytes of the denoiser when it streams with `budget`: the part that its ring does not need.
     pub(super) fn resident(&self, budget: usize) -> usize {
-        let room = self.room(budget, self.bytes_of(Stage::Denoise));
-        let room = room.saturating_sub(self.streamed_controls().on_device());
-        room.saturating_sub(self.unet.streamed(StreamBudget::LEAST).ring).min(self.unet.all())
+        self.components.most_resident(self.room(budget, self.bytes_of(Stage::Denoise)))
     }
 
     /// The part of a budget for weights and ring, less the possible rounding of the pool.
@@ -317,8 +212,8 @@ impl Measures {
         room - room / ROUNDING
     }
 
-    /// Bytes of the U-Net that stream without resident segments.
+    /// Bytes of the denoiser that stream without resident segments.
     pub(super) fn streamable(&self) -> usize {
-        self.unet.all()
+        self.components.denoiser().map_or(0, Weights::all)
     }
 }

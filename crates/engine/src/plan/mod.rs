@@ -6,6 +6,7 @@
 
 mod batch_size;
 mod choice;
+mod component_set;
 mod dry_run;
 mod execution_target;
 mod flop;

@@ -35,6 +35,16 @@ impl Streamed {
     pub(super) fn on_device(&self) -> usize {
         self.resident + self.ring
     }
+
+    /// Both at the same time.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            ring: self.ring + other.ring,
+            copied: self.copied + other.copied,
+            seconds: self.seconds + other.seconds,
+        }
+    }
 }
 
 impl Weights {

@@ -9,14 +9,16 @@ use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
 use kiln_unet::{ControlModel, ControlModelConfig, Unet};
 use kiln_upscale::Upscaler;
-use kiln_weights::{EightBitLayers, Estimate, SlabType};
+use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
-use super::dry_run::{DryRun, Networks, PassFlop, TOKENS};
+use super::component_set::ComponentSet;
+use super::dry_run::{DryRun, Networks, TOKENS};
 use super::flop::control_flop;
-use super::measures::Measures;
+use super::measures::{Measures, Steps};
 use super::network_weights::Weights;
 use super::prompts::PromptNetworks;
 use super::{Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, Workload, decoder_flop, unet_flop};
+use crate::component_spec::ComponentSpec;
 use crate::error::Result;
 use crate::loaded_prompts::PromptPlan;
 use crate::memory::VaeMemory;
@@ -41,13 +43,14 @@ pub struct Planner {
     prompts: Vec<PromptNetworks>,
     decoder: Network,
     encoder: image_encoder::Network,
-    refiner: Option<RefinerPlan>,
+    /// The models that follow this one in a run: its refiner.
+    others: Vec<ModelNetworks>,
     /// The U-Net's layers that are computed in 8 bits.
     eight_bits: Option<Arc<EightBitLayers>>,
 }
 
-/// The networks of a refiner that a run uses.
-struct RefinerPlan {
+/// The networks of another model that a run uses.
+struct ModelNetworks {
     path: PathBuf,
     text: Vec<TextEncoder>,
     unet: Unet,
@@ -81,7 +84,7 @@ impl Planner {
             prompts: Vec::new(),
             decoder,
             model: model.clone(),
-            refiner: None,
+            others: Vec::new(),
             eight_bits: None,
         })
     }
@@ -108,8 +111,8 @@ impl Planner {
     pub fn with_8_bits(mut self, layers: Option<Arc<EightBitLayers>>) -> Self {
         self.unet.segments().set_8_bits(layers.as_deref());
         self.eight_bits = layers;
-        if let Some(refiner) = &self.refiner {
-            refiner.unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
+        for other in &self.others {
+            other.unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
         }
         self
     }
@@ -131,20 +134,20 @@ impl Planner {
 
     /// Plans with this refiner from now on, or without one.
     pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
-        let networks = |model: &ModelFolder| -> Result<RefinerPlan> {
+        let networks = |model: &ModelFolder| -> Result<ModelNetworks> {
             let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
             let text = text.collect::<kiln_clip::Result<_>>()?;
             let unet = Unet::new(model.unet_config().clone());
             unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
-            Ok(RefinerPlan { path: model.path().to_path_buf(), text, unet })
+            Ok(ModelNetworks { path: model.path().to_path_buf(), text, unet })
         };
-        self.refiner = refiner.map(networks).transpose()?;
+        self.others = refiner.into_iter().map(networks).collect::<Result<_>>()?;
         Ok(())
     }
 
     /// Where the refiner is that is planned for.
     pub(crate) fn refiner_path(&self) -> Option<&Path> {
-        self.refiner.as_ref().map(|refiner| refiner.path.as_path())
+        self.others.first().map(|refiner| refiner.path.as_path())
     }
 
     /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
@@ -218,29 +221,26 @@ impl Planner {
         Ok(Workload { second: Some(second), ..work })
     }
 
-    /// The estimate for streaming the U-Net.
-    ///
-    /// # Errors
-    /// Errors of the network's dry run.
-    pub(crate) fn unet_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
-        self.estimate(&self.unet, work, on)
-    }
-
-    /// The estimate for streaming the refiner's U-Net.
-    ///
-    /// # Errors
-    /// Errors of the network's dry run.
-    pub(crate) fn refiner_estimate(&self, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
-        match &self.refiner {
-            Some(refiner) => self.estimate(&refiner.unet, work, on),
-            None => Ok(on.rates.estimate(&[])),
+    /// The denoiser with this number: 0 is the model's own.
+    fn unet(&self, number: usize) -> Option<&Unet> {
+        match number.checked_sub(1) {
+            None => Some(&self.unet),
+            Some(i) => self.others.get(i).map(|other| &other.unet),
         }
     }
 
-    /// Of `resident` bytes of the U-Net's weights those that the refiner's U-Net has.
-    pub(crate) fn refiner_resident(&self, resident: usize, on: ExecutionTarget) -> usize {
+    /// The estimate for streaming the denoiser with this number; of none if there is no such denoiser.
+    ///
+    /// # Errors
+    /// Errors of the network's dry run.
+    pub(crate) fn denoiser_estimate(&self, number: usize, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+        self.unet(number).map_or_else(|| Ok(on.rates.estimate(&[])), |unet| self.estimate(unet, work, on))
+    }
+
+    /// Bytes of the weights of the denoiser with this number.
+    pub(crate) fn denoiser_bytes(&self, number: usize, on: ExecutionTarget) -> usize {
         let slab = SlabType { dtype: on.dtype, matrices: on.matrices };
-        self.refiner.as_ref().map_or(0, |refiner| refiner.unet.segments().bytes(slab)).min(resident)
+        self.unet(number).map_or(0, |unet| unet.segments().bytes(slab))
     }
 
     fn estimate(&self, unet: &Unet, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
@@ -277,11 +277,6 @@ impl Planner {
         self.controls.iter().map(of).sum()
     }
 
-    /// Bytes of the U-Net's weights.
-    pub(crate) fn unet_bytes(&self, on: ExecutionTarget) -> usize {
-        self.unet.segments().bytes(SlabType { dtype: on.dtype, matrices: on.matrices })
-    }
-
     /// The memory of a batch in every mode.
     ///
     /// # Errors
@@ -293,10 +288,10 @@ impl Planner {
             Network::Tiny(..) => dtype,
         };
         let downscale = model.vae.downscale();
-        let refiner = self.refiner.as_ref().filter(|_| work.refiner_steps > 0);
+        let others = || self.others.iter().filter(|_| work.refiner_steps > 0);
         let of_images = |model: &ControlModel| Weights::of(model.image_segments(), dtype, on, &[]).all();
         let networks = Networks {
-            refiner: refiner.map(|refiner| (refiner.text.as_slice(), &refiner.unet as &dyn Denoiser)),
+            others: others().map(|other| (other.text.as_slice(), &other.unet as &dyn Denoiser)).collect(),
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
             denoiser: &Controlled::new(&self.unet, self.controls.iter().collect()),
@@ -312,40 +307,57 @@ impl Planner {
         let last = work.of_pass(Pass::Second);
         let map = last.width * last.height * self.decoder.channels() * decoder_dtype.size_in_bytes();
         let size = (last.height / downscale, last.width / downscale);
-        let DryRun { stages, flop: PassFlop { step: step_flop, refiner: refiner_flop }, second_flop } =
-            networks.dry_run(on, work)?;
-        let upscaler = match work.second.map(|second| second.enlargement) {
-            Some(Enlargement::Network(network)) => {
-                let upscaler = Upscaler::without_weights(network);
-                Some(Weights::of(upscaler.segments(), dtype, ExecutionTarget { matrices: None, ..on }, &[]))
-            }
-            _ => None,
-        };
-        let per_image = |flop: &[f64]| flop.iter().sum::<f64>() / work.batch_size.max(1) as f64;
-        let texts = self.text.iter().chain(refiner.iter().flat_map(|refiner| &refiner.text));
-        let encoder = work.stages().contains(&Stage::EncodeImage).then_some(&self.encoder);
-        let of_control = |model: &ControlModel| -> Result<(Weights, f64)> {
+        let DryRun { stages, flop, second_flop } = networks.dry_run(on, work)?;
+        let weights = |segments: &Segments, dtype, flop: &[f64]| Weights::of(segments, dtype, on, flop);
+        // Networks that run once an image have no type of linear layers of their own.
+        let plain = |segments: &Segments| Weights::of(segments, dtype, ExecutionTarget { matrices: None, ..on }, &[]);
+        let mut all = vec![
+            (ComponentSpec::DECODER, weights(self.decoder.segments(), decoder_dtype, &[])),
+            (ComponentSpec::denoiser(0), weights(self.unet.segments(), dtype, &flop.step)),
+        ];
+        if work.stages().contains(&Stage::EncodeImage) {
+            all.push((ComponentSpec::IMAGE_ENCODER, weights(self.encoder.segments(), decoder_dtype, &[])));
+        }
+        if let Some(Enlargement::Network(network)) = work.second.map(|second| second.enlargement) {
+            let upscaler = Upscaler::without_weights(network);
+            all.push((ComponentSpec::UPSCALER, plain(upscaler.segments())));
+        }
+        for networks in self.prompts.iter().filter(|_| work.has_image_prompts) {
+            all.extend(networks.segments().map(|segments| (ComponentSpec::IMAGE_PROMPT, plain(segments))));
+        }
+        let mut control_flop = 0.0;
+        for model in &self.controls {
             let flop = self.control_flop(model, work)?;
-            Ok((Weights::of(model.step_segments(), dtype, on, &flop), flop.iter().sum()))
-        };
-        let controls: Vec<(Weights, f64)> = self.controls.iter().map(of_control).collect::<Result<_>>()?;
-        let prompts = self.prompts.iter().filter(|_| work.has_image_prompts).flat_map(PromptNetworks::segments);
-        let of_prompt = |segments| Weights::of(segments, dtype, ExecutionTarget { matrices: None, ..on }, &[]);
-        let control_flop: Vec<f64> = controls.iter().map(|(_, flop)| *flop).collect();
+            control_flop += flop.iter().sum::<f64>();
+            all.push((ComponentSpec::CONTROL, weights(model.step_segments(), dtype, &flop)));
+        }
+        for encoder in self.text.iter().chain(others().flat_map(|other| &other.text)) {
+            all.push((ComponentSpec::TEXT, weights(encoder.segments(), dtype, &[])));
+        }
+        for (i, (other, flop)) in others().zip(&flop.others).enumerate() {
+            all.push((ComponentSpec::denoiser(i + 1), weights(other.unet.segments(), dtype, flop)));
+        }
+        let per_image = |flop: f64| flop / work.batch_size.max(1) as f64;
+        let of_flop = |flop: &[f64]| per_image(flop.iter().sum());
+        let own = work.steps.saturating_sub(work.refiner_steps);
+        let first = of_flop(&flop.step) + per_image(control_flop);
+        let mut steps = vec![Steps { stage: Stage::Denoise, count: own, flop: first }];
+        steps.extend(work.second.map(|second| Steps {
+            stage: Stage::Denoise,
+            count: second.steps,
+            flop: of_flop(&second_flop.step),
+        }));
+        steps.extend(flop.others.iter().map(|flop| Steps {
+            stage: Stage::Refine,
+            count: work.refiner_steps,
+            flop: of_flop(flop),
+        }));
+        let components = ComponentSet::new(all);
         Ok(Measures {
             stages,
+            components,
             map,
-            text: texts.map(|encoder| Weights::of(encoder.segments(), dtype, on, &[])).collect(),
-            unet: Weights::of(self.unet.segments(), dtype, on, &step_flop),
-            controls: controls.into_iter().map(|(weights, _)| weights).collect(),
-            prompts: prompts.map(of_prompt).collect(),
-            refiner: refiner.map(|refiner| Weights::of(refiner.unet.segments(), dtype, on, &refiner_flop)),
-            decoder: Weights::of(self.decoder.segments(), decoder_dtype, on, &[]),
-            encoder: encoder.map(|encoder| Weights::of(encoder.segments(), decoder_dtype, on, &[])),
-            upscaler,
-            step_flop: per_image(&step_flop) + per_image(&control_flop),
-            second_step_flop: per_image(&second_flop.step),
-            refiner_flop: per_image(&refiner_flop),
+            steps,
             decode_flop: decoder_flop(&self.decoder, size)?,
             work: *work,
             on,

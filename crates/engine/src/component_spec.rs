@@ -1,0 +1,79 @@
+//! The networks of a run, one row for each: when it runs, how often, and how its weights are kept.
+
+use crate::pipeline::event::Stage;
+
+/// How often a network runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Per {
+    /// Once for each text.
+    Text,
+    /// Once for each image prompt.
+    Prompt,
+    /// In every step of the sampler.
+    Step,
+    /// Once for each image of the batch.
+    Image,
+    /// Once between two passes.
+    Pass,
+}
+
+/// How a network streams in the mode that streams weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Streaming {
+    /// With resident segments and a ring that divide the memory of its stage.
+    Divided,
+    /// With the smallest ring that slows nothing down, next to a network that has the rest of the memory.
+    Least,
+    /// Not at all: all weights are resident while it runs.
+    Never,
+}
+
+/// A network of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ComponentSpec {
+    /// The stage in which it runs.
+    pub(crate) stage: Stage,
+    /// How often it runs.
+    pub(crate) per: Per,
+    /// How it streams.
+    pub(crate) streaming: Streaming,
+}
+
+impl ComponentSpec {
+    /// A text encoder of any model.
+    pub(crate) const TEXT: Self = Self::new(Stage::Encode, Per::Text, Streaming::Divided);
+    /// The encoder of initial images.
+    pub(crate) const IMAGE_ENCODER: Self = Self::new(Stage::EncodeImage, Per::Image, Streaming::Divided);
+    /// An image encoder or an IP-Adapter.
+    pub(crate) const IMAGE_PROMPT: Self = Self::new(Stage::ImagePrompt, Per::Prompt, Streaming::Divided);
+    /// A control network, which runs in the steps of the first denoiser.
+    pub(crate) const CONTROL: Self = Self::new(Stage::Denoise, Per::Step, Streaming::Least);
+    /// The decoder.
+    pub(crate) const DECODER: Self = Self::new(Stage::Decode, Per::Image, Streaming::Divided);
+    /// The network that enlarges images between two passes.
+    pub(crate) const UPSCALER: Self = Self::new(Stage::Upscale, Per::Pass, Streaming::Never);
+
+    const fn new(stage: Stage, per: Per, streaming: Streaming) -> Self {
+        Self { stage, per, streaming }
+    }
+
+    /// The denoiser of the model with this number: 0 is the engine's own model, others follow it in a run.
+    pub(crate) const fn denoiser(number: usize) -> Self {
+        Self::new(Stage::of_denoiser(number), Per::Step, Streaming::Divided)
+    }
+
+    /// Whether networks of this kind run one after another, so that one at a time needs memory.
+    pub(crate) fn takes_turns(&self) -> bool {
+        matches!(self.per, Per::Text | Per::Prompt)
+    }
+}
+
+impl Stage {
+    /// The stages in which denoisers run, in the order of a run.
+    pub(crate) const DENOISERS: [Self; 2] = [Self::Denoise, Self::Refine];
+
+    /// The stage in which the denoiser with this number runs.
+    pub(crate) const fn of_denoiser(number: usize) -> Self {
+        if number == 0 { Self::Denoise } else { Self::Refine }
+    }
+}
