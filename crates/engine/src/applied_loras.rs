@@ -2,33 +2,26 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use kiln_weights::{Lora, Network, Patch, Targets};
 
 use super::{LoraUse, find_lora};
 use crate::component::LoadedComponent;
 use crate::error::{Error, Result};
+use crate::open_files::{FileState, OpenFiles};
 
 /// The merged LoRAs and the available ones.
 pub(crate) struct AppliedLoras {
     targets: Targets,
     folder: Option<PathBuf>,
+    files: OpenFiles<FileState, Arc<Lora>>,
     current: Vec<Applied>,
 }
 
 struct Applied {
-    file: File,
     lora: Arc<Lora>,
     text: f32,
     unet: f32,
-}
-
-/// The state of a file when it was opened.
-#[derive(PartialEq)]
-struct File {
-    path: PathBuf,
-    modified: Option<SystemTime>,
 }
 
 /// The networks that changed.
@@ -47,7 +40,12 @@ impl AppliedLoras {
     /// No LoRAs yet, for networks with these segments. Names are searched in `folder`.
     pub(crate) fn new(networks: &[(Network, &LoadedComponent)], folder: Option<&Path>) -> Self {
         let segments: Vec<_> = networks.iter().map(|(network, part)| (*network, part.segments())).collect();
-        Self { targets: Targets::new(&segments), folder: folder.map(Path::to_path_buf), current: Vec::new() }
+        Self {
+            targets: Targets::new(&segments),
+            folder: folder.map(Path::to_path_buf),
+            files: OpenFiles::default(),
+            current: Vec::new(),
+        }
     }
 
     /// Merges exactly these LoRAs into the weights, in this order. Files are found, opened and checked before any
@@ -56,9 +54,18 @@ impl AppliedLoras {
     /// # Errors
     /// [`Error::Files`], and errors of [`Lora::open`] and [`LoadedComponent::patch`].
     pub(crate) fn set(&mut self, uses: &[LoraUse], networks: &[(Network, &LoadedComponent)]) -> Result<Changed> {
-        let wanted = uses.iter().map(|wanted| self.open(wanted)).collect::<Result<Vec<_>>>()?;
+        let find = |wanted: &LoraUse| -> Result<FileState> {
+            Ok(FileState::of(&find_lora(&wanted.lora, self.folder.as_deref())?))
+        };
+        let files = uses.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let open = |file: &FileState| open(&file.path, &self.targets);
+        self.files.set(files.iter().cloned(), open, |_, _| Ok(()))?;
+        let applied = |(wanted, file): (&LoraUse, &FileState)| {
+            let &LoraUse { text, unet, .. } = wanted;
+            Some(Applied { lora: self.files.get(file)?.clone(), text, unet })
+        };
+        self.current = uses.iter().zip(&files).filter_map(applied).collect();
         let mut changed = Changed::default();
-        self.current = wanted;
         for &(network, part) in networks {
             let strength = |applied: &Applied| if network == Network::Unet { applied.unet } else { applied.text };
             let of_network = |applied: &Applied| -> Vec<(Arc<Patch>, f32)> {
@@ -76,19 +83,14 @@ impl AppliedLoras {
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<Lora>> {
         self.current.iter().map(|applied| &applied.lora)
     }
+}
 
-    fn open(&self, wanted: &LoraUse) -> Result<Applied> {
-        let path = find_lora(&wanted.lora, self.folder.as_deref())?;
-        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let (file, &LoraUse { text, unet, .. }) = (File { path, modified }, wanted);
-        if let Some(known) = self.current.iter().find(|known| known.file == file) {
-            return Ok(Applied { file, lora: known.lora.clone(), text, unet });
-        }
-        let lora = Lora::open(&file.path, &self.targets).map_err(Error::from)?;
-        warn_of_unused(&file.path, &lora);
-        tracing::info!(path = %file.path.display(), patches = lora.patches().len(), text, unet, "LoRA");
-        Ok(Applied { file, lora: Arc::new(lora), text, unet })
-    }
+/// Opens a file with a LoRA for these networks.
+fn open(path: &Path, targets: &Targets) -> Result<Arc<Lora>> {
+    let lora = Lora::open(path, targets).map_err(Error::from)?;
+    warn_of_unused(path, &lora);
+    tracing::info!(path = %path.display(), patches = lora.patches().len(), "LoRA");
+    Ok(Arc::new(lora))
 }
 
 /// Logs the number of tensors in a file without effect, the reason, and the first names.

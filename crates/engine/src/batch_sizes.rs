@@ -33,7 +33,7 @@ impl Engine {
         let work = Workload { batch_size: 1, ..Workload::of(job) };
         let setup = &self.setup;
         let more = (setup.compute, setup.overlap, setup.taesd.is_some(), setup.second.is_some());
-        let networks = (self.memory_manager.describe_all(), self.controls.configs());
+        let networks = (self.memory_manager.describe_all(), self.networks.first.controls.configs());
         let version = env!("CARGO_PKG_VERSION");
         format!("{version}, {machine:?}, {kernels}, {more:?}, {networks:?}, {work:?}")
     }

@@ -9,6 +9,7 @@ use kiln_weights::{
     StreamReport, load, mismatches,
 };
 
+use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
@@ -75,6 +76,7 @@ pub(crate) enum WeightResidency {
 
 /// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.
 pub(crate) struct LoadedComponent {
+    spec: ComponentSpec,
     /// The network's own segments: they share its slabs.
     segments: Segments,
     source: Arc<Patched<Box<dyn ParamSource>>>,
@@ -87,17 +89,19 @@ pub(crate) struct LoadedComponent {
 impl LoadedComponent {
     /// The weights of the network with these segments. None is read yet.
     pub(crate) fn new(
+        spec: ComponentSpec,
         segments: &Segments,
         source: impl ParamSource + 'static,
         placement: &Placement,
         options: &ComponentOptions,
     ) -> Self {
-        Self::of(segments, Patched::new(Box::new(source)), placement, options)
+        Self::of(spec, segments, Patched::new(Box::new(source)), placement, options)
     }
 
     /// The same for a network whose tensors are each in one file: slabs in host memory are shared with the other engines of the run,
     /// and kept in the folder of packed slabs. `network` distinguishes the networks of one file.
     pub(crate) fn shared(
+        spec: ComponentSpec,
         segments: &Segments,
         source: impl ParamSource + 'static,
         placement: &Placement,
@@ -106,22 +110,29 @@ impl LoadedComponent {
     ) -> Self {
         let source = Patched::new(Box::new(source) as Box<dyn ParamSource>).sharing(options.shared.clone(), network);
         let source = source.cached(options.slab_cache.clone());
-        Self::of(segments, source, placement, options)
+        Self::of(spec, segments, source, placement, options)
     }
 
     fn of(
+        spec: ComponentSpec,
         segments: &Segments,
         source: Patched<Box<dyn ParamSource>>,
         placement: &Placement,
         options: &ComponentOptions,
     ) -> Self {
         Self {
+            spec,
             segments: segments.clone(),
             source: Arc::new(source),
             placement: placement.clone(),
             options: options.clone(),
             stream: Mutex::default(),
         }
+    }
+
+    /// When it runs, and how its weights are kept.
+    pub(crate) fn spec(&self) -> ComponentSpec {
+        self.spec
     }
 
     /// The network's segments.

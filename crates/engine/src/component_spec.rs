@@ -7,8 +7,8 @@ use crate::pipeline::event::Stage;
 pub(crate) enum Per {
     /// Once for each text.
     Text,
-    /// Once for each image prompt.
-    Prompt,
+    /// Once for each control image or image prompt, for which its weights are read.
+    Input,
     /// In every step of the sampler.
     Step,
     /// Once for each image of the batch.
@@ -45,9 +45,11 @@ impl ComponentSpec {
     /// The encoder of initial images.
     pub(crate) const IMAGE_ENCODER: Self = Self::new(Stage::EncodeImage, Per::Image, Streaming::Divided);
     /// An image encoder or an IP-Adapter.
-    pub(crate) const IMAGE_PROMPT: Self = Self::new(Stage::ImagePrompt, Per::Prompt, Streaming::Divided);
-    /// A control network, which runs in the steps of the first denoiser.
+    pub(crate) const IMAGE_PROMPT: Self = Self::new(Stage::ImagePrompt, Per::Input, Streaming::Divided);
+    /// The part of a control network that runs in the steps of the first denoiser.
     pub(crate) const CONTROL: Self = Self::new(Stage::Denoise, Per::Step, Streaming::Least);
+    /// The part of a control network that sees the control image.
+    pub(crate) const CONTROL_IMAGE: Self = Self::new(Stage::Denoise, Per::Input, Streaming::Never);
     /// The decoder.
     pub(crate) const DECODER: Self = Self::new(Stage::Decode, Per::Image, Streaming::Divided);
     /// The network that enlarges images between two passes.
@@ -64,7 +66,7 @@ impl ComponentSpec {
 
     /// Whether networks of this kind run one after another, so that one at a time needs memory.
     pub(crate) fn takes_turns(&self) -> bool {
-        matches!(self.per, Per::Text | Per::Prompt)
+        matches!(self.per, Per::Text | Per::Input)
     }
 }
 

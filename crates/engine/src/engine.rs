@@ -1,8 +1,7 @@
 //! A loaded model.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
@@ -10,23 +9,22 @@ use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
 use kiln_request::{Job, LoraUse, Refiner};
-use kiln_unet::Unet;
 use kiln_weights::Placement;
 
-use crate::applied_loras::AppliedLoras;
 use crate::ceiling::Ceiling;
-use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
+use crate::component::ComponentOptions;
 use crate::error::{Result, proceed};
-use crate::loaded_controls::LoadedControls;
+use crate::loaded_model::{LoadedModel, Opening};
 use crate::loaded_prompts::LoadedPrompts;
 use crate::machine::Machine;
 use crate::memory_manager::MemoryManager;
+use crate::mode::Mode;
+use crate::networks::Networks;
 use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decode::{DecodedImage, Latents};
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
-use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, Progress, run_batch};
@@ -37,37 +35,14 @@ use crate::pipeline::text::TextEncoders;
 use crate::pipeline::text_plan::{BatchTexts, Shape};
 use crate::pipeline::trace::TraceFile;
 use crate::plan::{ExecutionTarget, Planner, Workload};
-use crate::refiner::{RefinerNetworks, networks};
 use crate::setup::{ResolvedDevice, Setup};
-use crate::upscaling::Enlarger;
-use crate::words::Embeddings;
 
 /// A model that is loaded.
 pub struct Engine {
     pub(crate) model: ModelFolder,
     pub(crate) device: Device,
     pub(crate) dtype: DType,
-    /// Shared with the thread that encodes and decodes while steps run, where there is one.
-    pub(crate) text: Arc<Mutex<TextEncoders>>,
-    pub(crate) unet: Unet,
-    pub(crate) unet_component: LoadedComponent,
-    pub(crate) controls: LoadedControls,
-    /// The IP-Adapters, whose weights are in memory while images are encoded alone.
-    pub(crate) prompts: LoadedPrompts,
-    pub(crate) loras: AppliedLoras,
-    pub(crate) recorded: RecordedStep,
-    /// The second device of guided steps, where there is one ([`Setup::second`]).
-    pub(crate) second: Option<SecondDenoiser>,
-    /// Opened by the first job with a refiner, and closed by the next one without, or with another.
-    pub(crate) refiner: Option<RefinerNetworks>,
-    /// Shared in the same way.
-    pub(crate) decoder: Arc<Mutex<Decoder>>,
-    /// Whether these two may run while steps run.
-    pub(crate) has_beside: bool,
-    /// Opened by the first job that begins with an image, and closed by the next one that does not.
-    pub(crate) image_encoder: Option<ImageEncoder>,
-    /// The network between two passes, with its file, loaded by the first job that needs it.
-    pub(crate) enlarger: Option<(PathBuf, Enlarger)>,
+    pub(crate) networks: Networks,
     /// What networks are opened with.
     pub(crate) setup: Setup,
     pub(crate) placement: Placement,
@@ -177,46 +152,37 @@ impl Engine {
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let second = if memory_manager.fits_overlap() { setup.overlap.device(&device)? } else { None };
-        let has_beside = second.is_some();
+        let may_overlap = second.is_some();
         let place = Placement { device: second.unwrap_or_else(|| device.clone()), ..placement.clone() };
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
-        let unet = Unet::new(model.unet_config().clone());
-        unet.segments().set_8_bits(layers.as_deref());
-        let unet_component =
-            LoadedComponent::shared(unet.segments(), model.files().unet()?, &placement, &options, "unet");
-        unet_component.check()?;
-        let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        let text = TextEncoders::open(&model, [&place, &placement], &options, embeddings, setup.cached_texts())?;
-        let applied = AppliedLoras::new(&networks(&unet_component, &text), setup.lora_dir.as_deref());
-        let second = SecondDenoiser::open(setup, &model, (&placement, layers.as_deref()), pool.as_ref())?;
+        let opening = Opening { setup, placement: &placement, options: &options };
+        let mut first = LoadedModel::open(&model, 0, layers.as_deref(), opening, &place)?.with_loras(setup);
+        first.second = SecondDenoiser::open(setup, &model, (&placement, layers.as_deref()), pool.as_ref())?;
         let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
-        let (recorded, timings, trace) = (RecordedStep::with_budget(budget), Timings::default(), None);
+        first.recorded = RecordedStep::with_budget(budget);
+        let networks = Networks {
+            first,
+            others: Vec::new(),
+            prompts: LoadedPrompts::default(),
+            decoder: Arc::new(Mutex::new(decoder)),
+            may_overlap,
+            image_encoder: None,
+            enlarger: None,
+        };
         let mut engine = Self {
             model,
             device,
             dtype,
-            text: Arc::new(Mutex::new(text)),
-            unet,
-            unet_component,
-            controls: LoadedControls::default(),
-            prompts: LoadedPrompts::default(),
-            loras: applied,
-            recorded,
-            second,
-            refiner: None,
-            decoder: Arc::new(Mutex::new(decoder)),
-            has_beside,
-            image_encoder: None,
-            enlarger: None,
+            networks,
             setup: setup.clone(),
             placement,
             options,
             memory_manager,
             origin,
             _ceiling: ceiling,
-            timings,
-            trace,
+            timings: Timings::default(),
+            trace: None,
             preview_every: None,
             steering: None,
             _operators: operators,
@@ -230,38 +196,22 @@ impl Engine {
     /// Reads the weights, where the mode keeps all.
     fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let mut tell = |event| proceed(watch(event));
-        self.attempt(Stage::Load, &mut tell, |engine, tell| engine.enter_all(tell))?;
+        self.attempt(Stage::Load, &mut tell, |engine, tell| match engine.memory_manager.mode() {
+            Mode::Full => engine.networks.enter_all(&mut || tell(Stage::Load.begin())),
+            Mode::Medvram | Mode::Lowvram { .. } => Ok(()),
+        })?;
         self.timings.load = start.elapsed();
         Ok(self)
     }
 
-    /// Reads all weights, where the mode keeps all.
-    fn enter_all(&mut self, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        if self.memory_manager.mode().is_fully_resident() {
-            // The text encoders last, since they go first: the room that they leave is not between the others' weights.
-            let (decoder, text) = (self.decoder(), self.text());
-            let denoiser = std::iter::once(&self.unet_component).chain(self.controls.components());
-            for part in std::iter::once(decoder.part()).chain(denoiser).chain(text.parts()) {
-                tell(Stage::Load.begin())?;
-                part.enter(&WeightResidency::Whole)?;
-            }
-            drop((decoder, text));
-            if let Some(refiner) = &mut self.refiner {
-                tell(Stage::Load.begin())?;
-                refiner.enter(&WeightResidency::Whole)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The text encoders, once no other thread encodes.
     pub(crate) fn text(&self) -> MutexGuard<'_, TextEncoders> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+        self.networks.first.text()
     }
 
     /// The decoder, once no other thread decodes.
     pub(crate) fn decoder(&self) -> MutexGuard<'_, Decoder> {
-        self.decoder.lock().unwrap_or_else(PoisonError::into_inner)
+        self.networks.decoder()
     }
 
     /// The model's folder.
@@ -368,7 +318,7 @@ impl Engine {
 
     /// Guided steps of which the second device has computed its part so far ([`Setup::second`]).
     pub fn shared_steps(&self) -> usize {
-        self.second.as_ref().map_or(0, SecondDenoiser::steps)
+        self.networks.first.second.as_ref().map_or(0, SecondDenoiser::steps)
     }
 
     /// Bytes of the GPU's memory that are in use, where there is a GPU.

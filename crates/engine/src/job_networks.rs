@@ -1,17 +1,64 @@
 //! The networks that a job has besides the model's own: what it adds to the weights, and what runs next to them.
 
-use std::sync::PoisonError;
+use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
 
-use kiln_request::{Control, IpAdapter, Job, LoraUse};
-
-use crate::applied_loras::Changed;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::loaded_model::Opening;
+use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::second_denoiser::SecondDenoiser;
-use crate::refiner::networks;
+use crate::pipeline::text_plan::BatchTexts;
+use crate::plan::Workload;
 
 impl Engine {
+    /// Makes this refiner the second model, or none. The weights of another one are dropped. [`Self::txt2img`] does so with its
+    /// job's. LoRAs of the model are set afterwards.
+    ///
+    /// # Errors
+    /// [`crate::Error::Weights`] where weights are missing or do not fit. Then there is no refiner.
+    pub fn set_refiner(&mut self, refiner: Option<&Refiner>) -> Result<()> {
+        if self.networks.refiner() == refiner {
+            return Ok(());
+        }
+        self.networks.close_others();
+        self.memory_manager.set_refiner(refiner.map(Refiner::model))?;
+        if let Some(refiner) = refiner {
+            let opening = Opening { setup: &self.setup, placement: &self.placement, options: &self.options };
+            self.networks.push(refiner, &self.model, opening)?;
+            tracing::info!(refiner = %refiner.model().path().display(), "opened");
+            self.origin.start_refiner(refiner.model());
+        }
+        Ok(())
+    }
+
+    /// Reads and tokenizes the texts of a batch, for every model of its run.
+    ///
+    /// # Errors
+    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths and for a job whose steps two devices
+    /// cannot share.
+    pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
+        self.check_parallel(batch.job())?;
+        let base = self.text().plan(batch)?;
+        let refiner = self.networks.others.first().map(|(_, model)| model.text().plan(batch)).transpose()?;
+        Ok(BatchTexts { base, refiner })
+    }
+
+    /// The work of a batch of `job`, and the texts of its first batches, as [`crate::pipeline::text::TextEncoders::work`] has them.
+    ///
+    /// # Errors
+    /// As [`Self::plan_texts`].
+    pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
+        self.check_parallel(job)?;
+        let (work, base) = self.text().work(job)?;
+        let Some((_, refiner)) = self.networks.others.first() else {
+            return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));
+        };
+        let (other, refiner) = refiner.text().work(job)?;
+        let work = work.with_texts(other.guided, [other.parts, other.chunks, other.context, other.texts]);
+        let both = base.into_iter().zip(refiner);
+        Ok((work, both.map(|(base, refiner)| BatchTexts { base, refiner: Some(refiner) }).collect()))
+    }
+
     /// Makes these LoRAs the ones that are in the weights, added in this order; none takes all away, and the weights are
     /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
     ///
@@ -19,20 +66,12 @@ impl Engine {
     /// [`crate::Error::Files`] where there is no such file, [`crate::Error::Weights`] where one does not fit the model. Where that
     /// is found out, nothing has changed yet.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
-        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
         // FaceID's files have LoRAs of their own.
-        let all: Vec<LoraUse> = loras.iter().cloned().chain(self.prompts.loras()).collect();
-        let result = self.loras.set(&all, &networks(&self.unet_component, &text));
-        let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
-        if changed.unet {
-            self.recorded.clear(); // it reads the weights where they were
-            self.second.iter_mut().for_each(SecondDenoiser::clear);
-        }
-        text.set_loras(self.loras.files(), changed.text);
-        drop(text);
+        let all: Vec<LoraUse> = loras.iter().cloned().chain(self.networks.prompts.loras()).collect();
+        let result = self.networks.first.set_loras(&all);
         self.origin.start_loras(loras);
         result?;
-        self.refiner.as_mut().map_or(Ok(()), |refiner| refiner.set_loras(loras))
+        self.networks.others.iter_mut().try_for_each(|(_, model)| model.set_loras(loras))
     }
 
     /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and
@@ -41,10 +80,11 @@ impl Engine {
     /// # Errors
     /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
-        if self.controls.set(controls, &self.model, &self.placement, &self.options)? {
-            self.recorded.clear(); // it has the networks that were open in it
-            let configs = self.controls.configs();
-            self.second.iter_mut().for_each(|second| second.set_controls(&configs));
+        let first = &mut self.networks.first;
+        if first.controls.set(controls, &self.model, &self.placement, &self.options)? {
+            first.recorded.clear(); // it has the networks that were open in it
+            let configs = first.controls.configs();
+            first.second.iter_mut().for_each(|second| second.set_controls(&configs));
             self.memory_manager.set_controls(&configs);
             self.origin.start_controls(controls);
         }
@@ -58,8 +98,8 @@ impl Engine {
     /// Those of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
     /// nothing has changed then.
     pub fn set_ip_adapters(&mut self, adapters: &[IpAdapter]) -> Result<()> {
-        if self.prompts.set(adapters, &self.model, &self.placement, &self.options)? {
-            self.memory_manager.set_prompts(self.prompts.plans());
+        if self.networks.prompts.set(adapters, &self.model, &self.placement, &self.options)? {
+            self.memory_manager.set_prompts(self.networks.prompts.plans());
             self.origin.start_ip_adapters(adapters);
         }
         Ok(())

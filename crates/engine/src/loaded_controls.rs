@@ -1,7 +1,6 @@
 //! The control networks of an engine: opened for the jobs that name them, and dropped by those that do not.
 
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::Path;
 
 use kiln_models::{ControlFile, ModelFolder};
 use kiln_request::{Control, ControlMode, ControlType};
@@ -9,17 +8,18 @@ use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, LoadedComponent};
+use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
+use crate::open_files::{FileState, OpenFiles};
 
 /// The control networks that are open, in the order in which the current job names them.
 #[derive(Default)]
 pub(crate) struct LoadedControls {
-    all: Vec<LoadedControl>,
+    files: OpenFiles<FileState, LoadedControl>,
 }
 
 /// One control network.
 pub(crate) struct LoadedControl {
-    file: File,
     pub(crate) model: ControlModel,
     /// The weights that run in every step.
     pub(crate) component: LoadedComponent,
@@ -27,23 +27,8 @@ pub(crate) struct LoadedControl {
     pub(crate) image_component: LoadedComponent,
 }
 
-/// The state of a file when it was opened.
-#[derive(Debug, Clone, PartialEq)]
-struct File {
-    path: PathBuf,
-    modified: Option<SystemTime>,
-}
-
-impl File {
-    fn of(path: &Path) -> Self {
-        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        Self { path: path.to_path_buf(), modified }
-    }
-}
-
 impl LoadedControls {
-    /// Makes the networks of `controls` the open ones: those that are open stay, others are opened and checked, and what no
-    /// control names is dropped. Returns whether any network came, went or changed its place.
+    /// Makes the networks of `controls` the open ones. Returns whether any network came, went or changed its place.
     ///
     /// # Errors
     /// Those of [`ControlFile::open`], and [`Error::Request`] for what a control says that its network does not have. Then
@@ -55,78 +40,54 @@ impl LoadedControls {
         placement: &Placement,
         copies: &ComponentOptions,
     ) -> Result<bool> {
-        let mut wanted: Vec<File> = Vec::new();
-        for control in controls {
-            let file = File::of(&control.using.net);
-            if !wanted.contains(&file) {
-                wanted.push(file);
-            }
-        }
-        let check = |loaded: &LoadedControl| {
-            let own = controls.iter().filter(|control| control.using.net == loaded.file.path);
+        let open = |file: &FileState| LoadedControl::open(&file.path, model, placement, copies);
+        let check = |file: &FileState, loaded: &LoadedControl| {
+            let own = controls.iter().filter(|control| control.using.net == file.path);
             own.into_iter().try_for_each(|control| check_use(control, &loaded.model.config()))
         };
-        if wanted.iter().eq(self.all.iter().map(|loaded| &loaded.file)) {
-            self.all.iter().try_for_each(check)?;
-            return Ok(false);
-        }
-        let is_open = |file: &File| self.all.iter().any(|loaded| loaded.file == *file);
-        let mut opened = Vec::new();
-        for file in wanted.iter().filter(|file| !is_open(file)) {
-            opened.push(LoadedControl::open(file.clone(), model, placement, copies)?);
-        }
-        self.all.iter().chain(&opened).try_for_each(check)?;
-        let mut known: Vec<LoadedControl> = std::mem::take(&mut self.all).into_iter().chain(opened).collect();
-        for file in &wanted {
-            if let Some(place) = known.iter().position(|loaded| loaded.file == *file) {
-                self.all.push(known.swap_remove(place));
-            }
-        }
-        Ok(true)
+        self.files.set(controls.iter().map(|control| FileState::of(&control.using.net)), open, check)
     }
 
     /// The place of the network of `control` in the list.
     pub(crate) fn place(&self, control: &Control) -> Option<usize> {
-        self.all.iter().position(|loaded| loaded.file.path == control.using.net)
+        self.files.all().iter().position(|(file, _)| file.path == control.using.net)
     }
 
     /// The network at a place.
     pub(crate) fn get(&self, place: usize) -> Option<&LoadedControl> {
-        self.all.get(place)
+        self.files.all().get(place).map(|(_, loaded)| loaded)
     }
 
     /// The networks.
     pub(crate) fn models(&self) -> Vec<&ControlModel> {
-        self.all.iter().map(|loaded| &loaded.model).collect()
+        self.files.iter().map(|loaded| &loaded.model).collect()
     }
 
     /// Their configurations.
     pub(crate) fn configs(&self) -> Vec<ControlModelConfig> {
-        self.all.iter().map(|loaded| loaded.model.config()).collect()
+        self.files.iter().map(|loaded| loaded.model.config()).collect()
     }
 
     /// The weights that run in every step.
     pub(crate) fn components(&self) -> impl Iterator<Item = &LoadedComponent> {
-        self.all.iter().map(|loaded| &loaded.component)
+        self.files.iter().map(|loaded| &loaded.component)
     }
 
-    /// Frees the memory of all weights.
-    pub(crate) fn leave(&self) {
-        for loaded in &self.all {
-            loaded.component.leave();
-            loaded.image_component.leave();
-        }
+    /// The weights that run once an image.
+    pub(crate) fn image_components(&self) -> impl Iterator<Item = &LoadedComponent> {
+        self.files.iter().map(|loaded| &loaded.image_component)
     }
 }
 
 impl LoadedControl {
-    fn open(file: File, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
-        let opened = ControlFile::open(&file.path, model)?;
+    fn open(path: &Path, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
+        let opened = ControlFile::open(path, model)?;
         let model = ControlModel::new(opened.config());
-        let component = LoadedComponent::new(model.step_segments(), opened.weights(), placement, copies);
-        let image_component = LoadedComponent::new(model.image_segments(), opened.weights(), placement, copies);
-        tracing::info!(path = %file.path.display(), "control network");
-        Ok(Self { file, model, component, image_component })
+        let component = |spec, segments| LoadedComponent::new(spec, segments, opened.weights(), placement, copies);
+        let image_component = component(ComponentSpec::CONTROL_IMAGE, model.image_segments());
+        let component = component(ComponentSpec::CONTROL, model.step_segments());
+        tracing::info!(path = %path.display(), "control network");
+        Ok(Self { model, component, image_component })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use candle_core::Tensor;
 use kiln_clip::{ImageFeatures, VisionConfig, VisionEncoder};
@@ -12,7 +11,9 @@ use kiln_unet::{BlockId, ImagePromptConfig, ImagePromptNet, LayerId, PromptFeatu
 use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, LoadedComponent};
+use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
+use crate::open_files::{FileState, OpenFiles};
 
 /// Features of images that are kept: those of the images of the last jobs, so that another seed encodes none.
 const KEPT: usize = 8;
@@ -20,7 +21,7 @@ const KEPT: usize = 8;
 /// The IP-Adapters that are open, in the order in which the current job names them.
 #[derive(Default)]
 pub(crate) struct LoadedPrompts {
-    all: Vec<LoadedPrompt>,
+    files: OpenFiles<Key, LoadedPrompt>,
     features: VecDeque<(FeatureKey, Tensor)>,
 }
 
@@ -36,7 +37,6 @@ pub(crate) struct FeatureKey {
 
 /// One IP-Adapter. No weights are in memory but while an image is encoded.
 pub(crate) struct LoadedPrompt {
-    file: File,
     pub(crate) net: ImagePromptNet,
     pub(crate) component: LoadedComponent,
     /// The image encoder, where an image is encoded.
@@ -53,27 +53,24 @@ pub(crate) struct LoadedEncoder {
     pub(crate) features: ImageFeatures,
 }
 
-/// The files of an adapter, and the state of the first when it was opened.
+/// What an adapter is opened with.
 #[derive(Debug, Clone, PartialEq)]
-struct File {
-    path: PathBuf,
-    modified: Option<SystemTime>,
+struct Key {
+    file: FileState,
     encoder: Option<PathBuf>,
     /// Whether an image is encoded.
     has_image: bool,
 }
 
-impl File {
+impl Key {
     fn of(adapter: &IpAdapter) -> Self {
-        let path = adapter.using.model.clone();
-        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        Self { path, modified, encoder: adapter.using.encoder.clone(), has_image: adapter.image.is_some() }
+        let file = FileState::of(&adapter.using.model);
+        Self { file, encoder: adapter.using.encoder.clone(), has_image: adapter.image.is_some() }
     }
 }
 
 impl LoadedPrompts {
-    /// Makes the adapters of `adapters` the open ones: those that are open stay, others are opened and checked, and what no
-    /// prompt names is dropped. Returns whether any adapter came, went or changed its place.
+    /// Makes the adapters of `adapters` the open ones. Returns whether any adapter came, went or changed its place.
     ///
     /// # Errors
     /// Those of [`IpAdapterFile::open`], and [`Error::Request`] for prompts that do not go with their files. Then nothing has
@@ -85,44 +82,24 @@ impl LoadedPrompts {
         placement: &Placement,
         copies: &ComponentOptions,
     ) -> Result<bool> {
-        let mut wanted: Vec<File> = Vec::new();
-        for adapter in adapters {
-            let file = File::of(adapter);
-            if !wanted.contains(&file) {
-                wanted.push(file);
-            }
+        let keys: Vec<Key> = adapters.iter().map(Key::of).collect();
+        let check_all = |key: &Key, loaded: &LoadedPrompt| {
+            let own = adapters.iter().zip(&keys).filter(|(_, own)| *own == key);
+            own.into_iter().try_for_each(|(adapter, _)| check(adapter, loaded.net.config(), model.unet_config()))
+        };
+        let open = |key: &Key| LoadedPrompt::open(key, model, placement, copies);
+        let has_changed = self.files.set(keys.iter().cloned(), open, check_all)?;
+        if has_changed {
+            let used: Vec<&Path> =
+                self.files.iter().filter_map(|loaded| Some(loaded.encoder.as_ref()?.path.as_path())).collect();
+            self.features.retain(|(key, _)| used.contains(&key.encoder.as_path()));
         }
-        let is_open = |file: &File| self.all.iter().any(|loaded| loaded.file == *file);
-        let mut opened = Vec::new();
-        for file in wanted.iter().filter(|file| !is_open(file)) {
-            opened.push(LoadedPrompt::open(file.clone(), model, placement, copies)?);
-        }
-        for adapter in adapters {
-            let file = File::of(adapter);
-            let all = self.all.iter().chain(&opened);
-            if let Some(loaded) = all.into_iter().find(|loaded| loaded.file == file) {
-                check(adapter, loaded.net.config(), model.unet_config())?;
-            }
-        }
-        if wanted.iter().eq(self.all.iter().map(|loaded| &loaded.file)) {
-            return Ok(false);
-        }
-        let mut known: Vec<LoadedPrompt> = std::mem::take(&mut self.all).into_iter().chain(opened).collect();
-        for file in &wanted {
-            if let Some(place) = known.iter().position(|loaded| loaded.file == *file) {
-                self.all.push(known.swap_remove(place));
-            }
-        }
-        let used: Vec<&Path> =
-            self.all.iter().filter_map(|loaded| Some(loaded.encoder.as_ref()?.path.as_path())).collect();
-        self.features.retain(|(key, _)| used.contains(&key.encoder.as_path()));
-        Ok(true)
+        Ok(has_changed)
     }
 
     /// The adapter that is open for a prompt.
     pub(crate) fn get(&self, adapter: &IpAdapter) -> Option<&LoadedPrompt> {
-        let file = File::of(adapter);
-        self.all.iter().find(|loaded| loaded.file == file)
+        self.files.get(&Key::of(adapter))
     }
 
     /// What plans need to know of the open adapters.
@@ -131,12 +108,12 @@ impl LoadedPrompts {
             config: loaded.net.config().clone(),
             encoder: loaded.encoder.as_ref().map(|encoder| (encoder.net.config().clone(), encoder.features)),
         };
-        self.all.iter().map(of).collect()
+        self.files.iter().map(of).collect()
     }
 
     /// The LoRAs that the open adapters' files have for the U-Net (FaceID).
     pub(crate) fn loras(&self) -> impl Iterator<Item = LoraUse> {
-        let files = self.all.iter().filter_map(|loaded| loaded.lora.clone());
+        let files = self.files.iter().filter_map(|loaded| loaded.lora.clone());
         files.map(|path| LoraUse { lora: LoraName::File(path), text: 0.0, unet: 1.0 })
     }
 
@@ -151,34 +128,35 @@ impl LoadedPrompts {
         self.features.push_front((key, features));
     }
 
-    /// Frees the memory of all weights.
-    pub(crate) fn leave(&self) {
-        for loaded in &self.all {
-            loaded.component.leave();
-            loaded.encoder.iter().for_each(|encoder| encoder.component.leave());
-        }
+    /// The weights of all adapters and encoders.
+    pub(crate) fn components(&self) -> impl Iterator<Item = &LoadedComponent> {
+        self.files.iter().flat_map(|loaded| {
+            let encoder = loaded.encoder.as_ref().map(|encoder| &encoder.component);
+            std::iter::once(&loaded.component).chain(encoder)
+        })
     }
 }
 
 impl LoadedPrompt {
-    fn open(file: File, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
-        let opened = IpAdapterFile::open(&file.path, model)?;
+    fn open(key: &Key, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
+        let opened = IpAdapterFile::open(&key.file.path, model)?;
         let net = ImagePromptNet::new(opened.config().clone(), model.unet_config())?;
         // They run once an image: their matrices have no type of their own.
         let placement = placement.clone().with_matrices(None);
-        let component = LoadedComponent::new(net.segments(), opened.weights(), &placement, copies);
-        let encoder = match encoded(opened.config().projection.features()).filter(|_| file.has_image) {
-            Some(features) => opened.image_encoder(file.encoder.as_deref(), model)?.map(|found| -> Result<_> {
+        let spec = ComponentSpec::IMAGE_PROMPT;
+        let component = LoadedComponent::new(spec, net.segments(), opened.weights(), &placement, copies);
+        let encoder = match encoded(opened.config().projection.features()).filter(|_| key.has_image) {
+            Some(features) => opened.image_encoder(key.encoder.as_deref(), model)?.map(|found| -> Result<_> {
                 let net = VisionEncoder::new(found.config().clone())?;
-                let component = LoadedComponent::new(net.segments(), found.weights(), &placement, copies);
+                let component = LoadedComponent::new(spec, net.segments(), found.weights(), &placement, copies);
                 Ok(LoadedEncoder { path: found.path().to_path_buf(), net, component, features })
             }),
             None => None,
         };
         let kind = opened.config().projection.label();
-        tracing::info!(path = %file.path.display(), kind, "IP-Adapter");
+        tracing::info!(path = %key.file.path.display(), kind, "IP-Adapter");
         let lora = opened.has_lora().then(|| opened.path().to_path_buf());
-        Ok(Self { file, net, component, encoder: encoder.transpose()?, lora })
+        Ok(Self { net, component, encoder: encoder.transpose()?, lora })
     }
 }
 

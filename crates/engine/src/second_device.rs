@@ -54,7 +54,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Request`] with the option at fault.
     pub(crate) fn check_parallel(&self, job: &Job) -> Result<()> {
-        if self.second.is_none() {
+        if self.networks.first.second.is_none() {
             return Ok(());
         }
         let refuse = |name: &'static str, found: String, why: &str| {
@@ -75,7 +75,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Request`] that names the mode, or the memory of the second device.
     pub(crate) fn check_second(&self) -> Result<()> {
-        let Some(second) = &self.second else { return Ok(()) };
+        let Some(second) = &self.networks.first.second else { return Ok(()) };
         let plan = self.memory_manager.plan();
         if plan.mode.streams() {
             let expected = format!(

@@ -2,12 +2,11 @@
 
 use kiln_mempool::HostPool;
 
-use crate::component::LoadedComponent;
+use crate::component_spec::Per;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::host_memory;
 use crate::pipeline::event::{Event, Stage};
-use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::plan::Workload;
 
 impl Engine {
@@ -15,10 +14,10 @@ impl Engine {
     pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
         let stages = work.stages();
         if !stages.contains(&Stage::EncodeImage) {
-            self.close_image_encoder();
+            self.networks.close_image_encoder();
         }
         if !stages.contains(&Stage::Upscale) {
-            self.enlarger = None;
+            self.networks.enlarger = None;
         }
         if self.memory_manager.prepare(work)? {
             self.clear()?;
@@ -57,27 +56,9 @@ impl Engine {
         }
     }
 
-    /// Closes the encoder of initial images, if it is open.
-    fn close_image_encoder(&mut self) {
-        if let Some(encoder) = self.image_encoder.take() {
-            encoder.part().leave();
-        }
-    }
-
     /// Gives back all memory but that of encoded texts.
     fn clear(&mut self) -> Result<()> {
-        self.recorded.clear();
-        self.second.iter_mut().for_each(SecondDenoiser::clear);
-        self.text().parts().for_each(LoadedComponent::leave);
-        self.unet_component.leave();
-        self.controls.leave();
-        self.prompts.leave();
-        if let Some(refiner) = &mut self.refiner {
-            refiner.clear();
-        }
-        self.decoder().part().leave();
-        self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
-        self.enlarger = None;
+        self.networks.clear();
         HostPool::trim(0.0);
         if let Some(pool) = &self.pool {
             pool.trim(0.0)?;
@@ -106,32 +87,9 @@ impl Engine {
         if is_full && !self.text_encoders_leave() {
             return;
         }
-        if stage != Stage::Encode {
-            self.text().parts().for_each(LoadedComponent::leave);
-            self.refiner.iter().flat_map(|refiner| refiner.text.parts()).for_each(LoadedComponent::leave);
+        self.networks.leave(|spec| spec.stage != stage && (!is_full || spec.per == Per::Text));
+        if !is_full {
+            host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
         }
-        if is_full {
-            return;
-        }
-        if stage != Stage::Refine
-            && let Some(refiner) = &mut self.refiner
-        {
-            refiner.leave();
-        }
-        if stage != Stage::Denoise {
-            self.recorded.clear(); // it reads the weights where they were
-            self.unet_component.leave();
-            self.controls.leave();
-        }
-        if stage != Stage::Decode {
-            self.decoder().part().leave();
-        }
-        if stage != Stage::Upscale {
-            self.enlarger = None;
-        }
-        if stage != Stage::EncodeImage {
-            self.image_encoder.iter().for_each(|encoder| encoder.part().leave());
-        }
-        host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
     }
 }

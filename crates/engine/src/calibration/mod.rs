@@ -158,7 +158,7 @@ impl Engine {
         let digest = ComputeScales::digest(&self.model, self.setup.cache_dir.as_deref())?;
         let mut scales = ComputeScales { model_sha256: digest, layers: best.collect(), notes: BTreeMap::new() };
         drop(observers);
-        self.unet.segments().observe(|_| None);
+        self.networks.first.unet.segments().observe(|_| None);
 
         let mut names: Vec<(f32, String)> =
             scales.layers.iter().map(|(name, layer)| (layer.error, name.clone())).collect();
@@ -221,20 +221,21 @@ impl Engine {
 
     /// Computes these layers of the denoiser in 8 bits from now on, or none. Its weights are read again.
     fn compute_in(&mut self, layers: Option<&EightBitLayers>) {
-        self.recorded.clear(); // it reads the weights where they were
-        self.unet_component.leave();
-        self.unet.segments().set_8_bits(layers);
+        let first = &mut self.networks.first;
+        first.recorded.clear(); // it reads the weights where they were
+        first.component.leave();
+        first.unet.segments().set_8_bits(layers);
     }
 
     /// The weights of the layers that may be computed in 8 bits.
     fn layers(&self) -> impl Iterator<Item = &ParamSpec> {
-        let params = self.unet.segments().iter().flat_map(|segment| segment.params());
+        let params = self.networks.first.unet.segments().iter().flat_map(|segment| segment.params());
         params.filter(|param| param.int8_matrix().is_some())
     }
 
     fn observe<T: InputObserver + 'static>(&self, observers: &BTreeMap<String, Arc<T>>) {
         let of = |param: &ParamSpec| Some(observers.get(&param.key)?.clone() as Arc<dyn InputObserver>);
-        self.unet.segments().observe(of);
+        self.networks.first.unet.segments().observe(of);
     }
 
     /// The ways of each layer whose ranges are known.
@@ -242,7 +243,7 @@ impl Engine {
         let mut all = BTreeMap::new();
         for param in self.layers() {
             let Some(ranges) = ranges.get(&param.key) else { continue };
-            let Some(values) = self.unet_component.values(&param.key)? else { continue };
+            let Some(values) = self.networks.first.component.values(&param.key)? else { continue };
             if let Some(ways) = WayObserver::new(param, &values, ranges)? {
                 all.insert(param.key.clone(), Arc::new(ways));
             }

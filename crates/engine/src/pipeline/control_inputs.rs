@@ -208,8 +208,8 @@ impl Engine {
         let (job, device, dtype) = (batch.job(), &self.device, self.dtype);
         let one = |(i, control): (usize, &Control)| {
             let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
-            let network = self.controls.place(control).ok_or_else(missing)?;
-            let loaded = self.controls.get(network).ok_or_else(missing)?;
+            let network = self.networks.first.controls.place(control).ok_or_else(missing)?;
+            let loaded = self.networks.first.controls.get(network).ok_or_else(missing)?;
             loaded.image_component.enter(&WeightResidency::Whole)?;
             let made = loaded.image_component.run(|| embed_images(&loaded.model, batch, i, (device, dtype)));
             loaded.image_component.leave();

@@ -87,7 +87,7 @@ pub fn decode(
         let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);
         let mut decoder = engine.decoder();
         let upcast = &mut |news| tell(latents.again(news));
-        engine.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
+        engine.networks.first.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
     })?;
     let decode = start.elapsed();
     engine.timings.decode += decode;

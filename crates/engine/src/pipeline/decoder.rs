@@ -15,6 +15,7 @@ use kiln_weights::{
 };
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
+use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
 use crate::pipeline::step::count_not_finite;
 
@@ -61,7 +62,8 @@ impl Decoder {
     ) -> Result<Self> {
         let (network, source, placement) = autoencoder(model, taesd, placement)?;
         tracing::info!(dtype = placement.dtype.as_str(), "decoder");
-        let part = LoadedComponent::shared(network.segments(), source, &placement, options, "decoder");
+        let spec = ComponentSpec::DECODER;
+        let part = LoadedComponent::shared(spec, network.segments(), source, &placement, options, "decoder");
         part.check().map_err(|error| blame(error, taesd))?;
         Ok(Self { network, part })
     }

@@ -59,9 +59,10 @@ impl Engine {
         let step = GuidedStep::new(&conditioning, now.within_step, self.dtype)?;
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
+        let first = &mut self.networks.first;
         let output = step.run(
-            &Controlled::new(&self.unet, self.controls.models()),
-            Some(&mut self.recorded),
+            &Controlled::new(&first.unet, first.controls.models()),
+            Some(&mut first.recorded),
             &x,
             &[point.timestep],
             None,

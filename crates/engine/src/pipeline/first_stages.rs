@@ -8,13 +8,13 @@ use kiln_request::{DenoiserSpan, Init, InitImage};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::host_memory;
+use crate::loaded_model::Opening;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::decoder::UpcastRetry;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::group::Group;
 use crate::pipeline::guidance::Guidance;
-use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::second_pass::Enlarged;
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
@@ -33,10 +33,10 @@ pub(crate) fn first_stages(
 ) -> Result<Group> {
     tell(Stage::Encode.begin())?;
     let job = batch.job();
-    let conditions = encode(engine, batch, texts.base.clone(), false, tell)?;
+    let conditions = encode(engine, batch, texts.base.clone(), 0, tell)?;
     let is_guided = conditions.is_guided();
     let refined = match texts.refiner.clone() {
-        Some(texts) => Some(encode(engine, batch, texts, true, tell)?),
+        Some(texts) => Some(encode(engine, batch, texts, 1, tell)?),
         None => None,
     };
     let f = engine.model.vae_config().downscale();
@@ -102,38 +102,31 @@ pub(crate) fn first_stages(
     Ok(group)
 }
 
-/// The stage encode: a batch's texts to its conditions, for the engine's own model or for the refiner.
+/// The stage encode: a batch's texts to its conditions, for the model of the run with this number.
 fn encode(
     engine: &mut Engine,
     batch: &Batch<'_>,
     texts: TextPlan,
-    for_refiner: bool,
+    number: usize,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Conditions> {
     let begin = Instant::now();
-    let knows = |engine: &Engine| match engine.refiner.as_ref().filter(|_| for_refiner) {
-        Some(refiner) => refiner.text.knows(&texts),
-        None => engine.text().knows(&texts),
-    };
-    if !for_refiner {
-        engine.text().fetch(&texts);
-    }
-    if !knows(engine) {
+    engine.networks.model(number).text().fetch(&texts);
+    let knows = engine.networks.model(number).text().knows(&texts);
+    if !knows {
         engine.make_room_for(Stage::Encode);
     }
     let kept = engine.memory_manager.keeps_text_encoders();
     let keep = engine.memory_manager.keep(Stage::Encode)?;
     let mut proceed = |done, total| tell(Event::Text { done, total });
-    let conditions = match engine.refiner.as_mut().filter(|_| for_refiner) {
-        Some(refiner) => refiner.text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?,
-        None => {
-            let conditions = engine.text().conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
-            let CacheCounts { encoded, known, shared } = engine.text().counts();
-            (engine.timings.texts_encoded, engine.timings.texts_known) = (encoded, known);
-            engine.timings.texts_shared = shared;
-            conditions
-        }
-    };
+    let mut text = engine.networks.model(number).text();
+    let conditions = text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
+    let CacheCounts { encoded, known, shared } = text.counts();
+    drop(text);
+    if number == 0 {
+        let Timings { texts_encoded, texts_known, texts_shared, .. } = &mut engine.timings;
+        (*texts_encoded, *texts_known, *texts_shared) = (encoded, known, shared);
+    }
     engine.after("encoded");
     engine.timings.encode += begin.elapsed();
     Ok(conditions)
@@ -176,23 +169,10 @@ pub(super) fn encode_each(
             );
             Ok(())
         };
-        engine.image_encoder()?.encode(n, image, &keep, tiling, draw, &mut upcast)
+        let opening = Opening { setup: &engine.setup, placement: &engine.placement, options: &engine.options };
+        engine.networks.image_encoder(&engine.model, opening)?.encode(n, image, &keep, tiling, draw, &mut upcast)
     })?;
     engine.after("encoded images");
     engine.timings.encode += begin.elapsed();
     Ok(latents)
-}
-
-impl Engine {
-    /// The encoder of initial images, opened the first time.
-    fn image_encoder(&mut self) -> Result<&mut ImageEncoder> {
-        match self.image_encoder {
-            Some(ref mut encoder) => Ok(encoder),
-            None => {
-                let encoder =
-                    ImageEncoder::open(&self.model, self.setup.taesd.as_deref(), &self.placement, &self.options)?;
-                Ok(self.image_encoder.insert(encoder))
-            }
-        }
-    }
 }

@@ -10,6 +10,7 @@ use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
+use crate::component_spec::ComponentSpec;
 use crate::error::Result;
 use crate::pipeline::decoder::{self, UpcastRetry, in_a_type_that_holds};
 
@@ -95,7 +96,8 @@ impl ImageEncoder {
     ) -> Result<Self> {
         let (decoder, source, placement) = decoder::autoencoder(model, taesd, placement)?;
         let network = Network::of(&decoder);
-        let part = LoadedComponent::new(network.segments(), source, &placement, options);
+        let spec = ComponentSpec::IMAGE_ENCODER;
+        let part = LoadedComponent::new(spec, network.segments(), source, &placement, options);
         part.check()?;
         Ok(Self { network, part, last: None })
     }

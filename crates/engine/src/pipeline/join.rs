@@ -15,7 +15,6 @@ use crate::pipeline::run::Progress;
 use crate::pipeline::running::{GroupId, RunningBatch};
 use crate::pipeline::second_pass::{second_group, second_pass};
 use crate::plan::Pass;
-use crate::refiner::RefinerNetworks;
 
 impl Engine {
     /// Encodes one batch of `job`, the images from number `first` on, and has it take part in `running` from the next
@@ -36,7 +35,7 @@ impl Engine {
         if running.is_empty() {
             self.take_networks(job, &mut tell)?;
             running.begin(job);
-        } else if self.refiner.as_ref().map(RefinerNetworks::refiner) != job.refiner.as_ref() {
+        } else if self.networks.refiner() != job.refiner.as_ref() {
             let found = job.refiner.as_ref().map_or_else(|| "none".into(), |refiner| refiner.model().name());
             return Err(Error::value("refiner", found, "the refiner of the batches that are running"));
         } else if running.loras() != job.loras {

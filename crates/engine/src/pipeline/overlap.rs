@@ -25,8 +25,8 @@ impl OverlappedNetworks {
     /// Those of an engine; `None` where they run between its steps alone.
     pub(crate) fn of(engine: &Engine) -> Option<Self> {
         let tiling = engine.memory_manager.plan().tiling;
-        let may = engine.has_beside && engine.memory_manager.fits_overlap();
-        may.then(|| Self { text: engine.text.clone(), decoder: engine.decoder.clone(), tiling })
+        let may = engine.networks.may_overlap && engine.memory_manager.fits_overlap();
+        may.then(|| Self { text: engine.networks.first.text.clone(), decoder: engine.networks.decoder.clone(), tiling })
     }
 
     /// The image of some latents, once no other thread decodes. `upcast` is called before it is decoded again.

@@ -12,7 +12,7 @@ use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask}
 use kiln_scheduler::Convention;
 use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput};
 
-use crate::component::WeightResidency;
+use crate::component::{LoadedComponent, WeightResidency};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::loaded_prompts::{FeatureKey, LoadedEncoder, factors};
@@ -126,7 +126,7 @@ impl Engine {
         let keep = self.memory_manager.keep(Stage::ImagePrompt)?;
         let one = |i| self.encode_prompt(batch, i, is_guided, &keep);
         let made = (0..job.ip_adapters.len()).map(one).collect::<Result<Vec<_>>>();
-        self.prompts.leave();
+        self.networks.prompts.components().for_each(LoadedComponent::leave);
         self.after("encoded image prompts");
         self.timings.encode += begin.elapsed();
         Ok(PromptInputs { prompts: made?, convention, steps })
@@ -142,10 +142,10 @@ impl Engine {
     ) -> Result<GroupPrompt> {
         let adapter = &batch.job().ip_adapters[i];
         let missing = || Error::value("ip_adapters", adapter.using.model.display(), "an IP-Adapter that is open");
-        let features = self.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
+        let features = self.networks.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
         let inputs = self.prompt_rows(batch, i, features, is_guided, keep)?;
-        let loaded = self.prompts.get(adapter).ok_or_else(missing)?;
-        let unet = self.unet.config();
+        let loaded = self.networks.prompts.get(adapter).ok_or_else(missing)?;
+        let unet = self.networks.first.unet.config();
         let weights = factors(&adapter.using, unet);
         loaded.component.enter(keep)?;
         let layers = loaded.component.run(|| -> Result<_> {
@@ -184,7 +184,7 @@ impl Engine {
         let place = (self.device.clone(), self.dtype);
         let mut inputs = Inputs { of_image: vec![0; batch.len()], ..Inputs::default() };
         if let Some(path) = &adapter.using.embeds {
-            let config = self.prompts.get(adapter).map(|loaded| loaded.net.config().projection);
+            let config = self.networks.prompts.get(adapter).map(|loaded| loaded.net.config().projection);
             let identity = config.and_then(|projection| projection.identity_dim());
             let dim = identity.or(config.and_then(|projection| projection.encoder_dim())).unwrap_or(0);
             let is_tokens = features == PromptFeatures::Tokens;
@@ -236,17 +236,18 @@ impl Engine {
         keep: &WeightResidency,
     ) -> Result<Tensor> {
         let missing = || Error::value("ip_adapters", adapter.using.model.display(), "an image encoder that is open");
-        let loaded = self.prompts.get(adapter).and_then(|loaded| loaded.encoder.as_ref()).ok_or_else(missing)?;
+        let loaded =
+            self.networks.prompts.get(adapter).and_then(|loaded| loaded.encoder.as_ref()).ok_or_else(missing)?;
         let image_key = image.map(|image| {
             let (width, height) = image.size();
             format!("{width}x{height} {}", kiln_files::sha256(image.data()))
         });
         let key = FeatureKey { encoder: loaded.path.clone(), features: loaded.features, image: image_key };
-        if let Some(known) = self.prompts.known(&key) {
+        if let Some(known) = self.networks.prompts.known(&key) {
             return Ok(known.to_device(&self.device)?);
         }
         let features = encode_image(loaded, image, (&self.device, self.dtype), keep)?;
-        self.prompts.keep(key, features.to_device(&Device::Cpu)?);
+        self.networks.prompts.keep(key, features.to_device(&Device::Cpu)?);
         Ok(features)
     }
 
@@ -258,7 +259,7 @@ impl Engine {
         }
         let f = self.model.vae_config().downscale();
         let mut sizes = BTreeSet::new();
-        for (layer, weight) in self.unet.config().cross_layers().into_iter().zip(weights) {
+        for (layer, weight) in self.networks.first.unet.config().cross_layers().into_iter().zip(weights) {
             if *weight != 0.0 {
                 let halved = |size: usize| (0..layer.level).fold(size, |size, _| size.div_ceil(2));
                 sizes.insert((halved(job.height / f) * halved(job.width / f), layer.channels));

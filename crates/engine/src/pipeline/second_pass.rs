@@ -214,7 +214,7 @@ fn enlarge_images(
     (width, height): (usize, usize),
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Rgb8Image>> {
-    let mut enlarger = match (choice, engine.enlarger.take()) {
+    let mut enlarger = match (choice, engine.networks.enlarger.take()) {
         (UpscalerChoice::File(path), Some((known, enlarger))) if known == *path => enlarger,
         (choice, _) => {
             let open = OpenUpscaler::open(choice, None)?;
@@ -255,7 +255,7 @@ fn enlarge_images(
         });
     }
     if let UpscalerChoice::File(path) = choice {
-        engine.enlarger = Some((path.clone(), enlarger));
+        engine.networks.enlarger = Some((path.clone(), enlarger));
     }
     Ok(enlarged)
 }

@@ -8,6 +8,7 @@ use kiln_models::ModelFolder;
 use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
+use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
 use crate::pipeline::text_cache::{Encoded, Key};
 use crate::pipeline::tokens::TextTokens;
@@ -36,7 +37,8 @@ impl Encoder {
         let tokenizer = model.tokenizer(i)?;
         let encoder = TextEncoder::new(config.clone())?;
         let (source, network) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
-        let part = LoadedComponent::shared(encoder.segments(), source, placement, options, &network);
+        let spec = ComponentSpec::TEXT;
+        let part = LoadedComponent::shared(spec, encoder.segments(), source, placement, options, &network);
         part.check()?;
         Ok(Self { tokenizer, encoder, part })
     }

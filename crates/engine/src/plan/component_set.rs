@@ -54,7 +54,7 @@ impl ComponentSet {
                 let may_leave = !matches!(stage, Stage::Load | Stage::Encode | Stage::Upscale | Stage::Save);
                 let stays = |spec: &ComponentSpec| match spec.per {
                     Per::Text => keeps_text || !may_leave,
-                    Per::Prompt => false,
+                    Per::Input => false,
                     Per::Step | Per::Image | Per::Pass => true,
                 };
                 let prompts = if stage == Stage::ImagePrompt { self.resident(stage) } else { 0 };
@@ -113,7 +113,7 @@ impl ComponentSet {
                 let once = if reads_text { self.bytes(|spec| spec.per == Per::Text) } else { 0 };
                 Copies { per_image: 0, once }
             }
-            Mode::Medvram => Copies { per_image: 0, once: self.bytes(|spec| spec.per != Per::Prompt) },
+            Mode::Medvram => Copies { per_image: 0, once: self.bytes(|spec| spec.per != Per::Input) },
             Mode::Lowvram { .. } => {
                 let of_images = self.all.iter().filter(|(spec, _)| spec.per == Per::Image);
                 let streamed = |weights: &Weights| weights.streamed(StreamBudget { resident: 0, room }).copied;
