@@ -1,6 +1,6 @@
 //! Whether a measurement fits into CPU memory. Otherwise the system would kill the process without a message.
 
-use kiln_engine::{ExecutionTarget, Mode, Plan, Planner, Stage, StagePlan, VaeMemory, Workload};
+use kiln_engine::{ExecutionTarget, Mode, Plan, Planner, Stage, StagePlan, TextWork, VaeMemory, Workload};
 use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
@@ -27,11 +27,7 @@ pub(super) fn check(
         height: *height,
         batch_size: plan.batch,
         steps: plan.steps,
-        guided: model.guided,
-        parts: 1,
-        chunks: 1,
-        context: 1,
-        texts: 2,
+        text: TextWork { texts: 2, ..TextWork::short(model.guided) },
         encodes_image: true,
         has_image_prompts: false,
         second: None,

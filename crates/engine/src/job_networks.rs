@@ -54,7 +54,7 @@ impl Engine {
             return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));
         };
         let (other, refiner) = refiner.text().work(job)?;
-        let work = work.with_texts(other.guided, [other.parts, other.chunks, other.context, other.texts]);
+        let work = Workload { text: work.text.max(other.text), ..work };
         let both = base.into_iter().zip(refiner);
         Ok((work, both.map(|(base, refiner)| BatchTexts { base, refiner: Some(refiner) }).collect()))
     }

@@ -121,7 +121,7 @@ pub use pipeline::steering::{NoiseDraw, Steering, StepChange};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{
     BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, SecondPassWork, StagePlan,
-    Workload, process_bytes,
+    TextWork, Workload, process_bytes,
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
 pub use room::Room;

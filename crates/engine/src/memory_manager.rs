@@ -280,6 +280,7 @@ mod tests {
 
     use super::*;
     use crate::memory::ModeChoice;
+    use crate::plan::TextWork;
 
     const MIB: u64 = 1 << 20;
 
@@ -353,7 +354,8 @@ mod tests {
     fn prompts_of_schedules_are_planned() {
         let needed = |texts| {
             let mut memory_manager = memory_manager(1 << 40, 1 << 40, MemoryOptions::default(), None);
-            memory_manager.prepare(Workload { texts, chunks: 4, context: 4, ..work(64) }).unwrap();
+            let text = TextWork { texts, chunks: 4, context: 4, ..work(64).text };
+            memory_manager.prepare(Workload { text, ..work(64) }).unwrap();
             memory_manager.plan().stages.iter().map(|stage| stage.total()).collect::<Vec<_>>()
         };
         let (few, many) = (needed(2), needed(1002));

@@ -17,9 +17,9 @@ use crate::pipeline::conditioning::{ConditioningPlan, Conditions, SharedConditio
 use crate::pipeline::shared_texts::{SharedTexts, TextShape};
 use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
 use crate::pipeline::text_encoder::{Encoder, Proceed, chunk_length, run};
-use crate::pipeline::text_plan::{Shape, TextPlan};
+use crate::pipeline::text_plan::TextPlan;
 use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
-use crate::plan::Workload;
+use crate::plan::{SecondPassWork, TextWork, Workload};
 use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model's text encoders with their tokenizers.
@@ -118,13 +118,14 @@ impl TextEncoders {
         let plan = |batch: usize| self.plan(&Batch::of_job(job, batch * job.batch_size));
         let plans = (0..looked_at).map(plan).collect::<Result<Vec<_>>>()?;
         let work = plans.iter().fold(Workload::of(job), |work, plan| {
-            let Shape { guided, parts, chunks, context, .. } = plan.shape();
-            work.with_texts(guided, [parts, chunks, context, plan.texts()])
+            let text = TextWork { texts: plan.texts(), ..plan.shape().text() };
+            Workload { text: work.text.max(text), ..work }
         });
         let second = match (work.second, Batch::of_job(job, 0).second()) {
             (Some(pass), Some(second)) => {
                 let plan = self.plan(&second)?;
-                Some(pass.with_texts(&plan.shape().work(second.job(), second.len(), plan.texts())))
+                let text = plan.shape().work(second.job(), second.len(), plan.texts()).text;
+                Some(SecondPassWork { text, ..pass })
             }
             (second, _) => second,
         };
@@ -411,7 +412,7 @@ mod tests {
         let job = request.resolve(&model).unwrap();
         let (work, plans) = text.work(&job).unwrap();
         let plan = text.plan(&Batch::of_job(&job, 2)).unwrap();
-        assert!(plan.shape() == plans[0].shape() && plan.texts() == work.texts);
+        assert!(plan.shape() == plans[0].shape() && plan.texts() == work.text.texts);
         text.foresee([&job].into_iter(), false);
         for plan in plans.into_iter().chain([plan]) {
             text.conditions(&job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
@@ -426,7 +427,7 @@ mod tests {
         let prompt: String = (1..40).map(|i| format!("[x{i}:{i}]")).collect();
         let job = Request { prompt, steps: Some(40), ..Request::default() }.resolve(&model).unwrap();
         let plan = text.plan(&Batch::of_job(&job, 0)).unwrap();
-        assert!(plan.texts() >= 40 && text.work(&job).unwrap().0.texts == plan.texts());
+        assert!(plan.texts() >= 40 && text.work(&job).unwrap().0.text.texts == plan.texts());
         let mut asked = 0;
         let mut stop = |i: usize, of: usize| {
             assert!(i < of);

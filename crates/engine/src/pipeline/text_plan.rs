@@ -9,68 +9,58 @@ use crate::pipeline::conditioning::{ConditioningPlan, Row};
 use crate::pipeline::lengths::Lengths;
 use crate::pipeline::text_cache::Key;
 use crate::pipeline::tokens::TextTokens;
-use crate::plan::{SecondPassWork, Workload};
+use crate::plan::{SecondPassWork, TextWork, Workload};
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    pub(crate) guided: bool,
-    /// Whether parts are combined by weights.
-    composed: bool,
-    /// Parts of the image's prompt.
-    pub(crate) parts: usize,
-    /// Chunks of tokens of the longest text.
-    pub(crate) chunks: usize,
-    /// Chunks of every text in the batch, after shorter ones were filled up or repeated.
-    pub(crate) context: usize,
-    /// The same of the texts of a second pass.
-    second: Option<SecondShape>,
-    /// The same two numbers for a refiner's text encoders.
-    refiner: Option<[usize; 2]>,
+    first: PassShape,
+    /// The texts of a second pass.
+    second: Option<PassShape>,
+    /// The texts for a refiner's text encoders.
+    refiner: Option<TextWork>,
 }
 
-/// See [`Shape`].
+/// The properties of the texts of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct SecondShape {
-    guided: bool,
+struct PassShape {
+    /// Whether parts are combined by weights.
     composed: bool,
-    parts: usize,
-    chunks: usize,
-    context: usize,
+    /// The texts of one image without schedules.
+    text: TextWork,
+}
+
+impl PassShape {
+    /// The texts of `n` such images, of which those at hand have `texts` different texts. More than one for each row are those of
+    /// schedules: they are rounded up, so that batches that differ little have one plan.
+    fn of_images(self, n: usize, texts: usize) -> TextWork {
+        let usual = n * self.text.usual();
+        TextWork { texts: if texts <= usual { usual } else { texts.next_power_of_two() }, ..self.text }
+    }
 }
 
 impl Shape {
-    /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts. More than
-    /// one for each row are those of schedules: they are rounded up, so that batches that differ little have one plan.
+    /// The work of a batch of `n` such images of `job`, of which those at hand have `texts` different texts.
     pub(crate) fn work(self, job: &Job, n: usize, texts: usize) -> Workload {
-        let Self { guided, parts, refiner, second, .. } = self;
-        let [chunks, context] = refiner.unwrap_or_default();
-        let (chunks, context) = (chunks.max(self.chunks), context.max(self.context));
-        let rounded = |guided: bool, parts: usize| {
-            let usual = n * if guided { 1 + parts } else { 1 };
-            if texts <= usual { usual } else { texts.next_power_of_two() }
-        };
         let work = Workload::of(job);
-        let of_second = |work: SecondPassWork| match second {
-            Some(SecondShape { guided, parts, chunks, context, .. }) => {
-                SecondPassWork { guided, parts, chunks, context, texts: rounded(guided, parts), ..work }
-            }
+        let of_second = |work: SecondPassWork| match self.second {
+            Some(second) => SecondPassWork { text: second.of_images(n, texts), ..work },
             None => work,
         };
-        let texts = rounded(guided, parts);
-        Workload { batch_size: n, guided, parts, chunks, context, texts, second: work.second.map(of_second), ..work }
+        let TextWork { chunks, context, .. } = self.refiner.unwrap_or(self.first.text);
+        let text = self.first.of_images(n, texts);
+        let text = TextWork { chunks: chunks.max(text.chunks), context: context.max(text.context), ..text };
+        Workload { batch_size: n, text, second: work.second.map(of_second), ..work }
+    }
+
+    /// The texts of one image in the first pass.
+    pub(crate) fn text(&self) -> TextWork {
+        self.first.text
     }
 
     /// The shape of images whose second pass has texts of the shape `second`.
     pub(crate) fn then(self, second: Option<Self>) -> Self {
-        let of = |Self { guided, composed, parts, chunks, context, .. }| SecondShape {
-            guided,
-            composed,
-            parts,
-            chunks,
-            context,
-        };
-        Self { second: second.map(of), ..self }
+        Self { second: second.map(|second| second.first), ..self }
     }
 }
 
@@ -121,15 +111,10 @@ impl TextPlan {
     /// What the images need to have in common with others.
     pub(crate) fn shape(&self) -> Shape {
         let Self { conditions, lengths, n, .. } = self;
-        Shape {
-            guided: conditions.guided,
-            composed: !conditions.weights.is_empty(),
-            parts: conditions.parts(*n),
-            chunks: lengths.longest(),
-            context: lengths.total(),
-            second: None,
-            refiner: None,
-        }
+        let text = TextWork { parts: conditions.parts(*n), ..TextWork::short(conditions.guided) };
+        let text = TextWork { chunks: lengths.longest(), context: lengths.total(), texts: text.usual(), ..text };
+        let first = PassShape { composed: !conditions.weights.is_empty(), text };
+        Shape { first, second: None, refiner: None }
     }
 }
 
@@ -150,7 +135,7 @@ impl BatchTexts {
 
     /// What the images need to have in common with others.
     pub(crate) fn shape(&self) -> Shape {
-        let refiner = self.refiner.as_ref().map(TextPlan::shape).map(|shape| [shape.chunks, shape.context]);
+        let refiner = self.refiner.as_ref().map(|plan| plan.shape().text());
         Shape { refiner, ..self.base.shape() }
     }
 }

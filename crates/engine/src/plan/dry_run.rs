@@ -279,23 +279,23 @@ impl Networks<'_> {
         work: &Workload,
         (encoders, denoiser): (&[TextEncoder], &dyn Denoiser),
     ) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
-        let texts = work.usual_texts();
+        let texts = work.text.usual();
         let width: usize = encoders.iter().map(|encoder| encoder.config().hidden_size).sum();
-        let others = work.encoded_texts() - texts;
+        let others = work.text.encoded() - texts;
         // Those that the cache keeps are there a second time, without the chunks that make them as long as the others.
-        let cached = if work.encoded_texts() <= CACHED_TEXTS { others } else { 0 };
-        let text = |_| device.tensor(&[1, work.context * TOKENS, width], self.dtype);
+        let cached = if work.text.encoded() <= CACHED_TEXTS { others } else { 0 };
+        let text = |_| device.tensor(&[1, work.text.context * TOKENS, width], self.dtype);
         let scheduled = (0..others + cached).map(text).collect();
         let encode = |encoder: &TextEncoder| -> Result<Vec<TextOutput<MetaTensor>>> {
             let config = encoder.config();
-            let chunks = vec![vec![0; config.max_position_embeddings]; work.chunks];
+            let chunks = vec![vec![0; config.max_position_embeddings]; work.text.chunks];
             let layer = HiddenLayer { from_end: self.layer.from_end.min(config.num_hidden_layers), ..self.layer };
             let one = |_| encoder.forward(&chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ());
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
         let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
         let size = (work.height / self.downscale, work.width / self.downscale);
-        let (images, tokens) = (work.images(), work.context * TOKENS);
+        let (images, tokens) = (work.images(), work.text.context * TOKENS);
         Ok((denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
     }
 
@@ -358,8 +358,9 @@ impl Networks<'_> {
         let timestep = device.tensor(&[1], DType::F32);
         let constants = Constants {
             conditioning,
-            cfg_scale: (work.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32)),
-            weights: (work.guided && work.parts > 1).then(|| device.tensor(&[work.parts * n, c, h, w], DType::F32)),
+            cfg_scale: (work.text.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32)),
+            weights: (work.text.guided && work.text.parts > 1)
+                .then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32)),
         };
         // A step that uses a stored feature is recorded, too, and the second call of self-attention guidance.
         let block_of = |conditioning: Conditioning<MetaTensor>, is_whole: bool| -> Result<Held> {
@@ -383,7 +384,7 @@ impl Networks<'_> {
                 blocks.push(block_of(Conditioning { hooks, ..constants.conditioning.clone() }, true)?);
             }
             if work.network.degraded {
-                let tokens = work.context * TOKENS;
+                let tokens = work.text.context * TOKENS;
                 blocks.push(block_of(denoiser.meta_conditioning(device, n, (h, w), tokens, self.dtype), false)?);
             }
         }

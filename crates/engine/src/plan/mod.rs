@@ -21,6 +21,7 @@ mod prompts;
 mod report;
 #[cfg(test)]
 mod tests;
+mod text_work;
 mod time;
 
 use kiln_mempool::{HostPool, ProcessMemory};
@@ -41,6 +42,7 @@ pub use network_work::NetworkWork;
 pub use passes::{Enlargement, Pass, SecondPassWork};
 pub use planner::Planner;
 pub use report::PlanReport;
+pub use text_work::TextWork;
 pub use time::Rates;
 
 /// The workload, as far as memory depends on it.
@@ -54,17 +56,8 @@ pub struct Workload {
     pub batch_size: usize,
     /// Sampler steps.
     pub steps: usize,
-    /// Whether the U-Net also runs without the prompt.
-    pub guided: bool,
-    /// Parts of each prompt: more than one with `AND`.
-    pub parts: usize,
-    /// Token chunks of the longest text.
-    pub chunks: usize,
-    /// Chunks of tokens that the U-Net sees for each text: as many, or more where texts of unequal length are repeated.
-    pub context: usize,
-    /// Different texts that are encoded before the first step and stored until the last, including those of schedules.
-    /// The minimum is one for each part, and one more with guidance.
-    pub texts: usize,
+    /// The texts.
+    pub text: TextWork,
     /// Whether the images begin with images, which are encoded.
     pub encodes_image: bool,
     /// Whether the images have image prompts.
@@ -90,11 +83,7 @@ impl Workload {
             height,
             batch_size,
             steps,
-            guided: job.is_guided(),
-            parts: 1,
-            chunks: 1,
-            context: 1,
-            texts: 1,
+            text: TextWork::short(job.is_guided()),
             encodes_image: job.init.image().is_some() || job.takes_mask,
             has_image_prompts: !job.ip_adapters.is_empty(),
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
@@ -115,18 +104,6 @@ impl Workload {
         ((steps as f64 * (1.0 - switch)).round() as usize).clamp(1, steps.max(1))
     }
 
-    /// The same work with texts of at least this size: parts, chunks and chunks for the denoiser of a text, and their number.
-    pub(crate) fn with_texts(self, guided: bool, [parts, chunks, context, texts]: [usize; 4]) -> Self {
-        Self {
-            guided: self.guided || guided,
-            parts: self.parts.max(parts),
-            chunks: self.chunks.max(chunks),
-            context: self.context.max(context),
-            texts: self.texts.max(texts),
-            ..self
-        }
-    }
-
     /// The work of a batch that does the work of both at once.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {
@@ -134,11 +111,7 @@ impl Workload {
             height: self.height.max(other.height),
             batch_size: self.batch_size + other.batch_size,
             steps: self.steps.max(other.steps),
-            guided: self.guided || other.guided,
-            parts: self.parts.max(other.parts),
-            chunks: self.chunks.max(other.chunks),
-            context: self.context.max(other.context),
-            texts: self.texts + other.texts,
+            text: self.text.with(other.text),
             encodes_image: self.encodes_image || other.encodes_image,
             has_image_prompts: self.has_image_prompts || other.has_image_prompts,
             second: match (self.second, other.second) {
@@ -152,16 +125,6 @@ impl Workload {
         }
     }
 
-    /// Texts that are encoded, one at least for each row of an image.
-    fn encoded_texts(&self) -> usize {
-        self.texts.max(self.usual_texts())
-    }
-
-    /// Texts of an image without schedules.
-    fn usual_texts(&self) -> usize {
-        if self.guided { 1 + self.parts } else { 1 }
-    }
-
     /// Rows of the U-Net's batch.
     fn images(&self) -> usize {
         self.batch_size * self.rows_of_image()
@@ -169,8 +132,8 @@ impl Workload {
 
     /// Rows of the U-Net's batch for each image.
     fn rows_of_image(&self) -> usize {
-        let perturbed = if self.network.perturbed { self.parts } else { 0 };
-        self.usual_texts() + perturbed
+        let perturbed = if self.network.perturbed { self.text.parts } else { 0 };
+        self.text.usual() + perturbed
     }
 }
 

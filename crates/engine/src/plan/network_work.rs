@@ -48,7 +48,7 @@ impl NetworkWork {
         work: &Workload,
         feature: impl FnOnce(usize) -> Option<MetaTensor>,
     ) -> HookInputs<MetaTensor> {
-        let (parts, texts) = (work.parts, work.usual_texts());
+        let (parts, texts) = (work.text.parts, work.text.usual());
         let perturbed = PerturbedAttention { layers: LayerSelection::MID, part: (parts, texts + parts) };
         let freeu = self.freeu.and_then(|freeu_version| {
             NetworkOptions { freeu: Some(FreeuFactors([1.0; 4])), freeu_version, ..NetworkOptions::default() }.freeu()

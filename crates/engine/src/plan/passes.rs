@@ -4,7 +4,7 @@ use kiln_request::{Job, SecondPass};
 use kiln_upscale::NetworkConfig;
 use serde::Serialize;
 
-use super::Workload;
+use super::{TextWork, Workload};
 use crate::pipeline::event::Stage;
 
 /// A pass of a run.
@@ -49,16 +49,8 @@ pub struct SecondPassWork {
     pub enlarged: (usize, usize),
     /// Steps of the sampler.
     pub steps: usize,
-    /// Whether the U-Net also runs without the prompt.
-    pub guided: bool,
-    /// Parts of each prompt.
-    pub parts: usize,
-    /// Token chunks of the longest text.
-    pub chunks: usize,
-    /// Chunks of tokens that the U-Net sees for each text.
-    pub context: usize,
-    /// Different texts.
-    pub texts: usize,
+    /// The texts.
+    pub text: TextWork,
     /// What enlarges the first pass's results.
     pub enlargement: Enlargement,
 }
@@ -72,23 +64,13 @@ impl SecondPassWork {
             height: pass.job.height,
             enlarged: pass.enlarged,
             steps: pass.job.steps,
-            guided: pass.job.is_guided(),
-            parts: 1,
-            chunks: 1,
-            context: 1,
-            texts: 1,
+            text: TextWork::short(pass.job.is_guided()),
             enlargement: match pass.network {
                 Some(network) => Enlargement::Network(network),
                 None if pass.takes_pixels() => Enlargement::Pixels,
                 None => Enlargement::Latents,
             },
         }
-    }
-
-    /// The same with the texts of `work`.
-    pub(crate) fn with_texts(self, work: &Workload) -> Self {
-        let Workload { guided, parts, chunks, context, texts, .. } = *work;
-        Self { guided, parts, chunks, context, texts, ..self }
     }
 
     /// The work that has room for both.
@@ -99,11 +81,7 @@ impl SecondPassWork {
             first: (self.first.0.max(other.first.0), self.first.1.max(other.first.1)),
             enlarged: (self.enlarged.0.max(other.enlarged.0), self.enlarged.1.max(other.enlarged.1)),
             steps: self.steps.max(other.steps),
-            guided: self.guided || other.guided,
-            parts: self.parts.max(other.parts),
-            chunks: self.chunks.max(other.chunks),
-            context: self.context.max(other.context),
-            texts: self.texts + other.texts,
+            text: self.text.with(other.text),
             enlargement: match (self.enlargement, other.enlargement) {
                 (Enlargement::Latents, other) => other,
                 (Enlargement::Pixels, Enlargement::Network(network)) => Enlargement::Network(network),
@@ -139,16 +117,12 @@ impl Workload {
 
     /// The second pass as a run alone.
     fn of_second(&self, second: SecondPassWork) -> Self {
-        let SecondPassWork { width, height, steps, guided, parts, chunks, context, texts, enlargement, .. } = second;
+        let SecondPassWork { width, height, steps, text, enlargement, .. } = second;
         Self {
             width,
             height,
             steps,
-            guided,
-            parts,
-            chunks,
-            context,
-            texts,
+            text,
             // Before they are cut, images are as large as they were enlarged.
             encodes_image: self.encodes_image || enlargement != Enlargement::Latents,
             second: None,

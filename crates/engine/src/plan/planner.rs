@@ -17,7 +17,9 @@ use super::flop::control_flop;
 use super::measures::{Measures, Steps};
 use super::network_weights::Weights;
 use super::prompts::PromptNetworks;
-use super::{Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, Workload, decoder_flop, unet_flop};
+use super::{
+    Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, TextWork, Workload, decoder_flop, unet_flop,
+};
 use crate::component_spec::ComponentSpec;
 use crate::error::Result;
 use crate::loaded_prompts::PromptPlan;
@@ -163,11 +165,7 @@ impl Planner {
             height: side("height", size[1].unwrap_or(*height), multiple)?,
             batch_size: in_range("batch_size", batch_size, 1, MAX_IMAGES)?,
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
-            guided: true,
-            parts: 1,
-            chunks: 1,
-            context: 1,
-            texts: 1,
+            text: TextWork::short(true),
             encodes_image: self.unet.config().extra_channels() > 0,
             has_image_prompts: !self.prompts.is_empty(),
             second: None,
@@ -203,21 +201,9 @@ impl Planner {
                 None => Enlargement::Pixels,
             },
         };
-        let Workload { steps, guided, parts, chunks, context, texts, .. } = work;
+        let Workload { steps, text, .. } = work;
         let (first, enlarged) = ((work.width, work.height), (width, height));
-        let second = SecondPassWork {
-            width,
-            height,
-            first,
-            enlarged,
-            steps,
-            guided,
-            parts,
-            chunks,
-            context,
-            texts,
-            enlargement,
-        };
+        let second = SecondPassWork { width, height, first, enlarged, steps, text, enlargement };
         Ok(Workload { second: Some(second), ..work })
     }
 
@@ -246,7 +232,7 @@ impl Planner {
     fn estimate(&self, unet: &Unet, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.context * TOKENS)?))
+        Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.text.context * TOKENS)?))
     }
 
     /// The estimate for streaming control network `i`; of none if there is no such network.
@@ -262,7 +248,7 @@ impl Planner {
     fn control_flop(&self, model: &ControlModel, work: &Workload) -> Result<Vec<f64>> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        control_flop(model, &self.unet, work.images(), size, work.context * TOKENS)
+        control_flop(model, &self.unet, work.images(), size, work.text.context * TOKENS)
     }
 
     /// Bytes on the device of all control networks while they stream.

@@ -43,7 +43,7 @@ impl PromptNetworks {
     /// What an image goes through before the steps.
     pub(super) fn encode(&self, device: &MetaDevice, work: &Workload, networks: &Networks<'_>) -> Result<GroupPrompt> {
         let (dtype, projection) = (networks.dtype, self.net.config().projection);
-        let rows = if work.guided { 2 } else { 1 };
+        let rows = if work.text.guided { 2 } else { 1 };
         let dim = projection.encoder_dim().unwrap_or(0);
         let one = || -> Result<MetaTensor> {
             let Some((encoder, features)) = &self.encoder else {

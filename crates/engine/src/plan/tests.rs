@@ -8,7 +8,7 @@ use kiln_weights::EightBitLayers;
 
 use crate::pipeline::event::Stage;
 
-use super::{ExecutionTarget, Pass, Plan, Planner, StagePlan, Workload};
+use super::{ExecutionTarget, Pass, Plan, Planner, StagePlan, TextWork, Workload};
 use crate::mode::Mode;
 use crate::residency::{StreamBudget, on_device, planned, residency};
 use crate::room::Room;
@@ -198,7 +198,8 @@ fn text_encoders_stream_within_their_plan() {
     let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);
-    let work = Workload { texts: 300, chunks: 5, context: 5, ..planner.work([Some(64); 2], None, 1).unwrap() };
+    let work = planner.work([Some(64); 2], None, 1).unwrap();
+    let work = Workload { text: TextWork { texts: 300, chunks: 5, context: 5, ..work.text }, ..work };
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();

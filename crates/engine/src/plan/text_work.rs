@@ -1,0 +1,50 @@
+//! The texts of a pass, as far as memory depends on them.
+
+/// The number and the lengths of texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TextWork {
+    /// Whether the denoiser also runs without the prompt.
+    pub guided: bool,
+    /// Parts of each prompt: more than one with `AND`.
+    pub parts: usize,
+    /// Token chunks of the longest text.
+    pub chunks: usize,
+    /// Chunks of tokens that the denoiser sees for each text: as many, or more if texts of unequal length are repeated.
+    pub context: usize,
+    /// Different texts that are encoded before the first step and stored until the last, including those of schedules.
+    /// The minimum is one for each part, and one more with guidance.
+    pub texts: usize,
+}
+
+impl TextWork {
+    /// Prompts of one chunk.
+    pub fn short(guided: bool) -> Self {
+        Self { guided, parts: 1, chunks: 1, context: 1, texts: 1 }
+    }
+
+    /// The larger of both in every respect.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self { texts: self.texts.max(other.texts), ..self.with(other) }
+    }
+
+    /// Both at once.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            guided: self.guided || other.guided,
+            parts: self.parts.max(other.parts),
+            chunks: self.chunks.max(other.chunks),
+            context: self.context.max(other.context),
+            texts: self.texts + other.texts,
+        }
+    }
+
+    /// Texts of an image without schedules.
+    pub(crate) fn usual(&self) -> usize {
+        if self.guided { 1 + self.parts } else { 1 }
+    }
+
+    /// Texts that are encoded, one at least for each row of an image.
+    pub(crate) fn encoded(&self) -> usize {
+        self.texts.max(self.usual())
+    }
+}
