@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_media::Rgb8Image;
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
-use kiln_request::{Job, LoraUse, Refiner};
+use kiln_request::{Job, LoraUse, Refiner, UpscalerChoice};
 use kiln_weights::Placement;
 
 use crate::ceiling::Ceiling;
 use crate::component::ComponentOptions;
-use crate::error::{Result, proceed};
+use crate::error::{Error, Result, proceed};
 use crate::loaded_model::{LoadedModel, Opening};
 use crate::loaded_prompts::LoadedPrompts;
 use crate::machine::Machine;
@@ -26,9 +27,12 @@ use crate::pipeline::decode::{DecodedImage, Latents};
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::overlap::OverlappedNetworks;
+use crate::pipeline::preview::images;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, Progress, run_batch};
+use crate::pipeline::running::{GroupId, RunningBatch};
 use crate::pipeline::second_denoiser::SecondDenoiser;
+use crate::pipeline::second_pass::enlarge_images;
 use crate::pipeline::shared_texts::{SharedTexts, TextStore};
 use crate::pipeline::steering::Steering;
 use crate::pipeline::text::TextEncoders;
@@ -276,6 +280,50 @@ impl Engine {
             run_batch(self, &batch, BatchRequest::new(texts, work, progress), &mut images)?;
         }
         Ok(())
+    }
+
+    /// Has `steering` take part in the jobs that follow; `None` ends that.
+    pub fn steer(&mut self, steering: Option<Arc<dyn Steering>>) {
+        self.steering = steering;
+    }
+
+    /// Has the jobs that follow send [`Event::Preview`](crate::Event::Preview) after every so many calls of the denoiser, at most
+    /// five times a second; `None` turns this off. Models without known colors send none.
+    pub fn preview_every(&mut self, calls: Option<usize>) {
+        self.preview_every = calls.filter(|_| self.model.latent_rgb().is_some());
+    }
+
+    /// Small images of what a batch is about to become, one pixel for each latent. None where
+    /// [`RunningBatch::keep_prediction`] kept nothing, or no factors are known for the model's autoencoder
+    /// ([`kiln_models::ModelFolder::latent_rgb`]).
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn preview(&self, running: &RunningBatch, id: GroupId) -> Result<Vec<Rgb8Image>> {
+        match (running.prediction(id), self.model.latent_rgb()) {
+            (Some(latents), Some(colors)) => images(latents, colors),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// An image in the size `width` by `height`, by a filter or by the network in a file. It runs in the memory that the weights
+    /// of the model leave, or takes their place. The network stays open until the memory is needed for something else.
+    ///
+    /// # Errors
+    /// Errors of [`kiln_request::OpenUpscaler::open`] and of [`crate::Enlarger::enlarge`].
+    pub fn enlarge(
+        &mut self,
+        choice: &UpscalerChoice,
+        image: &Rgb8Image,
+        size: (usize, usize),
+        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Rgb8Image> {
+        let tell: &mut dyn FnMut(Event) -> Result<()> = &mut |event| proceed(watch(event));
+        let images = self.attempt(Stage::Upscale, tell, |engine, tell| {
+            engine.make_room_for(Stage::Upscale);
+            enlarge_images(engine, choice, std::slice::from_ref(image), size, tell)
+        })?;
+        images.into_iter().next().ok_or(Error::Interrupted)
     }
 
     /// The text encoders and the decoder, where they may run while steps run.

@@ -37,7 +37,7 @@ impl Engine {
     /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths and for a job whose steps two devices
     /// cannot share.
     pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
-        self.check_parallel(batch.job())?;
+        self.networks.first.second.as_ref().map_or(Ok(()), |second| second.check(batch.job()))?;
         let base = self.text().plan(batch)?;
         let refiner = self.networks.others.first().map(|(_, model)| model.text().plan(batch)).transpose()?;
         Ok(BatchTexts { base, refiner })
@@ -48,7 +48,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::plan_texts`].
     pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
-        self.check_parallel(job)?;
+        self.networks.first.second.as_ref().map_or(Ok(()), |second| second.check(job))?;
         let (work, base) = self.text().work(job)?;
         let Some((_, refiner)) = self.networks.others.first() else {
             return Ok((work, base.into_iter().map(|base| BatchTexts { base, refiner: None }).collect()));

@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod applied_loras;
-mod batch_sizes;
 mod calibration;
 mod ceiling;
 mod component;

@@ -6,9 +6,10 @@ use std::str::FromStr;
 use kiln_request::Job;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::event::Stage;
+use crate::pipeline::second_denoiser::SecondDenoiser;
+use crate::plan::Plan;
 use crate::setup::DeviceChoice;
 
 /// How the devices of a list work on one image.
@@ -48,15 +49,12 @@ pub struct SecondDevice {
     pub threads: Option<usize>,
 }
 
-impl Engine {
+impl SecondDenoiser {
     /// Refuses a job whose steps two devices cannot share, in its passes.
     ///
     /// # Errors
     /// [`Error::Request`] with the option at fault.
-    pub(crate) fn check_parallel(&self, job: &Job) -> Result<()> {
-        if self.networks.first.second.is_none() {
-            return Ok(());
-        }
+    pub(crate) fn check(&self, job: &Job) -> Result<()> {
         let refuse = |name: &'static str, found: String, why: &str| {
             Err(Error::value(name, found, format!("none with `parallel` cfg: {why}; use one device for this image")))
         };
@@ -67,16 +65,14 @@ impl Engine {
             let why = "self-attention guidance runs the network once more after both halves";
             return refuse("sag_scale", job.network.sag_scale.to_string(), why);
         }
-        job.hires.as_deref().map_or(Ok(()), |pass| self.check_parallel(&pass.job))
+        job.hires.as_deref().map_or(Ok(()), |pass| self.check(&pass.job))
     }
 
     /// Refuses a plan that has no place for the U-Net on both devices.
     ///
     /// # Errors
     /// [`Error::Request`] that names the mode, or the memory of the second device.
-    pub(crate) fn check_second(&self) -> Result<()> {
-        let Some(second) = &self.networks.first.second else { return Ok(()) };
-        let plan = self.memory_manager.plan();
+    pub(crate) fn check_plan(&self, plan: &Plan) -> Result<()> {
         if plan.mode.streams() {
             let expected = format!(
                 "a U-Net that stays in memory on both devices, but this run streams its weights (mode {}): use one device, \
@@ -88,7 +84,7 @@ impl Engine {
         let denoise = plan.stages.iter().filter(|stage| stage.stage == Stage::Denoise);
         // At most: the second device computes half of the rows at most.
         let needed = denoise.map(|stage| stage.weights + stage.activations + stage.workspace).max().unwrap_or(0);
-        match second.memory() {
+        match self.memory() {
             Some(memory) if needed > memory.total.bytes.min(memory.free.bytes) => {
                 let expected = format!(
                     "up to {} of memory on the second device, of which {}: end other programs on it, or use one device",

@@ -20,6 +20,7 @@ use kiln_weights::{EightBitLayers, InputObserver, ParamSpec};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result, proceed};
+use crate::loaded_model::LoadedModel;
 use crate::pipeline::event::Event;
 use crate::scales_file::ComputeScales;
 use crate::setup::{DeviceChoice, Setup};
@@ -128,114 +129,112 @@ impl Calibration {
         let setup = Setup { device: DeviceChoice::Cpu, second: None, ..setup.clone() };
         let start = CalibrationEvent { stage: CalibrationStage::Load, job: 0, jobs: jobs.len() };
         let mut engine = Engine::load_for(model, &setup, first, &mut |_| watch(start))?;
-        engine.measured(jobs, limits, watch)
+        measured(&mut engine, jobs, limits, watch)
     }
 }
 
-impl Engine {
-    /// As [`Calibration::measure`], for values that were checked.
-    fn measured(
-        &mut self,
-        jobs: &[Job],
-        limits: CalibrationLimits,
-        watch: &mut dyn FnMut(CalibrationEvent) -> ControlFlow<()>,
-    ) -> Result<Calibration> {
-        let CalibrationLimits { budget, tolerance } = limits;
-        let mut draw = |engine: &mut Self, stage: CalibrationStage| engine.drawn(jobs, stage, watch);
-        let observers: BTreeMap<String, Arc<RangeObserver>> =
-            self.layers().map(|param| (param.key.clone(), Arc::default())).collect();
-        self.observe(&observers);
-        let expected = draw(self, CalibrationStage::Ranges)?;
-        let ranges = observers.into_iter().map(|(name, observer)| (name, observer.ranges()));
-        let ranges: BTreeMap<String, ChannelRanges> = ranges.filter(|(_, ranges)| ranges.calls > 0).collect();
+/// As [`Calibration::measure`], for values that were checked.
+fn measured(
+    engine: &mut Engine,
+    jobs: &[Job],
+    limits: CalibrationLimits,
+    watch: &mut dyn FnMut(CalibrationEvent) -> ControlFlow<()>,
+) -> Result<Calibration> {
+    let CalibrationLimits { budget, tolerance } = limits;
+    let mut draw = |engine: &mut Engine, stage: CalibrationStage| drawn(engine, jobs, stage, watch);
+    let observers: BTreeMap<String, Arc<RangeObserver>> =
+        engine.networks.first.layers().map(|param| (param.key.clone(), Arc::default())).collect();
+    engine.networks.first.observe(&observers);
+    let expected = draw(engine, CalibrationStage::Ranges)?;
+    let ranges = observers.into_iter().map(|(name, observer)| (name, observer.ranges()));
+    let ranges: BTreeMap<String, ChannelRanges> = ranges.filter(|(_, ranges)| ranges.calls > 0).collect();
 
-        let observers = self.ways(&ranges)?;
-        self.observe(&observers);
-        draw(self, CalibrationStage::Errors)?;
-        let best = observers
-            .iter()
-            .filter_map(|(name, ways)| Some((name.clone(), ways.best(name, ranges.get(name)?, tolerance)?)));
-        let digest = ComputeScales::digest(&self.model, self.setup.cache_dir.as_deref())?;
-        let mut scales = ComputeScales { model_sha256: digest, layers: best.collect(), notes: BTreeMap::new() };
-        drop(observers);
-        self.networks.first.unet.segments().observe(|_| None);
+    let observers = engine.networks.first.ways(&ranges)?;
+    engine.networks.first.observe(&observers);
+    draw(engine, CalibrationStage::Errors)?;
+    let best = observers
+        .iter()
+        .filter_map(|(name, ways)| Some((name.clone(), ways.best(name, ranges.get(name)?, tolerance)?)));
+    let digest = ComputeScales::digest(&engine.model, engine.setup.cache_dir.as_deref())?;
+    let mut scales = ComputeScales { model_sha256: digest, layers: best.collect(), notes: BTreeMap::new() };
+    drop(observers);
+    engine.networks.first.unet.segments().observe(|_| None);
 
-        let mut names: Vec<(f32, String)> =
-            scales.layers.iter().map(|(name, layer)| (layer.error, name.clone())).collect();
-        names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        let mut attempt = |engine: &mut Self, kept: usize| -> Result<f64> {
-            scales.keep(names.iter().take(kept).map(|(_, name)| name));
-            engine.compute_in(Some(&scales.eight_bit_layers()));
-            Ok(psnr(&draw(engine, CalibrationStage::Images { kept })?, &expected))
-        };
-        // With so many layers in their own type images differ too much, and with so many they do not.
-        let (mut few, mut enough) = (0, (0, attempt(self, 0)?));
-        if enough.1 < budget {
-            enough = (names.len(), MOST);
-            while enough.0 - few > (names.len() / PRECISION).max(1) {
-                let middle = few.midpoint(enough.0);
-                match attempt(self, middle)? {
-                    psnr if psnr < budget => few = middle,
-                    psnr => enough = (middle, psnr),
-                }
+    let mut names: Vec<(f32, String)> = scales.layers.iter().map(|(name, layer)| (layer.error, name.clone())).collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let mut attempt = |engine: &mut Engine, kept: usize| -> Result<f64> {
+        scales.keep(names.iter().take(kept).map(|(_, name)| name));
+        engine.networks.first.compute_in(Some(&scales.eight_bit_layers()));
+        Ok(psnr(&draw(engine, CalibrationStage::Images { kept })?, &expected))
+    };
+    // With so many layers in their own type images differ too much, and with so many they do not.
+    let (mut few, mut enough) = (0, (0, attempt(engine, 0)?));
+    if enough.1 < budget {
+        enough = (names.len(), MOST);
+        while enough.0 - few > (names.len() / PRECISION).max(1) {
+            let middle = few.midpoint(enough.0);
+            match attempt(engine, middle)? {
+                psnr if psnr < budget => few = middle,
+                psnr => enough = (middle, psnr),
             }
         }
-        let (kept, psnr) = enough;
-        scales.keep(names.iter().take(kept).map(|(_, name)| name));
-        scales.notes = [
-            ("kiln", env!("CARGO_PKG_VERSION").to_string()),
-            ("model", self.model.name()),
-            ("dtype", self.dtype.as_str().to_string()),
-            ("images", jobs.len().to_string()),
-            ("budget_db", budget.to_string()),
-            ("tolerance", tolerance.to_string()),
-            ("psnr_db", format!("{psnr:.2}")),
-        ]
-        .map(|(name, value)| (name.to_string(), value))
-        .into();
-        let covered = scales.layers.values().filter(|layer| !layer.is_kept);
-        let (covered, fixed) = (covered.clone().count(), covered.filter(|layer| !layer.is_dynamic).count());
-        Ok(Calibration { scales, covered, fixed, kept, psnr })
     }
+    let (kept, psnr) = enough;
+    scales.keep(names.iter().take(kept).map(|(_, name)| name));
+    scales.notes = [
+        ("kiln", env!("CARGO_PKG_VERSION").to_string()),
+        ("model", engine.model.name()),
+        ("dtype", engine.dtype.as_str().to_string()),
+        ("images", jobs.len().to_string()),
+        ("budget_db", budget.to_string()),
+        ("tolerance", tolerance.to_string()),
+        ("psnr_db", format!("{psnr:.2}")),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .into();
+    let covered = scales.layers.values().filter(|layer| !layer.is_kept);
+    let (covered, fixed) = (covered.clone().count(), covered.filter(|layer| !layer.is_dynamic).count());
+    Ok(Calibration { scales, covered, fixed, kept, psnr })
+}
 
-    /// The pixels of each image of `jobs`.
-    fn drawn(
-        &mut self,
-        jobs: &[Job],
-        stage: CalibrationStage,
-        watch: &mut dyn FnMut(CalibrationEvent) -> ControlFlow<()>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let mut images = Vec::new();
-        for (i, job) in jobs.iter().enumerate() {
-            let event = CalibrationEvent { stage, job: i, jobs: jobs.len() };
-            proceed(watch(event))?;
-            self.txt2img(job, &mut |happened| {
-                if let Event::Image(image) = happened {
-                    images.push(image.rgb);
-                }
-                Ok(ControlFlow::Continue(()))
-            })?;
-        }
-        Ok(images)
+/// The pixels of each image of `jobs`.
+fn drawn(
+    engine: &mut Engine,
+    jobs: &[Job],
+    stage: CalibrationStage,
+    watch: &mut dyn FnMut(CalibrationEvent) -> ControlFlow<()>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut images = Vec::new();
+    for (i, job) in jobs.iter().enumerate() {
+        let event = CalibrationEvent { stage, job: i, jobs: jobs.len() };
+        proceed(watch(event))?;
+        engine.txt2img(job, &mut |happened| {
+            if let Event::Image(image) = happened {
+                images.push(image.rgb);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
     }
+    Ok(images)
+}
 
+impl LoadedModel {
     /// Computes these layers of the denoiser in 8 bits from now on, or none. Its weights are read again.
     fn compute_in(&mut self, layers: Option<&EightBitLayers>) {
-        let first = &mut self.networks.first;
-        first.recorded.clear(); // it reads the weights where they were
-        first.component.leave();
-        first.unet.segments().set_8_bits(layers);
+        self.recorded.clear(); // it reads the weights where they were
+        self.component.leave();
+        self.unet.segments().set_8_bits(layers);
     }
 
     /// The weights of the layers that may be computed in 8 bits.
     fn layers(&self) -> impl Iterator<Item = &ParamSpec> {
-        let params = self.networks.first.unet.segments().iter().flat_map(|segment| segment.params());
+        let params = self.unet.segments().iter().flat_map(|segment| segment.params());
         params.filter(|param| param.int8_matrix().is_some())
     }
 
     fn observe<T: InputObserver + 'static>(&self, observers: &BTreeMap<String, Arc<T>>) {
         let of = |param: &ParamSpec| Some(observers.get(&param.key)?.clone() as Arc<dyn InputObserver>);
-        self.networks.first.unet.segments().observe(of);
+        self.unet.segments().observe(of);
     }
 
     /// The ways of each layer whose ranges are known.
@@ -243,7 +242,7 @@ impl Engine {
         let mut all = BTreeMap::new();
         for param in self.layers() {
             let Some(ranges) = ranges.get(&param.key) else { continue };
-            let Some(values) = self.networks.first.component.values(&param.key)? else { continue };
+            let Some(values) = self.component.values(&param.key)? else { continue };
             if let Some(ways) = WayObserver::new(param, &values, ranges)? {
                 all.insert(param.key.clone(), Arc::new(ways));
             }

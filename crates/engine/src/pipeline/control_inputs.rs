@@ -8,10 +8,11 @@ use kiln_request::{
 };
 use kiln_scheduler::Convention;
 use kiln_unet::{Conditioning, ControlInput, ControlKinds, ControlModel};
+use kiln_weights::Placement;
 
 use crate::component::WeightResidency;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::loaded_model::LoadedModel;
 use crate::pipeline::batch::Batch;
 
 /// The controls of a group.
@@ -201,17 +202,17 @@ fn sum(all: Vec<Tensor>, more: Vec<Tensor>) -> Result<Vec<Tensor>> {
     all.into_iter().zip(more).map(|(a, b)| Ok((a + b)?)).collect()
 }
 
-impl Engine {
+impl LoadedModel {
     /// Has the control networks of a batch's pass see their control images. Each image of the batch has the bits that it has alone: they
     /// are seen one by one.
-    pub(crate) fn embed_controls(&mut self, batch: &Batch<'_>) -> Result<ControlInputs> {
-        let (job, device, dtype) = (batch.job(), &self.device, self.dtype);
+    pub(crate) fn embed_controls(&self, batch: &Batch<'_>) -> Result<ControlInputs> {
+        let (job, Placement { device, dtype, .. }) = (batch.job(), self.component.placement());
         let one = |(i, control): (usize, &Control)| {
             let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
-            let network = self.networks.first.controls.place(control).ok_or_else(missing)?;
-            let loaded = self.networks.first.controls.get(network).ok_or_else(missing)?;
+            let network = self.controls.place(control).ok_or_else(missing)?;
+            let loaded = self.controls.get(network).ok_or_else(missing)?;
             loaded.image_component.enter(&WeightResidency::Whole)?;
-            let made = loaded.image_component.run(|| embed_images(&loaded.model, batch, i, (device, dtype)));
+            let made = loaded.image_component.run(|| embed_images(&loaded.model, batch, i, (device, *dtype)));
             loaded.image_component.leave();
             let (made, role) = role(&loaded.model, &control.using, made?)?;
             Ok(GroupControl { network, using: control.using.clone(), role, made })

@@ -15,6 +15,7 @@ use crate::pipeline::group::Group;
 use crate::pipeline::preview::PreviewPace;
 use crate::pipeline::run::Progress;
 use crate::pipeline::running::RunningBatch;
+use crate::pipeline::steering::steer_step;
 use crate::pipeline::step::count_not_finite;
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
@@ -63,7 +64,7 @@ pub(super) fn denoise(
             // The steps that are done are not done again.
             engine.attempt(Stage::Refine, tell, |engine, _| engine.advance(&mut running, trace.as_mut()))?;
         }
-        let ends = engine.steer_step(&mut running, id, (call + 1, calls))?;
+        let ends = steer_step(engine.steering.as_ref(), &mut running, id, (call + 1, calls))?;
         engine.read_ahead(&running);
         traced = trace.or(traced);
         if call == 0 {

@@ -11,6 +11,7 @@ use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
+use crate::pipeline::prompt_inputs::encode_prompts;
 use crate::pipeline::step::GuidedStep;
 
 impl Engine {
@@ -43,9 +44,9 @@ impl Engine {
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let mut guidance = Guidance::new(job, &conditions, count);
         let now = guidance.at(index, point.timestep);
-        let prompts = self.encode_prompts(&Batch::of_job(job, 0), conditions.is_guided(), &mut |_| Ok(()))?;
+        let prompts = encode_prompts(self, &Batch::of_job(job, 0), conditions.is_guided(), &mut |_| Ok(()))?;
         self.make_room_for(Stage::Denoise);
-        let controls = self.embed_controls(&Batch::of_job(job, 0))?;
+        let controls = self.networks.first.embed_controls(&Batch::of_job(job, 0))?;
         self.enter_denoiser(0)?;
         let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);

@@ -16,8 +16,10 @@ use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::group::Group;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
+use crate::pipeline::prompt_inputs::encode_prompts;
 use crate::pipeline::second_pass::Enlarged;
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
+use crate::pipeline::steering::{input_latents, noise_of};
 use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{BatchTexts, TextPlan};
 use crate::pipeline::turns::Turn;
@@ -41,7 +43,7 @@ pub(crate) fn first_stages(
     };
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
-    let mut noise = engine.noise_of(batch, f);
+    let mut noise = noise_of(engine.steering.as_ref(), batch, f);
     if batch.images().any(|(job, _)| job.lacks_pixels()) {
         let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
         return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
@@ -52,7 +54,7 @@ pub(crate) fn first_stages(
     let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
     let image = match enlarged {
         Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, tell)?),
-        None => match engine.input_latents(images.len(), shape)? {
+        None => match input_latents(engine.steering.as_ref(), images.len(), shape)? {
             Some(given) => Some(given),
             None => encode_images(engine, &images, &mut noise, tell)?,
         },
@@ -75,11 +77,11 @@ pub(crate) fn first_stages(
         Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
     };
     let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
-    let prompts = engine.encode_prompts(batch, is_guided, tell)?;
+    let prompts = encode_prompts(engine, batch, is_guided, tell)?;
     if !job.controls.is_empty() {
         engine.make_room_for(Stage::Denoise);
     }
-    let controls = engine.embed_controls(batch)?;
+    let controls = engine.networks.first.embed_controls(batch)?;
     engine.enter_denoiser(0)?;
     engine.timings.encode += begin.elapsed();
 

@@ -6,10 +6,8 @@ use candle_core::{Device, Tensor};
 use kiln_media::Rgb8Image;
 use kiln_models::LatentRgb;
 
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::generated_image::to_byte;
-use crate::pipeline::running::{GroupId, RunningBatch};
 
 /// The least time between two previews of a batch: whoever looks at them sees no more, and steps of milliseconds keep their speed.
 const BETWEEN: Duration = Duration::from_millis(200);
@@ -48,29 +46,8 @@ impl PreviewPace {
     }
 }
 
-impl Engine {
-    /// Has the jobs that follow send [`Event::Preview`](crate::Event::Preview) after every so many calls of the denoiser, at most
-    /// five times a second; `None` turns this off. Models without known colors send none.
-    pub fn preview_every(&mut self, calls: Option<usize>) {
-        self.preview_every = calls.filter(|_| self.model.latent_rgb().is_some());
-    }
-
-    /// Small images of what a batch is about to become, one pixel for each latent. None where
-    /// [`RunningBatch::keep_prediction`] kept nothing, or no factors are known for the model's autoencoder
-    /// ([`kiln_models::ModelFolder::latent_rgb`]).
-    ///
-    /// # Errors
-    /// Those of the tensors.
-    pub fn preview(&self, running: &RunningBatch, id: GroupId) -> Result<Vec<Rgb8Image>> {
-        match (running.prediction(id), self.model.latent_rgb()) {
-            (Some(latents), Some(colors)) => images(latents, colors),
-            _ => Ok(Vec::new()),
-        }
-    }
-}
-
 /// The colors of latents `(n, c, h, w)` in f32, where `colors` has a row for each of the `c` channels.
-fn images(latents: &Tensor, colors: &LatentRgb) -> Result<Vec<Rgb8Image>> {
+pub(crate) fn images(latents: &Tensor, colors: &LatentRgb) -> Result<Vec<Rgb8Image>> {
     let (n, c, h, w) = latents.dims4()?;
     let latents = latents.to_device(&Device::Cpu)?.reshape((n, c, h * w))?.to_vec3::<f32>()?;
     let image = |planes: Vec<Vec<f32>>| {

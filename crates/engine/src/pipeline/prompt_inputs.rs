@@ -11,11 +11,13 @@ use kiln_models::ImageEmbeds;
 use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
 use kiln_scheduler::Convention;
 use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput};
+use kiln_weights::Placement;
 
 use crate::component::{LoadedComponent, WeightResidency};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::loaded_prompts::{FeatureKey, LoadedEncoder, factors};
+use crate::networks::Networks;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::control_inputs::At;
 use crate::pipeline::event::{Event, Stage};
@@ -106,46 +108,47 @@ struct Rows {
     of_image: Vec<usize>,
 }
 
-impl Engine {
-    /// Encodes the images of a batch's image prompts, and makes the keys and values of all layers. Weights are in memory for
-    /// this alone. Each image of the batch has the bits that it has alone.
-    pub(crate) fn encode_prompts(
-        &mut self,
-        batch: &Batch<'_>,
-        is_guided: bool,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-    ) -> Result<PromptInputs> {
-        let job = batch.job();
-        let (convention, steps) = (job.sampling.convention, job.steps);
-        if job.ip_adapters.is_empty() {
-            return Ok(PromptInputs { convention, steps, ..PromptInputs::default() });
-        }
-        tell(Stage::ImagePrompt.begin())?;
-        let begin = Instant::now();
-        self.make_room_for(Stage::ImagePrompt);
-        let keep = self.memory_manager.keep(Stage::ImagePrompt)?;
-        let one = |i| self.encode_prompt(batch, i, is_guided, &keep);
-        let made = (0..job.ip_adapters.len()).map(one).collect::<Result<Vec<_>>>();
-        self.networks.prompts.components().for_each(LoadedComponent::leave);
-        self.after("encoded image prompts");
-        self.timings.encode += begin.elapsed();
-        Ok(PromptInputs { prompts: made?, convention, steps })
+/// Encodes the images of a batch's image prompts, and makes the keys and values of all layers. Weights are in memory for
+/// this alone. Each image of the batch has the bits that it has alone.
+pub(crate) fn encode_prompts(
+    engine: &mut Engine,
+    batch: &Batch<'_>,
+    is_guided: bool,
+    tell: &mut dyn FnMut(Event) -> Result<()>,
+) -> Result<PromptInputs> {
+    let job = batch.job();
+    let (convention, steps) = (job.sampling.convention, job.steps);
+    if job.ip_adapters.is_empty() {
+        return Ok(PromptInputs { convention, steps, ..PromptInputs::default() });
     }
+    tell(Stage::ImagePrompt.begin())?;
+    let begin = Instant::now();
+    engine.make_room_for(Stage::ImagePrompt);
+    let keep = engine.memory_manager.keep(Stage::ImagePrompt)?;
+    let (networks, f) = (&mut engine.networks, engine.model.vae_config().downscale());
+    let one = |i| networks.encode_prompt(batch, i, (is_guided, f), &keep);
+    let made = (0..job.ip_adapters.len()).map(one).collect::<Result<Vec<_>>>();
+    networks.prompts.components().for_each(LoadedComponent::leave);
+    engine.after("encoded image prompts");
+    engine.timings.encode += begin.elapsed();
+    Ok(PromptInputs { prompts: made?, convention, steps })
+}
 
-    /// Prompt number `i` of the jobs of a batch.
+impl Networks {
+    /// Prompt number `i` of the jobs of a batch; a latent covers `f` by `f` pixels.
     fn encode_prompt(
         &mut self,
         batch: &Batch<'_>,
         i: usize,
-        is_guided: bool,
+        (is_guided, f): (bool, usize),
         keep: &WeightResidency,
     ) -> Result<GroupPrompt> {
         let adapter = &batch.job().ip_adapters[i];
         let missing = || Error::value("ip_adapters", adapter.using.model.display(), "an IP-Adapter that is open");
-        let features = self.networks.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
+        let features = self.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
         let inputs = self.prompt_rows(batch, i, features, is_guided, keep)?;
-        let loaded = self.networks.prompts.get(adapter).ok_or_else(missing)?;
-        let unet = self.networks.first.unet.config();
+        let loaded = self.prompts.get(adapter).ok_or_else(missing)?;
+        let unet = self.first.unet.config();
         let weights = factors(&adapter.using, unet);
         loaded.component.enter(keep)?;
         let layers = loaded.component.run(|| -> Result<_> {
@@ -167,7 +170,7 @@ impl Engine {
             layers.iter().map(|layer| layer.as_ref().map(of).transpose()).collect()
         };
         let negative = rows.has_negative.then(|| select(&vec![0; batch.len()])).transpose()?;
-        let masks = self.prompt_masks(batch, i, &weights)?;
+        let masks = self.prompt_masks(batch, i, &weights, f)?;
         Ok(GroupPrompt { using: adapter.using.clone(), negative, positive: select(&rows.of_image)?, masks })
     }
 
@@ -181,10 +184,11 @@ impl Engine {
         keep: &WeightResidency,
     ) -> Result<Inputs> {
         let adapter = &batch.job().ip_adapters[i];
-        let place = (self.device.clone(), self.dtype);
+        let Placement { device, dtype, .. } = self.first.component.placement();
+        let place = (device.clone(), *dtype);
         let mut inputs = Inputs { of_image: vec![0; batch.len()], ..Inputs::default() };
         if let Some(path) = &adapter.using.embeds {
-            let config = self.networks.prompts.get(adapter).map(|loaded| loaded.net.config().projection);
+            let config = self.prompts.get(adapter).map(|loaded| loaded.net.config().projection);
             let identity = config.and_then(|projection| projection.identity_dim());
             let dim = identity.or(config.and_then(|projection| projection.encoder_dim())).unwrap_or(0);
             let is_tokens = features == PromptFeatures::Tokens;
@@ -236,30 +240,30 @@ impl Engine {
         keep: &WeightResidency,
     ) -> Result<Tensor> {
         let missing = || Error::value("ip_adapters", adapter.using.model.display(), "an image encoder that is open");
-        let loaded =
-            self.networks.prompts.get(adapter).and_then(|loaded| loaded.encoder.as_ref()).ok_or_else(missing)?;
+        let Placement { device, dtype, .. } = self.first.component.placement();
+        let loaded = self.prompts.get(adapter).and_then(|loaded| loaded.encoder.as_ref()).ok_or_else(missing)?;
         let image_key = image.map(|image| {
             let (width, height) = image.size();
             format!("{width}x{height} {}", kiln_files::sha256(image.data()))
         });
         let key = FeatureKey { encoder: loaded.path.clone(), features: loaded.features, image: image_key };
-        if let Some(known) = self.networks.prompts.known(&key) {
-            return Ok(known.to_device(&self.device)?);
+        if let Some(known) = self.prompts.known(&key) {
+            return Ok(known.to_device(device)?);
         }
-        let features = encode_image(loaded, image, (&self.device, self.dtype), keep)?;
-        self.networks.prompts.keep(key, features.to_device(&Device::Cpu)?);
+        let features = encode_image(loaded, image, (device, *dtype), keep)?;
+        self.prompts.keep(key, features.to_device(&Device::Cpu)?);
         Ok(features)
     }
 
     /// The masks of prompt number `i` in the sizes of the layers in which it acts.
-    fn prompt_masks(&self, batch: &Batch<'_>, i: usize, weights: &[f32]) -> Result<Vec<Tensor>> {
+    fn prompt_masks(&self, batch: &Batch<'_>, i: usize, weights: &[f32], f: usize) -> Result<Vec<Tensor>> {
         let job = batch.job();
         if job.ip_adapters[i].mask.is_none() {
             return Ok(Vec::new());
         }
-        let f = self.model.vae_config().downscale();
+        let Placement { device, dtype, .. } = self.first.component.placement();
         let mut sizes = BTreeSet::new();
-        for (layer, weight) in self.networks.first.unet.config().cross_layers().into_iter().zip(weights) {
+        for (layer, weight) in self.first.unet.config().cross_layers().into_iter().zip(weights) {
             if *weight != 0.0 {
                 let halved = |size: usize| (0..layer.level).fold(size, |size, _| size.div_ceil(2));
                 sizes.insert((halved(job.height / f) * halved(job.width / f), layer.channels));
@@ -274,7 +278,7 @@ impl Engine {
                 rows.push(Tensor::from_vec(values, (1, pixels, 1), &Device::Cpu)?);
             }
             let rows = Tensor::cat(&rows, 0)?.broadcast_as((batch.len(), pixels, channels))?.contiguous()?;
-            Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
+            Ok(rows.to_dtype(*dtype)?.to_device(device)?)
         };
         sizes.into_iter().map(mask).collect()
     }

@@ -11,7 +11,7 @@ use kiln_media::{Rgb8Image, ValueRange};
 use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rule, SecondPass, UpscalerChoice};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result, proceed};
+use crate::error::{Error, Result};
 use crate::generated_image::to_rgb;
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
@@ -88,28 +88,6 @@ pub(crate) fn second_group(
     engine.memory_manager.begin_pass(Pass::Second);
     let texts = engine.plan_texts(&second)?;
     engine.attempt(Stage::Denoise, tell, |engine, tell| first_stages(engine, &second, &texts, Some(&enlarged), tell))
-}
-
-impl Engine {
-    /// An image in the size `width` by `height`, by a filter or by the network in a file. It runs in the memory that the weights
-    /// of the model leave, or takes their place. The network stays open until the memory is needed for something else.
-    ///
-    /// # Errors
-    /// Those of [`OpenUpscaler::open`] and of [`Enlarger::enlarge`].
-    pub fn enlarge(
-        &mut self,
-        choice: &UpscalerChoice,
-        image: &Rgb8Image,
-        size: (usize, usize),
-        watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
-    ) -> Result<Rgb8Image> {
-        let tell: &mut Tell<'_> = &mut |event| proceed(watch(event));
-        let images = self.attempt(Stage::Upscale, tell, |engine, tell| {
-            engine.make_room_for(Stage::Upscale);
-            enlarge_images(engine, choice, std::slice::from_ref(image), size, tell)
-        })?;
-        images.into_iter().next().ok_or(Error::Interrupted)
-    }
 }
 
 impl Enlarged {
@@ -207,7 +185,7 @@ fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
 }
 
 /// The images in the size `width` by `height`.
-fn enlarge_images(
+pub(crate) fn enlarge_images(
     engine: &mut Engine,
     choice: &UpscalerChoice,
     images: &[Rgb8Image],

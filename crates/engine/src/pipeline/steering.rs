@@ -5,13 +5,12 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kiln_scheduler::{NoiseSource, Result as DrawResult};
 
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::running::{GroupId, RunningBatch};
 
 /// Gives noise and latents to the jobs that follow, and sees and changes their latents between steps
-/// ([`Engine::steer`]). Settings of images that were made this way do not make them again.
+/// ([`Engine::steer`](crate::Engine::steer)). Settings of images that were made this way do not make them again.
 ///
 /// An error of a method ends the run and is its error; [`Error::Interrupted`] is usual, where the caller keeps the reason.
 pub trait Steering: Send + Sync {
@@ -86,57 +85,54 @@ impl SteeredNoise {
     }
 }
 
-impl Engine {
-    /// Has `steering` take part in the jobs that follow; `None` ends that.
-    pub fn steer(&mut self, steering: Option<Arc<dyn Steering>>) {
-        self.steering = steering;
-    }
+/// The noise of a batch; a latent covers `f` by `f` pixels.
+pub(crate) fn noise_of(steering: Option<&Arc<dyn Steering>>, batch: &Batch<'_>, f: usize) -> BatchNoise {
+    let (_, first) = batch.image(0);
+    let steered = |steering: &Arc<dyn Steering>| SteeredNoise { steering: steering.clone(), first, next: 0 };
+    batch.noise(f).steered_by(steering.map(steered))
+}
 
-    /// The noise of a batch; a latent covers `f` by `f` pixels.
-    pub(crate) fn noise_of(&self, batch: &Batch<'_>, f: usize) -> BatchNoise {
-        let (_, first) = batch.image(0);
-        let steered = |steering: &Arc<dyn Steering>| SteeredNoise { steering: steering.clone(), first, next: 0 };
-        batch.noise(f).steered_by(self.steering.as_ref().map(steered))
+/// The latents `(n, c, h, w)` that replace those of `n` input images, where a caller gives them.
+///
+/// # Errors
+/// [`Error::Request`] for another shape.
+pub(crate) fn input_latents(
+    steering: Option<&Arc<dyn Steering>>,
+    n: usize,
+    (c, h, w): (usize, usize, usize),
+) -> Result<Option<Tensor>> {
+    let given = steering.map_or(Ok(None), |steering| steering.input_latents())?;
+    match given {
+        Some(latents) if latents.dims() != [n, c, h, w] => {
+            let found = format!("latents {:?}", latents.dims());
+            Err(Error::value("init", found, format!("latents {:?}", [n, c, h, w])))
+        }
+        given => Ok(given),
     }
+}
 
-    /// The latents `(n, c, h, w)` that replace those of `n` input images, where a caller gives them.
-    ///
-    /// # Errors
-    /// [`Error::Request`] for another shape.
-    pub(crate) fn input_latents(&self, n: usize, (c, h, w): (usize, usize, usize)) -> Result<Option<Tensor>> {
-        let given = self.steering.as_ref().map_or(Ok(None), |steering| steering.input_latents())?;
-        match given {
-            Some(latents) if latents.dims() != [n, c, h, w] => {
-                let found = format!("latents {:?}", latents.dims());
-                Err(Error::value("init", found, format!("latents {:?}", [n, c, h, w])))
-            }
-            given => Ok(given),
-        }
+/// Shows a group's latents to the caller that steers, after `done` of `all` calls of the denoiser, and takes its changes.
+/// True where the run ends.
+///
+/// # Errors
+/// Those of the caller, and [`Error::Request`] for a change that cannot be.
+pub(crate) fn steer_step(
+    steering: Option<&Arc<dyn Steering>>,
+    running: &mut RunningBatch,
+    id: GroupId,
+    (done, all): (usize, usize),
+) -> Result<bool> {
+    let Some(steering) = steering.filter(|steering| steering.sees_steps()) else { return Ok(false) };
+    let Some(group) = running.group_mut(id) else { return Ok(false) };
+    let latents = group.latents().to_device(&Device::Cpu)?;
+    let StepChange { latents, cfg_scale, ends } = steering.after_step(done, all, &latents)?;
+    if let Some(latents) = latents {
+        group.set_latents(&latents)?;
     }
-
-    /// Shows a group's latents to the caller that steers, after `done` of `all` calls of the denoiser, and takes its changes.
-    /// True where the run ends.
-    ///
-    /// # Errors
-    /// Those of the caller, and [`Error::Request`] for a change that cannot be.
-    pub(crate) fn steer_step(
-        &self,
-        running: &mut RunningBatch,
-        id: GroupId,
-        (done, all): (usize, usize),
-    ) -> Result<bool> {
-        let Some(steering) = self.steering.as_ref().filter(|steering| steering.sees_steps()) else { return Ok(false) };
-        let Some(group) = running.group_mut(id) else { return Ok(false) };
-        let latents = group.latents().to_device(&Device::Cpu)?;
-        let StepChange { latents, cfg_scale, ends } = steering.after_step(done, all, &latents)?;
-        if let Some(latents) = latents {
-            group.set_latents(&latents)?;
-        }
-        if let Some(scale) = cfg_scale {
-            group.set_cfg_scale(scale)?;
-        }
-        Ok(ends)
+    if let Some(scale) = cfg_scale {
+        group.set_cfg_scale(scale)?;
     }
+    Ok(ends)
 }
 
 impl BatchNoise {
