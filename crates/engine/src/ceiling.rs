@@ -6,14 +6,14 @@ use kiln_mempool::HostPool;
 
 /// The budget of an engine on the CPU during its lifetime, a limit on the memory of the process: the largest of all engines on
 /// the CPU, and none where one of them has no budget.
-pub(crate) struct Ceiling(Option<usize>);
+pub struct Ceiling(Option<usize>);
 
 /// The budgets of the engines on the CPU.
 static CEILINGS: Mutex<Vec<Option<usize>>> = Mutex::new(Vec::new());
 
 impl Ceiling {
     /// An engine with this budget in bytes.
-    pub(crate) fn new(bytes: Option<usize>) -> Self {
+    pub fn new(bytes: Option<usize>) -> Self {
         Self::change(|all| all.push(bytes));
         Self(bytes)
     }

@@ -53,7 +53,7 @@ impl Setup {
     ///
     /// # Errors
     /// [`crate::Error::Request`] names the option.
-    pub(crate) fn check_compute(&self, on_gpu: bool) -> Result<()> {
+    pub fn check_compute(&self, on_gpu: bool) -> Result<()> {
         match (self.compute, on_gpu) {
             (ComputeType::Fp8, false) => {
                 self.refused_compute("native or int8: fp8 computes on a GPU only (`device` cuda)")
@@ -69,7 +69,7 @@ impl Setup {
     ///
     /// # Errors
     /// As [`Self::check_compute`].
-    pub(crate) fn check_compute_on(&self, device: &Device, dtype: DType) -> Result<()> {
+    pub fn check_compute_on(&self, device: &Device, dtype: DType) -> Result<()> {
         self.check_compute(device.is_cuda())?;
         match self.compute {
             ComputeType::Fp8 if dtype == DType::F32 => {
@@ -123,7 +123,7 @@ impl Setup {
     ///
     /// # Errors
     /// [`crate::Error::Files`] and [`crate::Error::Request`].
-    pub(crate) fn check_scales(&self) -> Result<()> {
+    pub fn check_scales(&self) -> Result<()> {
         let Some(path) = &self.scales else { return Ok(()) };
         check_exists(path)?;
         match self.compute {

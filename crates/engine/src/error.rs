@@ -173,26 +173,26 @@ impl Error {
         matches!(self, Self::Budget { .. }) || (is_of_run && !is_of_files)
     }
 
-    pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::read_error(path);
         |source| error(source).into()
     }
 
-    pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::write_error(path);
         |source| error(source).into()
     }
 
-    pub(crate) fn not_found(path: impl Into<PathBuf>, looked_for: String) -> Self {
+    pub fn not_found(path: impl Into<PathBuf>, looked_for: String) -> Self {
         kiln_files::Error::NotFound { path: path.into(), looked_for }.into()
     }
 
     /// The value `name` is not allowed.
-    pub(crate) fn value(name: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
+    pub fn value(name: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
         Self::Request(kiln_request::Error::Value { name, found: found.to_string(), expected: expected.into() })
     }
 
-    pub(crate) fn model(path: &Path, problem: impl ToString) -> Self {
+    pub fn model(path: &Path, problem: impl ToString) -> Self {
         Self::Models(kiln_models::Error::model(path, problem))
     }
 }

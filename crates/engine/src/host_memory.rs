@@ -27,15 +27,15 @@ impl SystemRequests {
 }
 
 /// The fraction of the host pool that may be free when the next stage begins.
-pub(crate) const TRIM_ABOVE: f64 = 0.05;
+pub const TRIM_ABOVE: f64 = 0.05;
 /// The maximum fragmentation.
 const SCATTERED: f64 = 0.25;
 /// The fraction of a GPU's pool that may be free after a stage.
-pub(crate) const CARD_TRIM_ABOVE: f64 = 0.7;
+pub const CARD_TRIM_ABOVE: f64 = 0.7;
 
 /// Trims the host pool before `stage` if the free memory of earlier stages is fragmented: the stage's tensors have
 /// other sizes and would need additional memory. Within one run the memory is reused without new faults.
-pub(crate) fn trim(stage: &str) {
+pub fn trim(stage: &str) {
     let (before, start) = (HostPool::statistics(), Instant::now());
     let freed = if before.fragmentation() > SCATTERED { HostPool::trim(TRIM_ABOVE) } else { 0 };
     log_trim("host", before.reserved as u64, freed as u64, start, "fragmented", stage);
@@ -43,7 +43,7 @@ pub(crate) fn trim(stage: &str) {
 
 /// Trims a GPU's pool after `stage` if the free part of the reserved memory is more than `threshold`, from 0 to 1: 0
 /// frees everything.
-pub(crate) fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) {
+pub fn trim_card(pool: Option<&DevicePool>, threshold: f64, stage: &str) {
     let Some(pool) = pool else { return };
     let start = Instant::now();
     match pool.trim(threshold) {
@@ -74,7 +74,7 @@ fn log_trim(pool: &str, before: u64, freed: u64, start: Instant, reason: &str, s
 
 /// Logs the GPU memory after a stage in MiB. The driver is only called if the message is enabled, because its query of
 /// free memory is slow.
-pub(crate) fn log_card(pool: Option<&DevicePool>, stage: &str) {
+pub fn log_card(pool: Option<&DevicePool>, stage: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
@@ -97,7 +97,7 @@ fn mib(bytes: u64) -> u64 {
 }
 
 /// Logs the CPU memory after a stage in MiB.
-pub(crate) fn log(stage: &str) {
+pub fn log(stage: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
@@ -118,7 +118,7 @@ pub(crate) fn log(stage: &str) {
 }
 
 /// Logs what `steps` steps, all but the first, asked the system for.
-pub(crate) fn log_steps(steps: usize, asked: SystemRequests) {
+pub fn log_steps(steps: usize, asked: SystemRequests) {
     if steps > 0 {
         let SystemRequests { faults, calls } = asked;
         tracing::debug!("{steps} steps after the first: {faults} page faults, {calls} calls of the kernel for memory");

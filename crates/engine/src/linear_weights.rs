@@ -41,7 +41,7 @@ impl FromStr for LinearWeightType {
 
 impl LinearWeightType {
     /// The type in a run with activations of `dtype`, if it differs.
-    pub(crate) fn resolve(self, dtype: DType) -> Option<MatrixType> {
+    pub fn resolve(self, dtype: DType) -> Option<MatrixType> {
         match (self, dtype) {
             (Self::Kept(MatrixType::F16), DType::F16) | (Self::Kept(MatrixType::Bf16), DType::BF16) => None,
             (Self::Kept(kind), _) => Some(kind),

@@ -29,7 +29,7 @@ pub struct VaeMemory {
 
 impl VaeMemory {
     /// The possible tilings for an image of this height, the fastest first.
-    pub(crate) fn tilings(self, height: usize, target: Target) -> Vec<Tiling> {
+    pub fn tilings(self, height: usize, target: Target) -> Vec<Tiling> {
         let strips = |recompute| self.tile_size.map(|rows| Tiling::Strips { rows, recompute });
         if self.tile_size.is_some() {
             return [false, true].into_iter().filter_map(strips).collect();

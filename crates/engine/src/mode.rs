@@ -28,7 +28,7 @@ impl Mode {
     pub const LOWVRAM: Self = Self::Lowvram { resident: 0 };
 
     /// The requested mode, or [`Mode::Full`] by default.
-    pub(crate) fn asked(choice: ModeChoice) -> Self {
+    pub fn asked(choice: ModeChoice) -> Self {
         match choice {
             ModeChoice::Auto | ModeChoice::Full => Self::Full,
             ModeChoice::Medvram => Self::Medvram,
@@ -46,7 +46,7 @@ impl Mode {
     }
 
     /// The next smaller mode, for a U-Net with weights of `unet_bytes`.
-    pub(crate) fn smaller(self, unet_bytes: usize) -> Option<Self> {
+    pub fn smaller(self, unet_bytes: usize) -> Option<Self> {
         match self {
             Self::Full => Some(Self::Medvram),
             Self::Medvram => Some(Self::Lowvram { resident: unet_bytes / 2 }),
@@ -56,7 +56,7 @@ impl Mode {
     }
 
     /// Whether networks stream.
-    pub(crate) fn streams(self) -> bool {
+    pub fn streams(self) -> bool {
         matches!(self, Self::Lowvram { .. })
     }
 

@@ -49,7 +49,7 @@ impl Room {
 
     /// The budget of `options`, if there is one. A margin for errors of the plan stays free, and on a GPU also for
     /// fragmentation in the driver's granules.
-    pub(crate) fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
+    pub fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
         let pieces = if target.is_gpu() { 2 * POOL_GRANULARITY } else { 0 };
         let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
         let part = |budget: ByteSize| ByteSize(budget.0 / options.shared_by.max(1));
@@ -79,16 +79,16 @@ impl fmt::Display for Room {
 
 /// The memory of a device that the run does not use yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     /// The bytes that a run may expect: an estimate, because other programs start and end.
-    pub(crate) free: Room,
+    pub free: Room,
     /// The upper limit of any run.
-    pub(crate) total: Room,
+    pub total: Room,
 }
 
 impl DeviceMemory {
     /// The memory of an open device; `None` if the system does not report it.
-    pub(crate) fn of(device: &Device) -> Option<Self> {
+    pub fn of(device: &Device) -> Option<Self> {
         match device.location() {
             DeviceLocation::Cuda { gpu_id } => gpu(gpu_id).ok().as_ref().map(Self::of_card),
             _ => Self::of_processor(),
@@ -96,7 +96,7 @@ impl DeviceMemory {
     }
 
     /// The CPU's memory: in a container, its limit.
-    pub(crate) fn of_processor() -> Option<Self> {
+    pub fn of_processor() -> Option<Self> {
         SystemMemory::now().map(Self::of_system)
     }
 
@@ -106,18 +106,18 @@ impl DeviceMemory {
     }
 
     /// A GPU's memory.
-    pub(crate) fn of_card(gpu: &Gpu) -> Self {
+    pub fn of_card(gpu: &Gpu) -> Self {
         Self::new((gpu.memory_free as u64).saturating_sub(LIBRARIES), gpu.memory_total as u64)
     }
 
     /// The part of each of `n` engines on the device.
-    pub(crate) fn shared_by(self, n: usize) -> Self {
+    pub fn shared_by(self, n: usize) -> Self {
         let part = |room: Room| Room { bytes: room.bytes / n.max(1), ..room };
         Self { free: part(self.free), total: part(self.total) }
     }
 
     /// From `free` and `total` in bytes.
-    pub(crate) fn new(free: u64, total: u64) -> Self {
+    pub fn new(free: u64, total: u64) -> Self {
         let room = |bytes, source| Room { bytes: usize::try_from(bytes).unwrap_or(usize::MAX), source };
         Self { free: room(free, Source::Free), total: room(total, Source::Total) }
     }

@@ -64,7 +64,7 @@ pub struct LayerScales {
 
 impl ComputeScales {
     /// These layers keep their type, and no others.
-    pub(crate) fn keep<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+    pub fn keep<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         self.layers.values_mut().for_each(|layer| layer.is_kept = false);
         for name in names {
             if let Some(layer) = self.layers.get_mut(name) {
@@ -164,7 +164,7 @@ impl ComputeScales {
     ///
     /// # Errors
     /// [`Error::Request`] with both digests.
-    pub(crate) fn check(&self, path: &Path, model: &ModelFolder, cache: Option<&Path>) -> Result<()> {
+    pub fn check(&self, path: &Path, model: &ModelFolder, cache: Option<&Path>) -> Result<()> {
         let digest = Self::digest(model, cache)?;
         if digest == self.model_sha256 {
             return Ok(());
@@ -229,7 +229,7 @@ impl ComputeScales {
 ///
 /// # Errors
 /// [`Error::Files`].
-pub(crate) fn check_exists(path: &Path) -> Result<()> {
+pub fn check_exists(path: &Path) -> Result<()> {
     match path.exists() {
         true => Ok(()),
         false => Err(Error::not_found(path, "`scales`, a file that `kiln calibrate` wrote".into())),

@@ -78,7 +78,7 @@ impl Overlap {
     ///
     /// # Errors
     /// Those of [`kiln_ops::device::open_second_stream`].
-    pub(crate) fn device(self, device: &Device) -> Result<Option<Device>> {
+    pub fn device(self, device: &Device) -> Result<Option<Device>> {
         let wanted = self == Self::Always || self == Self::OnGpus && device.is_cuda();
         Ok(wanted.then(|| kiln_ops::device::open_second_stream(device)).transpose()?)
     }
@@ -101,7 +101,7 @@ pub struct Setup {
     /// input. A refiner's layers do so with it, too.
     pub scales: Option<PathBuf>,
     /// CPU threads of the engine's own pool, at most four for each CPU that the process may use. `None` means the threads of
-    /// the process ([`crate::start_threads`]).
+    /// the process ([`crate::threads::start_threads`]).
     pub threads: Option<usize>,
     /// The CPUs that the engine's own threads stay on; `None` for all that the process may use. Without a number of threads
     /// there is one for each.
@@ -131,7 +131,7 @@ pub struct Setup {
     pub weight_cache: Option<PathBuf>,
     /// The compression of images' PNG files.
     pub png_level: PngLevel,
-    /// The folder of the hash cache for image metadata and of the measured link to a GPU ([`crate::cache_folder`]); without it
+    /// The folder of the hash cache for image metadata and of the measured link to a GPU ([`kiln_files::cache_folder`]); without it
     /// no hashes are computed, and the link is measured by each process that streams.
     pub cache_dir: Option<PathBuf>,
 }
@@ -152,12 +152,12 @@ pub struct ResolvedDevice {
 
 /// A prompt and a negative prompt for some jobs, and the prompts of a schedule. SDXL's embeddings use 0.6 MB each in
 /// f32.
-pub(crate) const CACHED_TEXTS: usize = 32;
+pub const CACHED_TEXTS: usize = 32;
 /// The maximum number of cached prompts.
 const MAX_CACHED_TEXTS: usize = 10_000;
 
 /// The driver allocates GPU memory in granules of this many bytes, and rounds the limit of a pool up to them.
-pub(crate) const POOL_GRANULARITY: usize = 32 << 20;
+pub const POOL_GRANULARITY: usize = 32 << 20;
 
 /// The largest multiple of a granule that is at most `budget` bytes; at least one granule.
 fn whole_pieces(budget: usize) -> usize {
@@ -194,7 +194,7 @@ impl Setup {
     }
 
     /// The number of cached prompts.
-    pub(crate) fn cached_texts(&self) -> usize {
+    pub fn cached_texts(&self) -> usize {
         self.prompt_cache.unwrap_or(CACHED_TEXTS)
     }
 

@@ -29,7 +29,7 @@ static STARTED: Mutex<bool> = Mutex::new(false);
 /// The number of threads to start if `asked` were requested: the default is one for each core that the scheduler and the
 /// control group's quota allow, and the maximum is a multiple of its CPUs. Two threads of one core share the units that
 /// multiply, so that the second adds waiting and no speed.
-pub(crate) fn count(asked: Option<usize>) -> usize {
+pub fn count(asked: Option<usize>) -> usize {
     bounded(asked, cpus(), Topology::current().cores())
 }
 
@@ -72,7 +72,7 @@ pub fn start_threads(asked: Option<usize>) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Request`].
-pub(crate) fn check(asked: Option<usize>) -> Result<()> {
+pub fn check(asked: Option<usize>) -> Result<()> {
     asked.map(|threads| in_range("threads", threads, 1, MAX_THREADS)).transpose()?;
     Ok(())
 }
@@ -92,7 +92,7 @@ impl Threads {
     ///
     /// # Errors
     /// [`Error::Device`] if no thread can be started.
-    pub(crate) fn new(asked: Option<usize>, cpus: Option<&CpuSet>) -> Result<Self> {
+    pub fn new(asked: Option<usize>, cpus: Option<&CpuSet>) -> Result<Self> {
         let Some(asked) = asked.or(cpus.map(CpuSet::len)) else { return Ok(Self(None)) };
         let pool = || {
             let (n, spawn) = starting(Some(asked), cpus)?;
@@ -103,7 +103,7 @@ impl Threads {
     }
 
     /// The threads that pack streamed weights; `None` is the process's pool.
-    pub(crate) fn of_weights(&self) -> Option<Arc<ThreadPool>> {
+    pub fn of_weights(&self) -> Option<Arc<ThreadPool>> {
         self.0.as_ref().map(|pools| pools.weights.clone())
     }
 

@@ -12,7 +12,7 @@ use crate::cpu_set::CpuSet;
 
 /// The CPUs that this process may use, by cores and nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Topology {
+pub struct Topology {
     cpus: CpuSet,
     /// The CPUs of each core.
     cores: Vec<CpuSet>,

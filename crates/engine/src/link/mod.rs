@@ -110,7 +110,7 @@ impl Link {
     }
 
     /// The link of an open device; `None` for the CPU.
-    pub(crate) fn of_device(device: &Device, setup: &Setup) -> Option<Self> {
+    pub fn of_device(device: &Device, setup: &Setup) -> Option<Self> {
         let DeviceLocation::Cuda { gpu_id } = device.location() else { return None };
         let found = gpu(gpu_id).map(|gpu| Self::find(&gpu, setup, || Ok(LinkSpeed::measure(device)?)));
         Some(found.unwrap_or_else(|error| assumed(&error.into())))
@@ -118,7 +118,7 @@ impl Link {
 
     /// The link of a GPU that need not be open, which is opened if it must be measured. Without a GPU the given rate, else the
     /// assumed one.
-    pub(crate) fn of_gpu(gpu: Option<&Gpu>, setup: &Setup) -> Self {
+    pub fn of_gpu(gpu: Option<&Gpu>, setup: &Setup) -> Self {
         let measure = |gpu: &Gpu| Ok(LinkSpeed::measure(&open_gpu(gpu.ordinal)?)?);
         match (gpu, setup.link) {
             (_, LinkChoice::Given(rate)) => Self::given(rate),

@@ -37,6 +37,7 @@ pub(crate) mod prompt_inputs;
 pub(crate) mod recorded;
 pub(crate) mod run;
 pub(crate) mod running;
+mod second_checks;
 pub(crate) mod second_denoiser;
 pub(crate) mod second_pass;
 mod self_attention;
