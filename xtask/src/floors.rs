@@ -25,13 +25,14 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-vae", 4),
     ("kiln-models", 5),
     ("kiln-request", 6),
-    ("kiln-engine", 7),
-    ("kiln-batch", 8),
-    ("kiln-bench", 8),
-    ("kiln-serve", 9),
-    ("kiln-cli", 10),
-    ("kiln-python", 10),
-    ("xtask", 10),
+    ("kiln-setup", 7),
+    ("kiln-engine", 8),
+    ("kiln-batch", 9),
+    ("kiln-bench", 9),
+    ("kiln-serve", 10),
+    ("kiln-cli", 11),
+    ("kiln-python", 11),
+    ("xtask", 11),
 ];
 /// For tests only: any floor may import it as a dev-dependency, and not otherwise.
 const TESTKIT: &str = "kiln-testkit";

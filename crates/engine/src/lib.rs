@@ -24,30 +24,18 @@
 
 mod applied_loras;
 mod calibration;
-mod ceiling;
 mod component;
 mod component_spec;
-mod compute;
-mod cpu_set;
-mod device_list;
-mod devices;
 mod engine;
-mod error;
 mod generated_image;
-mod host_memory;
 mod inspect;
 mod job_networks;
 mod latents_file;
 mod like;
-mod linear_weights;
-mod link;
 mod loaded_controls;
 mod loaded_model;
 mod loaded_prompts;
-mod machine;
-mod memory;
 mod memory_manager;
-mod mode;
 mod networks;
 mod open_files;
 mod origin;
@@ -58,25 +46,19 @@ mod plan_chooser;
 mod prompt_length;
 mod read_ahead;
 mod residency;
-mod room;
-mod scales_file;
-mod second_device;
-mod setup;
 mod stage_memory;
 mod stored_inputs;
-mod threads;
 mod token_count;
-mod topology;
 mod upscaling;
 mod words;
 
+use kiln_setup::{
+    ceiling, compute, error, host_memory, linear_weights, link, machine, memory, mode, room, scales_file,
+    second_device, setup, threads,
+};
+
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
-pub use compute::ComputeType;
-pub use cpu_set::CpuSet;
-pub use device_list::DeviceList;
-pub use devices::{AutoChoice, CardInfo, Devices, devices};
 pub use engine::Engine;
-pub use error::{Error, Result, proceed};
 pub use generated_image::GeneratedImage;
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
@@ -102,16 +84,17 @@ pub use kiln_scheduler::{
     Convention, CpuRng, CudaRng, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange,
     SigmaSchedule, UniPcScale, number_text,
 };
+pub use kiln_setup::{
+    AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, LayerScales,
+    LinearWeightType, Link, LinkChoice, LinkRate, LinkSource, Machine, MemoryOptions, Mode, ModeChoice, Overlap,
+    Parallel, ResolvedDevice, Result, Room, SecondDevice, Setup, Threads, VaeMemory, devices, proceed, start_threads,
+    usual_threads,
+};
 pub use kiln_weights::SharedSlabs;
 pub use latents_file::LatentsFile;
 pub use like::Like;
-pub use linear_weights::LinearWeightType;
-pub use link::{Link, LinkChoice, LinkRate, LinkSource};
 pub use loaded_controls::control_configs;
 pub use loaded_prompts::{PromptPlan, prompt_plans};
-pub use machine::Machine;
-pub use memory::{MemoryOptions, ModeChoice, VaeMemory};
-pub use mode::Mode;
 pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
@@ -123,11 +106,6 @@ pub use plan::{
     TextWork, Workload, process_bytes,
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
-pub use room::Room;
-pub use scales_file::{ComputeScales, LayerScales};
-pub use second_device::{Parallel, SecondDevice};
-pub use setup::{DeviceChoice, Overlap, ResolvedDevice, Setup};
-pub use threads::{Threads, start_threads, usual_threads};
 pub use token_count::{TokenCount, TokenCounter};
 pub use upscaling::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,

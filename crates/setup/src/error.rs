@@ -173,16 +173,19 @@ impl Error {
         matches!(self, Self::Budget { .. }) || (is_of_run && !is_of_files)
     }
 
+    /// A file that cannot be read.
     pub fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::read_error(path);
         |source| error(source).into()
     }
 
+    /// A file that cannot be written.
     pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let error = kiln_files::write_error(path);
         |source| error(source).into()
     }
 
+    /// A file that does not exist, with what was searched.
     pub fn not_found(path: impl Into<PathBuf>, looked_for: String) -> Self {
         kiln_files::Error::NotFound { path: path.into(), looked_for }.into()
     }
@@ -192,6 +195,7 @@ impl Error {
         Self::Request(kiln_request::Error::Value { name, found: found.to_string(), expected: expected.into() })
     }
 
+    /// A model with a problem.
     pub fn model(path: &Path, problem: impl ToString) -> Self {
         Self::Models(kiln_models::Error::model(path, problem))
     }
