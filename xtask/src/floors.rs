@@ -26,13 +26,14 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-models", 5),
     ("kiln-request", 6),
     ("kiln-setup", 7),
-    ("kiln-engine", 8),
-    ("kiln-batch", 9),
-    ("kiln-bench", 9),
-    ("kiln-serve", 10),
-    ("kiln-cli", 11),
-    ("kiln-python", 11),
-    ("xtask", 11),
+    ("kiln-enlarge", 8),
+    ("kiln-engine", 9),
+    ("kiln-batch", 10),
+    ("kiln-bench", 10),
+    ("kiln-serve", 11),
+    ("kiln-cli", 12),
+    ("kiln-python", 12),
+    ("xtask", 12),
 ];
 /// For tests only: any floor may import it as a dev-dependency, and not otherwise.
 const TESTKIT: &str = "kiln-testkit";

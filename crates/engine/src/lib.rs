@@ -49,7 +49,6 @@ mod residency;
 mod stage_memory;
 mod stored_inputs;
 mod token_count;
-mod upscaling;
 mod words;
 
 use kiln_setup::{
@@ -63,6 +62,10 @@ pub use generated_image::GeneratedImage;
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
+pub use kiln_enlarge::{
+    Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
+    UpscalerChoice, upscaled_texts,
+};
 pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
 pub use kiln_media::{ForeignSettings, ImageText, Infotext, PngLevel};
 pub use kiln_mempool::{HostPool, ignore_file_size_signal};
@@ -107,10 +110,6 @@ pub use plan::{
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
 pub use token_count::{TokenCount, TokenCounter};
-pub use upscaling::{
-    Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
-    UpscalerChoice, upscaled_texts,
-};
 pub use words::embedding_names;
 
 /// The example of `docs/library.md`, which must compile.

@@ -14,7 +14,7 @@ use crate::loaded_prompts::LoadedPrompts;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::image_encoder::ImageEncoder;
 use crate::pipeline::second_denoiser::SecondDenoiser;
-use crate::upscaling::Enlarger;
+use kiln_enlarge::Enlarger;
 
 /// All networks that are open.
 pub(crate) struct Networks {

@@ -24,7 +24,7 @@ use crate::pipeline::latent_upscale::interpolate;
 use crate::pipeline::run::Progress;
 use crate::plan::Pass;
 use crate::setup::ResolvedDevice;
-use crate::upscaling::{Enlarger, EnlargerEvent, TileRows};
+use kiln_enlarge::{Enlarger, EnlargerEvent, TileRows};
 
 /// Hears of the run and may stop it.
 type Tell<'a> = dyn FnMut(Event) -> Result<()> + 'a;

@@ -12,11 +12,11 @@ use kiln_weights::Placement;
 
 use super::bytes::{to_image, to_tensor};
 use super::strips::{TileRows, fewer};
-use crate::error::{Error, Result, proceed};
-use crate::host_memory;
-use crate::memory::MemoryOptions;
-use crate::room::{DeviceMemory, Room};
-use crate::setup::{ResolvedDevice, Setup};
+use kiln_setup::error::{Error, Result, proceed};
+use kiln_setup::host_memory;
+use kiln_setup::memory::MemoryOptions;
+use kiln_setup::room::{DeviceMemory, Room};
+use kiln_setup::setup::{ResolvedDevice, Setup};
 
 /// An upscaler that is ready to enlarge images.
 pub struct Enlarger {
@@ -72,7 +72,7 @@ impl Enlarger {
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub(crate) fn load_sharing(
+    pub fn load_sharing(
         upscaler: OpenUpscaler,
         place: ResolvedDevice,
         memory: MemoryOptions,
@@ -248,7 +248,7 @@ mod tests {
     use kiln_weights::MapSource;
 
     use super::*;
-    use crate::setup::DeviceChoice;
+    use kiln_setup::setup::DeviceChoice;
 
     fn image(width: usize, height: usize) -> Rgb8Image {
         let bytes = (0..(3 * width * height) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8);

@@ -10,7 +10,7 @@ use kiln_mempool::mark_stage;
 use super::enlarger::{Enlarged, Enlarger, EnlargerEvent};
 use super::input::postprocessing;
 use super::plan::{UpscaleJob, UpscaleRun};
-use crate::error::{Error, Result, proceed};
+use kiln_setup::error::{Error, Result, proceed};
 
 /// News of a run.
 #[derive(Debug)]

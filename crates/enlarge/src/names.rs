@@ -7,7 +7,7 @@ use kiln_files::{FileRules, PlannedFile, check_writable};
 use kiln_request::ImageSource;
 use kiln_scheduler::number_text;
 
-use crate::error::{Error, Result};
+use kiln_setup::error::{Error, Result};
 
 /// The file's name in a folder.
 const DEFAULT_PATTERN: &str = "{stem}-x{scale}.png";

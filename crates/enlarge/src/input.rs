@@ -6,7 +6,7 @@ use kiln_media::{DecodeOptions, DecodedImage, ImageText, ImageTexts, Infotext, d
 use kiln_request::ImageSource;
 use kiln_scheduler::number_text;
 
-use crate::error::Result;
+use kiln_setup::error::Result;
 
 /// An image that was read once.
 pub(super) struct Input {

@@ -9,8 +9,8 @@ use super::input::Input;
 use super::names;
 use super::strips::TileRows;
 
-use crate::error::{Error, Result};
-use crate::setup::Setup;
+use kiln_setup::error::{Error, Result};
+use kiln_setup::setup::Setup;
 
 /// Which images are upscaled, and how.
 #[derive(Debug, Clone, Default)]

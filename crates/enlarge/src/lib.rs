@@ -2,6 +2,7 @@
 //!
 //! [`UpscaleRun::plan`] refuses everything that can be refused before weights are read; [`UpscaleRun::run`] upscales image
 //! after image. [`OpenUpscaler`] and [`Enlarger`] are for programs that have their own images.
+#![forbid(unsafe_code)]
 
 mod bytes;
 mod enlarger;

@@ -8,8 +8,8 @@ use kiln_upscale::{StripRows, Upscaler};
 
 use kiln_files::ByteSize;
 
-use crate::error::{Error, Result};
-use crate::room::Room;
+use kiln_setup::error::{Error, Result};
+use kiln_setup::room::Room;
 
 /// The rows of an image that a network computes at once. On the CPU it changes no bit of the result, on a GPU no more
 /// than a sum's order does.

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use kiln_media::{Rgb8Image, ValueRange};
 
-use crate::error::{Error, Result};
+use kiln_setup::error::{Error, Result};
 
 /// Rows that are in f32 at once.
 const ROWS: usize = 64;
