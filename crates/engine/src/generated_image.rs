@@ -1,14 +1,37 @@
 //! A decoded image that is ready to be saved.
 
+use std::time::Duration;
+
 use candle_core::{DType, Tensor};
-use kiln_media::{EncodingError, PngLevel, Rgb8Image, encode_png_at};
+use kiln_media::{EncodingError, Gray8Image, PngLevel, Rgb8Image, encode_png_at};
 use kiln_nn::{MetaTensor, TensorLike};
 use kiln_request::settings::KEY;
 use kiln_request::{Job, parameters};
 
 use crate::error::{Error, Result};
 use crate::origin::Origin;
-use crate::pipeline::DecodedImage;
+
+/// The pixels of one image.
+pub struct DecodedImage {
+    /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
+    pub image: Tensor,
+    /// What was decoded, `(1, c, h, w)` in f32, in the host's memory.
+    pub latents: Tensor,
+    /// How long decoding took.
+    pub decode: Duration,
+    /// How much of the image is seen instead of its input, in the size of the latents; `None` if the mask alone decides.
+    pub visible: Option<Gray8Image>,
+}
+
+impl DecodedImage {
+    /// The image with its settings: number `index` of `job`, made with `origin`.
+    ///
+    /// # Errors
+    /// [`Error::Models`](crate::Error::Models) where the decoder gives other channels than red, green and blue.
+    pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
+        GeneratedImage::new(job, origin, index, self)
+    }
+}
 
 /// An image with its metadata.
 #[derive(Debug, Clone)]
@@ -28,14 +51,14 @@ pub struct GeneratedImage {
     /// The settings in Kiln's own format, JSON.
     pub settings: String,
     /// The decoded latents, `(1, c, h, w)`, f32.
-    pub(crate) latents: Tensor,
+    pub latents: Tensor,
     /// The compression of its file.
     png_level: PngLevel,
 }
 
 impl GeneratedImage {
     /// Converts the decoder's f32 image, whose values outside of -1 to 1 are clamped.
-    pub(crate) fn new(job: &Job, origin: &Origin, index: usize, image: DecodedImage) -> Result<Self> {
+    pub fn new(job: &Job, origin: &Origin, index: usize, image: DecodedImage) -> Result<Self> {
         let DecodedImage { image, latents, visible, .. } = image;
         let channels = image.dim(1)?;
         if channels != 3 {
@@ -88,20 +111,20 @@ impl GeneratedImage {
 }
 
 /// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32, pixel by pixel and row by row.
-pub(crate) fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
+pub fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
     let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
     Ok(pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect())
 }
 
 /// Counts the memory of [`to_rgb`] on the CPU: the permuted pixels, their values, and their bytes.
-pub(crate) fn count_rgb(image: &MetaTensor) -> Result<()> {
+pub fn count_rgb(image: &MetaTensor) -> Result<()> {
     let _pixels_and_values = [image.copy()?, image.copy()?];
     let _rgb = image.device().tensor(image.dims(), DType::U8);
     Ok(())
 }
 
 /// diffusers' rounding: half to even, after clamping.
-pub(crate) fn to_byte(value: f32) -> u8 {
+pub fn to_byte(value: f32) -> u8 {
     ((value / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
 }
 

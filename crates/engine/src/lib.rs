@@ -26,6 +26,7 @@ mod applied_loras;
 mod calibration;
 mod component;
 mod component_spec;
+mod embedding_names;
 mod engine;
 mod generated_image;
 mod inspect;
@@ -57,6 +58,7 @@ use kiln_setup::{
 };
 
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
+pub use embedding_names::embedding_names;
 pub use engine::Engine;
 pub use generated_image::GeneratedImage;
 pub use inspect::{Inspection, inspect};
@@ -110,7 +112,6 @@ pub use plan::{
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
 pub use token_count::{TokenCount, TokenCounter};
-pub use words::embedding_names;
 
 /// The example of `docs/library.md`, which must compile.
 #[cfg(doctest)]

@@ -15,8 +15,8 @@ use kiln_request::{
 use kiln_weights::MatrixType;
 
 use crate::compute::ComputeType;
+use crate::embedding_names::embedding_names;
 use crate::setup::Setup;
-use crate::words::embedding_names;
 
 /// What the settings of an image name: the model and its files. Their checksums are computed on a separate thread from the
 /// start.
@@ -37,12 +37,12 @@ pub struct Origin {
 
 impl Origin {
     /// The compression of the images' files.
-    pub(crate) fn png_level(&self) -> PngLevel {
+    pub fn png_level(&self) -> PngLevel {
         self.png_level
     }
 
     /// Of a model that runs so, in this type, with linear layers' matrices perhaps in another one. Begins to hash, where the setup has a folder for digests.
-    pub(crate) fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
+    pub fn new(model: &ModelFolder, setup: &Setup, device: &Device, types: (DType, Option<MatrixType>)) -> Self {
         let hashes = Hashes::new(setup.cache_dir.as_deref());
         let parts = parts(model, setup);
         let base = OwnSettings {
@@ -73,17 +73,17 @@ impl Origin {
     }
 
     /// What says how many channels images have.
-    pub(crate) fn vae_config(&self) -> &Path {
+    pub fn vae_config(&self) -> &Path {
         &self.vae_config
     }
 
     /// The model's SHA-256 in 64 hexadecimal digits, where it is computed; waits for it.
-    pub(crate) fn model_hash(&self) -> Option<String> {
+    pub fn model_hash(&self) -> Option<String> {
         self.hashes.get(self.model.as_ref()?)
     }
 
     /// A digest of the files that text encoders are made of, where digests are computed; waits for them.
-    pub(crate) fn text_encoders_hash(&self, model: &ModelFolder) -> Option<String> {
+    pub fn text_encoders_hash(&self, model: &ModelFolder) -> Option<String> {
         let path = model.path();
         let own = match path.is_file() {
             true => vec![Hashed::model(path)?],
@@ -101,22 +101,22 @@ impl Origin {
     }
 
     /// Begins to hash a refiner.
-    pub(crate) fn start_refiner(&self, refiner: &ModelFolder) {
+    pub fn start_refiner(&self, refiner: &ModelFolder) {
         self.hashes.start(Hashed::model(refiner.path()).into_iter().collect());
     }
 
     /// Begins to hash LoRAs.
-    pub(crate) fn start_loras(&self, loras: &[LoraUse]) {
+    pub fn start_loras(&self, loras: &[LoraUse]) {
         self.hashes.start(loras.iter().filter_map(|lora| self.lora(&lora.lora)).collect());
     }
 
     /// Begins to hash the files of IP-Adapters.
-    pub(crate) fn start_ip_adapters(&self, adapters: &[IpAdapter]) {
+    pub fn start_ip_adapters(&self, adapters: &[IpAdapter]) {
         self.hashes.start(adapters.iter().filter_map(|adapter| Hashed::component(&adapter.using.model)).collect());
     }
 
     /// Begins to hash control networks.
-    pub(crate) fn start_controls(&self, controls: &[Control]) {
+    pub fn start_controls(&self, controls: &[Control]) {
         self.hashes.start(controls.iter().filter_map(|control| Hashed::component(&control.using.net)).collect());
     }
 
@@ -127,7 +127,7 @@ impl Origin {
     }
 
     /// What image `index` of `job` was made with; waits for digests that are not there yet.
-    pub(crate) fn settings(&self, job: &Job, index: usize) -> OwnSettings {
+    pub fn settings(&self, job: &Job, index: usize) -> OwnSettings {
         let named = |name: String, hashed: Option<Hashed>| NamedFile {
             name,
             sha256: hashed.and_then(|hashed| self.hashes.get(&hashed)),
@@ -190,13 +190,13 @@ impl Origin {
     }
 
     /// Begins to hash the upscaler of a job.
-    pub(crate) fn start_upscaler(&self, job: &Job) {
+    pub fn start_upscaler(&self, job: &Job) {
         let file = job.second_pass().and_then(|pass| pass.file());
         self.hashes.start(file.iter().map(|path| Hashed::file(path, Scope::Whole)).collect());
     }
 
     /// What AUTOMATIC1111's text has of `settings`.
-    pub(crate) fn files(&self, settings: &OwnSettings, job: &Job) -> FilesInText {
+    pub fn files(&self, settings: &OwnSettings, job: &Job) -> FilesInText {
         let short = |sha256: &String, digits: usize| sha256.get(..digits).unwrap_or(sha256).to_string();
         let NamedFile { name, sha256 } = &settings.model;
         let lora = |lora: &NamedFile| Some((lora.name.clone(), short(lora.sha256.as_ref()?, 12)));
@@ -214,7 +214,7 @@ impl Origin {
 }
 
 /// The files that replace components of `model`, and its scales.
-pub(super) fn parts(model: &ModelFolder, setup: &Setup) -> Vec<(ComponentKind, PathBuf)> {
+pub fn parts(model: &ModelFolder, setup: &Setup) -> Vec<(ComponentKind, PathBuf)> {
     let options = model.options();
     let one = [
         (ComponentKind::Config, options.config.as_deref()),

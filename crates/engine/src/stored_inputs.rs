@@ -27,7 +27,7 @@ const MAX_READ: u64 = 2 << 30;
 ///
 /// # Errors
 /// [`Error::Files`] with the option that gives an image which is not found.
-pub(crate) fn locate_inputs(own: &OwnSettings, path: &Path, request: &mut Request) -> Result<()> {
+pub fn locate_inputs(own: &OwnSettings, path: &Path, request: &mut Request) -> Result<()> {
     let folders = [folder_of(path).to_path_buf(), PathBuf::from(".")];
     let wanted: Vec<(&InputFile, &str)> = own.inputs.iter().filter_map(|input| Some((input, digest(input)?))).collect();
     let mut open: Vec<(&InputFile, &str)> = Vec::new();

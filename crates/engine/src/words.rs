@@ -9,16 +9,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kiln_clip::{TextEncoder, TokenEmbeddings, mentions};
-use kiln_request::{file_stem, weight_files};
+use kiln_request::weight_files;
 use kiln_weights::{Lora, Network, TextualInversion};
 
+use crate::embedding_names::EMBEDDING_ENDINGS;
 use crate::error::Result;
 
 /// The text encoders in the model's order.
 pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
-
-/// The extensions of embedding files.
-const ENDINGS: [&str; 3] = ["safetensors", "pt", "bin"];
 
 /// The available embeddings. Their vectors are read when a prompt contains them.
 #[derive(Default)]
@@ -35,7 +33,7 @@ impl Embeddings {
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         let mut this = Self::default();
-        for path in weight_files(folder, &ENDINGS)? {
+        for path in weight_files(folder, &EMBEDDING_ENDINGS)? {
             match TextualInversion::open(&path) {
                 Ok(file) => this.files.push(file),
                 Err(error) => tracing::warn!("{error}"),
@@ -82,12 +80,6 @@ impl Embeddings {
         }
         Ok(words)
     }
-}
-
-/// The possible tokens of a folder of embeddings: the names of its files, without their extensions. No file is opened.
-pub fn embedding_names(folder: Option<&Path>) -> Vec<String> {
-    let files = folder.and_then(|folder| weight_files(folder, &ENDINGS).ok()).unwrap_or_default();
-    files.iter().map(|path| file_stem(path)).collect()
 }
 
 /// Adds a token for all encoders, or logs why it stays text.

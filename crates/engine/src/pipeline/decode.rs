@@ -1,16 +1,14 @@
 //! The stage decode: the latents of one image to its pixels.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::Tensor;
 use kiln_media::Gray8Image;
-use kiln_request::Job;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::generated_image::GeneratedImage;
+use crate::generated_image::DecodedImage;
 use crate::host_memory;
-use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::denoise::Denoised;
@@ -41,28 +39,6 @@ impl Latents {
     /// Says that the image is decoded again.
     pub fn again(&self, UpcastRetry { from, to }: UpcastRetry) -> Event {
         Event::DecodeAgain { index: self.index, seed: self.seed, from: from.as_str(), to: to.as_str() }
-    }
-}
-
-/// The pixels of one image.
-pub struct DecodedImage {
-    /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
-    pub image: Tensor,
-    /// What was decoded, as [`Latents`] has it.
-    pub latents: Tensor,
-    /// How long decoding took.
-    pub decode: Duration,
-    /// As [`Latents`] has it.
-    pub(crate) visible: Option<Gray8Image>,
-}
-
-impl DecodedImage {
-    /// The image with its settings: number `index` of `job`, made with `origin`.
-    ///
-    /// # Errors
-    /// [`Error::Models`](crate::Error::Models) where the decoder gives other channels than red, green and blue.
-    pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
-        GeneratedImage::new(job, origin, index, self)
     }
 }
 

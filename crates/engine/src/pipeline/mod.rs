@@ -56,13 +56,14 @@ pub(crate) mod trace;
 pub(crate) mod turns;
 
 pub use crate::component::pinned_pool;
+pub use crate::generated_image::DecodedImage;
 pub use crate::host_memory::SystemRequests;
 pub use crate::origin::Origin;
 pub use crate::plan::{control_flop, decoder_flop, text_flop, text_keys_flop, unet_flop};
 pub use batch::Batch;
 pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use controlled::Controlled;
-pub use decode::{DecodedImage, Latents, begin_decoding, decode};
+pub use decode::{Latents, begin_decoding, decode};
 pub use decoder::{Network as DecoderNetwork, UpcastRetry};
 pub use denoiser::{Denoiser, Forward};
 pub use group::Group;

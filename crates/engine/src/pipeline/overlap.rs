@@ -9,7 +9,8 @@ use kiln_vae::Tiling;
 use crate::component::WeightResidency;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::pipeline::decode::{DecodedImage, Latents};
+use crate::generated_image::DecodedImage;
+use crate::pipeline::decode::Latents;
 use crate::pipeline::decoder::{Decoder, UpcastRetry};
 use crate::pipeline::text::TextEncoders;
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::generated_image::DecodedImage;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::decode::{DecodedImage, Latents, begin_decoding, decode};
+use crate::pipeline::decode::{Latents, begin_decoding, decode};
 use crate::pipeline::denoise::denoise;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::first_stages::first_stages;
