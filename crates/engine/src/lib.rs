@@ -26,21 +26,15 @@ mod applied_loras;
 mod calibration;
 mod component;
 mod component_spec;
-mod embedding_names;
 mod engine;
-mod generated_image;
 mod inspect;
 mod job_networks;
-mod latents_file;
-mod like;
 mod loaded_controls;
 mod loaded_model;
 mod loaded_prompts;
 mod memory_manager;
 mod networks;
 mod open_files;
-mod origin;
-mod output;
 pub mod pipeline;
 mod plan;
 mod plan_chooser;
@@ -48,19 +42,18 @@ mod prompt_length;
 mod read_ahead;
 mod residency;
 mod stage_memory;
-mod stored_inputs;
 mod token_count;
 mod words;
 
+pub use kiln_results::embedding_names;
+use kiln_results::{generated_image, origin};
 use kiln_setup::{
     ceiling, compute, error, host_memory, linear_weights, link, machine, memory, mode, room, scales_file,
     second_device, setup, threads,
 };
 
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
-pub use embedding_names::embedding_names;
 pub use engine::Engine;
-pub use generated_image::GeneratedImage;
 pub use inspect::{Inspection, inspect};
 pub use kiln_clip::Emphasis;
 pub use kiln_clip::prompt::ChunkCut;
@@ -85,6 +78,7 @@ pub use kiln_request::{
     PromptBlocks, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy,
     find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };
+pub use kiln_results::{GeneratedImage, LatentsFile, Like, Output};
 pub use kiln_scheduler::{
     Convention, CpuRng, CudaRng, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange,
     SigmaSchedule, UniPcScale, number_text,
@@ -96,11 +90,8 @@ pub use kiln_setup::{
     usual_threads,
 };
 pub use kiln_weights::SharedSlabs;
-pub use latents_file::LatentsFile;
-pub use like::Like;
 pub use loaded_controls::control_configs;
 pub use loaded_prompts::{PromptPlan, prompt_plans};
-pub use output::Output;
 pub use pipeline::event::{Event, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;

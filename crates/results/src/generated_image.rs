@@ -8,8 +8,8 @@ use kiln_nn::{MetaTensor, TensorLike};
 use kiln_request::settings::KEY;
 use kiln_request::{Job, parameters};
 
-use crate::error::{Error, Result};
 use crate::origin::Origin;
+use kiln_setup::error::{Error, Result};
 
 /// The pixels of one image.
 pub struct DecodedImage {
@@ -27,7 +27,7 @@ impl DecodedImage {
     /// The image with its settings: number `index` of `job`, made with `origin`.
     ///
     /// # Errors
-    /// [`Error::Models`](crate::Error::Models) where the decoder gives other channels than red, green and blue.
+    /// [`Error::Models`](kiln_setup::Error::Models) where the decoder gives other channels than red, green and blue.
     pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
         GeneratedImage::new(job, origin, index, self)
     }

@@ -13,12 +13,12 @@ use kiln_request::{
 };
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
-use crate::compute::ComputeType;
-use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
-use crate::linear_weights::LinearWeightType;
-use crate::setup::Setup;
 use crate::stored_inputs::locate_inputs;
+use kiln_setup::compute::ComputeType;
+use kiln_setup::error::{Error, Result};
+use kiln_setup::linear_weights::LinearWeightType;
+use kiln_setup::setup::Setup;
 
 /// An image whose settings are taken.
 ///

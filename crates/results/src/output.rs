@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use kiln_files::{FileRules, PlannedFile, check_writable};
 use kiln_request::Job;
 
-use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
+use kiln_setup::error::{Error, Result};
 
 /// The default pattern of file names.
 const DEFAULT_PATTERN: &str = "kiln-{index}-{seed}.png";

@@ -14,9 +14,9 @@ use kiln_request::{
 };
 use kiln_weights::MatrixType;
 
-use crate::compute::ComputeType;
 use crate::embedding_names::embedding_names;
-use crate::setup::Setup;
+use kiln_setup::compute::ComputeType;
+use kiln_setup::setup::Setup;
 
 /// What the settings of an image name: the model and its files. Their checksums are computed on a separate thread from the
 /// start.

@@ -7,8 +7,8 @@ use kiln_files::{FileRules, PlannedFile};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use crate::error::{Error, Result};
 use crate::generated_image::GeneratedImage;
+use kiln_setup::error::{Error, Result};
 
 /// A `.safetensors` file with one tensor `latents`, f32, `(n, c, h, w)`, as in diffusers with `output_type="latent"`.
 pub struct LatentsFile {

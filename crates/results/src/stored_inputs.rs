@@ -10,7 +10,7 @@ use kiln_files::{folder_of, read_small, sha256};
 use kiln_request::settings::is_hash;
 use kiln_request::{InputFile, OwnSettings, Request};
 
-use crate::error::{Error, Result};
+use kiln_setup::error::{Error, Result};
 
 /// Endings of image files.
 const ENDINGS: [&str; 9] = ["png", "jpg", "jpeg", "webp", "avif", "gif", "bmp", "tif", "tiff"];
