@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-request", 6),
     ("kiln-setup", 7),
     ("kiln-enlarge", 8),
+    ("kiln-memory", 8),
     ("kiln-results", 8),
     ("kiln-engine", 9),
     ("kiln-batch", 10),

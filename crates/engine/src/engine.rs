@@ -202,7 +202,7 @@ impl Engine {
     fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let mut tell = |event| proceed(watch(event));
         self.attempt(Stage::Load, &mut tell, |engine, tell| match engine.memory_manager.mode() {
-            Mode::Full => engine.networks.enter_all(&mut || tell(Stage::Load.begin())),
+            Mode::Full => engine.networks.enter_all(&mut || tell(Event::begin(Stage::Load))),
             Mode::Medvram | Mode::Lowvram { .. } => Ok(()),
         })?;
         self.timings.load = start.elapsed();
@@ -394,7 +394,7 @@ impl BatchSink for SingleCall<'_> {
     }
 
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()> {
-        self.event(Stage::Save.begin())?;
+        self.event(Event::begin(Stage::Save))?;
         let start = Instant::now();
         let image = image.generated(self.job, &engine.origin, self.first + place)?;
         self.event(Event::Image(Box::new(image)))?;

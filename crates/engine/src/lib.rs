@@ -24,8 +24,6 @@
 
 mod applied_loras;
 mod calibration;
-mod component;
-mod component_spec;
 mod engine;
 mod inspect;
 mod job_networks;
@@ -39,17 +37,15 @@ pub mod pipeline;
 mod plan;
 mod plan_chooser;
 mod prompt_length;
-mod read_ahead;
-mod residency;
 mod stage_memory;
 mod token_count;
 mod words;
 
+use kiln_memory::{component, component_spec, read_ahead, residency};
 pub use kiln_results::embedding_names;
 use kiln_results::{generated_image, origin};
 use kiln_setup::{
-    ceiling, compute, error, host_memory, linear_weights, link, machine, memory, mode, room, scales_file,
-    second_device, setup, threads,
+    ceiling, error, host_memory, machine, memory, mode, room, scales_file, second_device, setup, threads,
 };
 
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};

@@ -86,7 +86,7 @@ impl MemoryManager {
         (self.work, self.is_prepared) = (work, true);
         let free = self.chooser.memory.map(|memory| memory.free).filter(|_| self.options().budget.is_none());
         if let Some(free) = free.filter(|free| self.plan.peak() > free.bytes) {
-            tracing::warn!("{}; the system may end the run", self.plan.refusal(&work, free));
+            tracing::warn!("{}; the system may end the run", self.plan.refusal(work.described(), free));
         }
         Ok(self.plan.mode != before)
     }

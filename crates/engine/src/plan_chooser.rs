@@ -49,7 +49,7 @@ impl PlanChooser {
             (choice, _) => self.asked(choice, work)?,
         };
         match (Room::of_budget(&self.options, self.on.target), self.memory) {
-            (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work, budget)),
+            (Some(budget), _) if plan.peak() > budget.bytes => Err(plan.refusal(work.described(), budget)),
             // A requested mode is replaced by a smaller one that fits when an allocation fails.
             (None, Some(DeviceMemory { total, .. })) if plan.peak() > total.bytes => {
                 match self.planner.fit(work, self.on, total.bytes)? {
@@ -57,7 +57,7 @@ impl PlanChooser {
                         let plan = self.planner.plan(plan.mode, work, self.on, Some(total.bytes))?;
                         Ok((plan, Some(total.bytes)))
                     }
-                    Err(smallest) => Err(smallest.refusal(work, total)),
+                    Err(smallest) => Err(smallest.refusal(work.described(), total)),
                 }
             }
             _ => Ok((plan, limit)),

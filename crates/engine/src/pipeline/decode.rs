@@ -57,7 +57,7 @@ pub fn decode(
     latents: &Latents,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<DecodedImage> {
-    tell(Stage::Decode.begin())?;
+    tell(Event::begin(Stage::Decode))?;
     let start = Instant::now();
     let image = engine.attempt(Stage::Decode, tell, |engine, tell| {
         let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);

@@ -36,7 +36,7 @@ pub(super) fn denoise(
     progress: Progress,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Denoised> {
-    tell(Stage::Denoise.begin())?;
+    tell(Event::begin(Stage::Denoise))?;
     let begin = Instant::now();
     let calls = group.evaluations();
     let mut running = RunningBatch::new();
@@ -56,7 +56,7 @@ pub(super) fn denoise(
         if now != acting {
             acting = now;
             engine.log_of_stream(0, call)?;
-            tell(Stage::Refine.begin())?;
+            tell(Event::begin(Stage::Refine))?;
         }
         if acting.contains(&0) {
             engine.advance(&mut running, trace.as_mut())?;

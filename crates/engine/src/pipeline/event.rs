@@ -5,72 +5,9 @@ use std::time::Duration;
 
 use kiln_media::Rgb8Image;
 use kiln_mempool::mark_stage;
-use serde::Serialize;
 
 use crate::generated_image::GeneratedImage;
-
-/// The stages of a run, in their order. A run has those that it needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// Weights are read, converted and put in their places.
-    Load,
-    /// Prompts become conditions.
-    Encode,
-    /// Initial images become latents.
-    #[serde(rename = "encode-image")]
-    EncodeImage,
-    /// Images that are prompts become keys and values.
-    #[serde(rename = "image-prompt")]
-    ImagePrompt,
-    /// Noise becomes latents.
-    Denoise,
-    /// A second model denoises the latents further.
-    Refine,
-    /// Latents become pixels.
-    Decode,
-    /// Images become larger; between two passes latents may, too.
-    Upscale,
-    /// Pixels become files.
-    Save,
-}
-
-impl Stage {
-    /// What is done in it: `loading`, `encoding`, ...
-    pub fn doing(self) -> &'static str {
-        match self {
-            Self::Load => "loading",
-            Self::Encode => "encoding",
-            Self::EncodeImage => "encoding the image",
-            Self::ImagePrompt => "encoding the image prompt",
-            Self::Denoise => "denoising",
-            Self::Refine => "refining",
-            Self::Decode => "decoding",
-            Self::Upscale => "upscaling",
-            Self::Save => "saving",
-        }
-    }
-    /// The name in logs and traces.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Load => "load",
-            Self::Encode => "encode",
-            Self::EncodeImage => "encode-image",
-            Self::ImagePrompt => "image-prompt",
-            Self::Denoise => "denoise",
-            Self::Refine => "refine",
-            Self::Decode => "decode",
-            Self::Upscale => "upscale",
-            Self::Save => "save",
-        }
-    }
-
-    /// The event, which a memory trace records too.
-    pub(crate) fn begin(self) -> Event {
-        mark_stage(self.id());
-        Event::Begin(self)
-    }
-}
+pub use kiln_memory::Stage;
 
 /// News of a run.
 pub enum Event {
@@ -127,6 +64,14 @@ pub enum Event {
     },
     /// An image is done.
     Image(Box<GeneratedImage>),
+}
+
+impl Event {
+    /// A stage begins, which a memory trace records too.
+    pub(crate) fn begin(stage: Stage) -> Self {
+        mark_stage(stage.id());
+        Self::Begin(stage)
+    }
 }
 
 /// How long the stages took.

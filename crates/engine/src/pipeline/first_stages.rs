@@ -33,7 +33,7 @@ pub(crate) fn first_stages(
     enlarged: Option<&Enlarged>,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Group> {
-    tell(Stage::Encode.begin())?;
+    tell(Event::begin(Stage::Encode))?;
     let job = batch.job();
     let conditions = encode(engine, batch, texts.base.clone(), 0, tell)?;
     let is_guided = conditions.is_guided();
@@ -153,7 +153,7 @@ pub(super) fn encode_each(
     noise: &mut BatchNoise,
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Tensor> {
-    tell(Stage::EncodeImage.begin())?;
+    tell(Event::begin(Stage::EncodeImage))?;
     let begin = Instant::now();
     host_memory::trim(Stage::EncodeImage.id());
     let before = noise.clone();

@@ -121,7 +121,7 @@ pub(crate) fn encode_prompts(
     if job.ip_adapters.is_empty() {
         return Ok(PromptInputs { convention, steps, ..PromptInputs::default() });
     }
-    tell(Stage::ImagePrompt.begin())?;
+    tell(Event::begin(Stage::ImagePrompt))?;
     let begin = Instant::now();
     engine.make_room_for(Stage::ImagePrompt);
     let keep = engine.memory_manager.keep(Stage::ImagePrompt)?;

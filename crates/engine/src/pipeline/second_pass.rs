@@ -135,13 +135,13 @@ fn enlarge(
     let cut = [cut(width, job.width), cut(height, job.height)];
     let content = match &pass.upscaler {
         HiresUpscaler::Latents(filter) => {
-            tell(Stage::Upscale.begin())?;
+            tell(Event::begin(Stage::Upscale))?;
             Content::Latents(interpolate(&denoised.latents, (height / f, width / f), *filter)?)
         }
         HiresUpscaler::Pixels(choice) => {
             let images = decoded(engine, batch, denoised, job.image.rule, tell)?;
             engine.memory_manager.begin_pass(Pass::Second);
-            tell(Stage::Upscale.begin())?;
+            tell(Event::begin(Stage::Upscale))?;
             host_memory::trim(Stage::Upscale.id());
             let start = Instant::now();
             let enlarged = engine.attempt(Stage::Upscale, tell, |engine, tell| {

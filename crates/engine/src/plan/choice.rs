@@ -1,14 +1,12 @@
 //! The choice of mode and batch size.
 
-use kiln_files::ByteSize;
 use kiln_models::ModelFolder;
 
-use super::measures::Measures;
 use super::planner::Planner;
-use super::{ExecutionTarget, Plan, StagePlan, Workload};
+use super::{ExecutionTarget, Plan, Workload};
 use kiln_request::{Job, Refiner};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::loaded_controls::control_configs;
 use crate::loaded_prompts::prompt_plans;
 use crate::mode::Mode;
@@ -37,23 +35,14 @@ impl Planner {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub fn modes(&self, work: &Workload, on: ExecutionTarget, budget: Option<usize>) -> Result<Vec<Plan>> {
-        let (measures, budget) = (self.measure(work, on)?, budget.unwrap_or(usize::MAX));
-        let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: measures.streamable() / 4 * quarters });
-        let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
-        let most = measures.resident(budget);
-        // A row that keeps more than the budget allows has its own size.
-        let limit = |mode: &Mode| match mode {
-            Mode::Lowvram { resident } if *resident > most => usize::MAX,
-            _ => budget,
-        };
-        Ok(modes.map(|mode| measures.plan(mode, limit(&mode))).collect())
+        Ok(self.measure(work, on)?.modes(budget.unwrap_or(usize::MAX)))
     }
 
     /// The fastest plan that fits into `budget` bytes. In the smallest mode the budget determines the resident part of
     /// the U-Net.
     ///
     /// # Errors
-    /// [`Error::Budget`] with the numbers if none fits.
+    /// [`crate::Error::Budget`] with the numbers if none fits.
     pub fn choose(&self, work: &Workload, on: ExecutionTarget, budget: usize) -> Result<Plan> {
         self.choose_within(work, on, Room::given(budget))
     }
@@ -63,7 +52,7 @@ impl Planner {
     /// # Errors
     /// As [`Planner::choose`].
     pub fn choose_within(&self, work: &Workload, on: ExecutionTarget, room: Room) -> Result<Plan> {
-        self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work, room))
+        self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work.described(), room))
     }
 
     /// The fastest plan that fits into `bytes`, or as inner error the smallest plan.
@@ -76,7 +65,7 @@ impl Planner {
         on: ExecutionTarget,
         bytes: usize,
     ) -> Result<std::result::Result<Plan, Plan>> {
-        Ok(choose(&self.measure(work, on)?, bytes))
+        Ok(self.measure(work, on)?.choose(bytes))
     }
 
     /// The plan for `mode` where that is requested to save memory and `bytes` are free: never larger than the plan that
@@ -91,16 +80,7 @@ impl Planner {
         on: ExecutionTarget,
         bytes: usize,
     ) -> Result<(Plan, Option<usize>)> {
-        let measures = self.measure(work, on)?;
-        let unlimited = measures.plan(mode, usize::MAX);
-        let (Ok(chosen) | Err(chosen)) = choose(&measures, bytes);
-        let most = chosen.peak();
-        if unlimited.peak() <= most {
-            return Ok((unlimited, None));
-        }
-        let limited = measures.plan(mode, most);
-        // Where the mode itself needs more, what is chosen without a request is a smaller one.
-        Ok(if limited.peak() <= most { (limited, Some(most)) } else { (chosen, Some(bytes)) })
+        Ok(self.measure(work, on)?.requested(mode, bytes))
     }
 
     /// The networks that `job` needs: those of `model`, its refiner, its control networks and its IP-Adapters.
@@ -119,7 +99,7 @@ impl Planner {
     /// opened for it.
     ///
     /// # Errors
-    /// [`Error::Budget`], and those of [`Planner::of_job`].
+    /// [`crate::Error::Budget`], and those of [`Planner::of_job`].
     pub fn check(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<()> {
         let planner = Self::of_job(model, job, setup)?.with_8_bits(setup.scaled_layers(Some(model))?);
         let (on, memory) = ExecutionTarget::with_memory(setup);
@@ -145,7 +125,7 @@ impl Planner {
     /// ignored.
     ///
     /// # Errors
-    /// [`Error::Budget`] if not even one image fits.
+    /// [`crate::Error::Budget`] if not even one image fits.
     pub fn batch_size(&self, work: &Workload, on: ExecutionTarget, room: Room, most: usize) -> Result<Plan> {
         let one = self.choose_within(&Workload { batch_size: 1, ..*work }, on, room)?;
         let mut plans = vec![one.clone()];
@@ -157,44 +137,4 @@ impl Planner {
         let best = plans.iter().map(Plan::pictures_per_second).fold(0.0, f64::max);
         Ok(plans.into_iter().find(|plan| WORTH * plan.pictures_per_second() >= best).unwrap_or(one))
     }
-}
-
-impl Plan {
-    /// The error if it does not fit into `room`.
-    pub(crate) fn refusal(&self, work: &Workload, room: Room) -> Error {
-        let StagePlan { stage, weights, ring, activations, workspace, conditions, waiting, .. } = self.largest();
-        let parts = [
-            ("weights", weights),
-            ("ring", ring),
-            ("activations", activations),
-            ("workspace", workspace),
-            ("conditions", conditions),
-            ("fragmentation", waiting),
-        ];
-        let names: Vec<String> = parts
-            .into_iter()
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(|(name, bytes)| format!("{name} {}", ByteSize(bytes)))
-            .collect();
-        Error::Budget {
-            what: work.described(),
-            mode: if self.mode == Mode::LOWVRAM {
-                "the smallest mode".into()
-            } else {
-                format!("the mode {}", self.mode)
-            },
-            stage: stage.id().into(),
-            needed: ByteSize(self.peak()),
-            parts: names.join(", "),
-            room,
-        }
-    }
-}
-
-/// The fastest plan that fits, or the smallest one.
-fn choose(measures: &Measures, budget: usize) -> std::result::Result<Plan, Plan> {
-    let streamed = Mode::Lowvram { resident: measures.resident(budget) };
-    let modes = [Mode::Full, Mode::Medvram, streamed, Mode::LOWVRAM];
-    let fitting = modes.map(|mode| measures.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
-    fitting.ok_or_else(|| measures.plan(Mode::LOWVRAM, budget))
 }

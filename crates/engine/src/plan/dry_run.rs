@@ -21,18 +21,7 @@ use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::pipeline::step::{Constants, guided_step};
 use crate::setup::CACHED_TEXTS;
-
-/// Bytes besides weights, in one stage.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct StageBytes {
-    pub(super) activations: usize,
-    pub(super) workspace: usize,
-    pub(super) conditions: usize,
-    /// Fragmentation in the pool.
-    pub(super) waiting: usize,
-    /// The text's keys and values, where they are made once for all steps. They are not in the sum.
-    pub(super) text_keys: usize,
-}
+use kiln_memory::stage_bytes::{StageBytes, StageRun, Ways};
 
 /// Tokens in a chunk.
 pub(super) const TOKENS: usize = 77;
@@ -79,26 +68,9 @@ pub(super) struct PassFlop {
     pub(super) others: Vec<Vec<f64>>,
 }
 
-/// What a stage holds in every way that there is to run it, the fastest first. A stage that is never tiled has one.
-pub(super) type Ways = Vec<(Tiling, StageBytes)>;
-
-/// A stage of a pass.
-pub(super) struct StageRun {
-    pub(super) stage: Stage,
-    pub(super) pass: Pass,
-    pub(super) ways: Ways,
-}
-
 /// Bytes for each pixel of an input while it is pasted around a result: the result in its place, four images of four channels, and
 /// the result of three (`PasteBack::apply`).
 const PASTING: usize = 3 + 4 * 4 + 3;
-
-impl StageBytes {
-    /// The sum.
-    pub(super) fn total(&self) -> usize {
-        self.activations + self.workspace + self.conditions + self.waiting
-    }
-}
 
 impl Networks<'_> {
     /// Runs the stages of `work` in their order, and those of the autoencoder in every tiling. Each network runs once: what it

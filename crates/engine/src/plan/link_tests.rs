@@ -7,8 +7,8 @@ use kiln_unet::Unet;
 use kiln_weights::{Estimate, Placement, Residency};
 
 use super::{ExecutionTarget, unet_flop};
-use crate::link::Link;
 use crate::residency::{StreamBudget, residency};
+use kiln_setup::Link;
 
 const MIB: usize = 1 << 20;
 /// GB/s of links, from a laptop's to PCIe 5 with 16 lanes.

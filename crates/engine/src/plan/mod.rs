@@ -4,16 +4,11 @@
 //! tensors that have no elements ([`kiln_nn::MetaTensor`]), in the order of a run. What is counted is what pools count: on a GPU the tensors and the libraries' workspace, on the CPU slabs, tensors and buffers. Code, the
 //! driver's context and mapped files are not in it.
 
-mod batch_size;
 mod choice;
-mod component_set;
 mod dry_run;
-mod execution_target;
 mod flop;
 #[cfg(test)]
 mod link_tests;
-mod measures;
-mod network_weights;
 mod network_work;
 mod passes;
 mod planner;
@@ -22,28 +17,21 @@ mod report;
 #[cfg(test)]
 mod tests;
 mod text_work;
-mod time;
 
 use kiln_mempool::{HostPool, ProcessMemory};
-use kiln_ops::Target;
-use kiln_vae::Tiling;
-use serde::Serialize;
 
 use crate::memory::VaeMemory;
-use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use kiln_files::ByteSize;
 use kiln_request::Job;
 
-pub use batch_size::BatchSize;
-pub use execution_target::ExecutionTarget;
+pub use kiln_memory::{BatchSize, ExecutionTarget, Pass, Plan, Rates, StagePlan};
+
 pub use flop::{control_flop, decoder_flop, text_flop, text_keys_flop, unet_flop};
 pub use network_work::NetworkWork;
-pub use passes::{Enlargement, Pass, SecondPassWork};
+pub use passes::{Enlargement, SecondPassWork};
 pub use planner::Planner;
 pub use report::PlanReport;
 pub use text_work::TextWork;
-pub use time::Rates;
 
 /// The workload, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,131 +122,6 @@ impl Workload {
     fn rows_of_image(&self) -> usize {
         let perturbed = if self.network.perturbed { self.text.parts } else { 0 };
         self.text.usual() + perturbed
-    }
-}
-
-/// The memory and time of a run in one mode.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
-    /// The mode.
-    pub mode: Mode,
-    /// The batch size.
-    pub batch_size: usize,
-    /// The stages of the run, in their order.
-    pub stages: Vec<StagePlan>,
-    /// How images are decoded.
-    #[serde(serialize_with = "as_text")]
-    pub tiling: Tiling,
-    /// How initial images are encoded.
-    #[serde(serialize_with = "as_text", skip_serializing_if = "is_whole")]
-    pub encode_tiling: Tiling,
-    /// Whether the text's keys and values are made once for all steps, which takes memory.
-    pub keeps_text_keys: bool,
-    /// Whether text encoders stay in memory once texts are encoded; only where all networks do, on a GPU. If they leave, their
-    /// weights are read again for the next texts.
-    pub keeps_text_encoders: bool,
-    /// Bytes of weights that are copied to the device in every step of the sampler.
-    pub copied_per_step: usize,
-    /// Bytes of weights that are copied in addition, once per batch.
-    pub copied_per_batch: usize,
-    /// The copy time of a step.
-    pub copy_seconds_per_step: f64,
-    /// The time of a step by a simple model; where weights stream to a GPU, that of a simulated ring.
-    pub seconds_per_step: f64,
-    /// The time of a batch by a simple model, used only to compare plans.
-    pub seconds_per_batch: f64,
-}
-
-/// Peak bytes of one stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct StagePlan {
-    /// The stage.
-    pub stage: Stage,
-    /// The pass that it belongs to.
-    #[serde(skip_serializing_if = "Pass::is_first")]
-    pub pass: Pass,
-    /// Resident weights.
-    pub weights: usize,
-    /// The ring buffer of streamed weights.
-    pub ring: usize,
-    /// Tensors of the networks and of the sampler.
-    pub activations: usize,
-    /// What operators keep: buffers of threads, the workspace of a GPU's libraries.
-    pub workspace: usize,
-    /// Encoded prompts, cached for the next batch.
-    pub conditions: usize,
-    /// Fragmentation: free memory in the pool that is too fragmented for the next request.
-    pub waiting: usize,
-}
-
-fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(tiling)
-}
-
-/// Whether nothing is tiled, as where nothing is encoded.
-fn is_whole(tiling: &Tiling) -> bool {
-    *tiling == Tiling::Whole
-}
-
-impl StagePlan {
-    /// A stage that has nothing.
-    fn empty(stage: Stage) -> Self {
-        Self { stage, pass: Pass::First, weights: 0, ring: 0, activations: 0, workspace: 0, conditions: 0, waiting: 0 }
-    }
-
-    /// All of it.
-    pub fn total(&self) -> usize {
-        self.weights + self.ring + self.activations + self.workspace + self.conditions + self.waiting
-    }
-}
-
-impl Plan {
-    /// The mode in words, with what leaves memory in it.
-    pub fn described(&self, target: Target) -> String {
-        let leave = target.is_gpu() && self.mode.is_fully_resident() && !self.keeps_text_encoders;
-        if leave { format!("{}, text encoders leave", self.mode) } else { self.mode.to_string() }
-    }
-
-    /// Logs the plan.
-    pub(crate) fn log(&self) {
-        let Self { mode, tiling, copied_per_step, copy_seconds_per_step, .. } = self;
-        let stages: Vec<String> =
-            self.stages.iter().map(|stage| format!("{} {}", stage.stage.id(), ByteSize(stage.total()))).collect();
-        tracing::info!(
-            %mode,
-            %tiling,
-            peak = %ByteSize(self.peak()),
-            stages = stages.join(", "),
-            copied_per_step = %ByteSize(*copied_per_step),
-            copy_seconds_per_step,
-            "plan"
-        );
-    }
-
-    /// The plan of a stage, where the run has that stage: that of the pass which takes the most.
-    pub fn stage(&self, stage: Stage) -> Option<&StagePlan> {
-        self.stages.iter().filter(|plan| plan.stage == stage).max_by_key(|plan| plan.total())
-    }
-
-    /// The plan of a stage in a pass; where that pass does not have it, that of the other one.
-    pub(crate) fn stage_of(&self, stage: Stage, pass: Pass) -> Option<&StagePlan> {
-        self.stages.iter().find(|plan| plan.stage == stage && plan.pass == pass).or(self.stage(stage))
-    }
-
-    /// The first of the stages that have the most.
-    pub fn largest(&self) -> StagePlan {
-        let most = |most: StagePlan, stage: &StagePlan| if stage.total() > most.total() { *stage } else { most };
-        self.stages.iter().fold(StagePlan::empty(Stage::Encode), most)
-    }
-
-    /// The peak bytes.
-    pub fn peak(&self) -> usize {
-        self.largest().total()
-    }
-
-    /// Images per second by the same model as [`Plan::seconds_per_batch`].
-    pub fn pictures_per_second(&self) -> f64 {
-        self.batch_size as f64 / self.seconds_per_batch.max(f64::MIN_POSITIVE)
     }
 }
 

@@ -2,28 +2,9 @@
 
 use kiln_request::{Job, SecondPass};
 use kiln_upscale::NetworkConfig;
-use serde::Serialize;
 
-use super::{TextWork, Workload};
+use super::{Pass, TextWork, Workload};
 use crate::pipeline::event::Stage;
-
-/// A pass of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// The first one, which is the only one without hires fix.
-    #[default]
-    First,
-    /// The second one of hires fix.
-    Second,
-}
-
-impl Pass {
-    /// Whether it is the first one.
-    pub(super) fn is_first(&self) -> bool {
-        *self == Self::First
-    }
-}
 
 /// What enlarges the results of the first pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +120,7 @@ impl Workload {
     }
 
     /// The images in words: "2 of 512x512", "2 of 512x512, then 1024x1024".
-    pub(super) fn described(&self) -> String {
+    pub(crate) fn described(&self) -> String {
         let then = self.second.map(|second| format!(", then {}x{}", second.width, second.height));
         format!("{} of {}x{}{}", self.batch_size, self.width, self.height, then.unwrap_or_default())
     }

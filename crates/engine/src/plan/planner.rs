@@ -11,11 +11,8 @@ use kiln_unet::{ControlModel, ControlModelConfig, Unet};
 use kiln_upscale::Upscaler;
 use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
-use super::component_set::ComponentSet;
 use super::dry_run::{DryRun, Networks, TOKENS};
 use super::flop::control_flop;
-use super::measures::{Measures, Steps};
-use super::network_weights::Weights;
 use super::prompts::PromptNetworks;
 use super::{
     Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, TextWork, Workload, decoder_flop, unet_flop,
@@ -30,6 +27,9 @@ use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::residency::StreamBudget;
+use kiln_memory::component_set::ComponentSet;
+use kiln_memory::measures::{Measures, Steps};
+use kiln_memory::network_weights::Weights;
 
 /// The default number of steps.
 const USUAL_STEPS: usize = 20;
@@ -345,7 +345,7 @@ impl Planner {
             map,
             steps,
             decode_flop: decoder_flop(&self.decoder, size)?,
-            work: *work,
+            batch_size: work.batch_size,
             on,
         })
     }

@@ -4,11 +4,12 @@ use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_models::{Architecture, Preset};
 use kiln_ops::{EightBits, Target};
+use kiln_unet::Unet;
 use kiln_weights::EightBitLayers;
 
 use crate::pipeline::event::Stage;
 
-use super::{ExecutionTarget, Pass, Plan, Planner, StagePlan, TextWork, Workload};
+use super::{ExecutionTarget, Pass, Plan, Planner, Rates, StagePlan, TextWork, Workload, unet_flop};
 use crate::mode::Mode;
 use crate::residency::{StreamBudget, on_device, planned, residency};
 use crate::room::Room;
@@ -310,4 +311,20 @@ fn a_second_pass_is_planned_with_the_first() {
         let fitting = planner.choose(&latents, on, least(latents)).unwrap();
         assert!(fitting.peak() <= least(latents));
     }
+}
+
+/// The measured times are those of `benches/runs/2026-11.md`.
+#[test]
+fn gpu_steps_are_about_as_long_as_measured() {
+    let rates = Rates::of(Target::Gpu, DType::F16);
+    let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
+    let flop = |preset, size| {
+        let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
+        unet_flop(&unet, 2, size, 77).unwrap().iter().sum()
+    };
+    let (sd15, sdxl) = (flop(Preset::Sd15, (64, 64)), flop(Preset::Sdxl, (128, 128)));
+    close(rates.seconds(sd15, 1, 0), 5.35e-3);
+    close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);
+    close(rates.seconds(sdxl, 1, 0), 29.2e-3);
+    close(rates.seconds(sdxl, 4, 0), 4.0 * 27.2e-3);
 }

@@ -2,45 +2,50 @@
 
 use kiln_vae::Tiling;
 
-use super::component_set::{ComponentSet, Copies};
-use super::dry_run::{StageBytes, StageRun};
-use super::network_weights::{Streamed, Weights};
-use super::{ExecutionTarget, Plan, StagePlan, Workload};
-use crate::mode::Mode;
-use crate::pipeline::event::Stage;
+use crate::component_set::{ComponentSet, Copies};
+use crate::execution_target::ExecutionTarget;
+use crate::network_weights::{Streamed, Weights};
+use crate::plan::{Plan, StagePlan};
+use crate::stage::Stage;
+use crate::stage_bytes::{StageBytes, StageRun};
+use kiln_setup::mode::Mode;
 
 /// The inverse of the maximum rounding of a pool's size classes.
 const ROUNDING: usize = 128;
 
 /// The properties of a batch that do not depend on the mode.
-pub(super) struct Measures {
+pub struct Measures {
     /// The stages of the run, in their order.
-    pub(super) stages: Vec<StageRun>,
-    pub(super) components: ComponentSet,
+    pub stages: Vec<StageRun>,
+    /// The networks.
+    pub components: ComponentSet,
     /// Bytes of a feature map of the decoder at the image's size, with the fewest channels.
-    pub(super) map: usize,
+    pub map: usize,
     /// The steps of each denoiser in each pass, the first denoiser's first.
-    pub(super) steps: Vec<Steps>,
+    pub steps: Vec<Steps>,
     /// Operations of decoding one image.
-    pub(super) decode_flop: f64,
-    pub(super) work: Workload,
-    pub(super) on: ExecutionTarget,
+    pub decode_flop: f64,
+    /// Images of a batch.
+    pub batch_size: usize,
+    /// The device and type of the run.
+    pub on: ExecutionTarget,
 }
 
 /// The steps of a denoiser in a pass.
-pub(super) struct Steps {
+pub struct Steps {
     /// The denoiser's stage.
-    pub(super) stage: Stage,
-    pub(super) count: usize,
+    pub stage: Stage,
+    /// The number of steps.
+    pub count: usize,
     /// Operations of a step for one image.
-    pub(super) flop: f64,
+    pub flop: f64,
 }
 
 impl Measures {
     /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
     /// leaves.
     /// The text's keys and values are made once for all steps where nothing streams and `budget` leaves the room.
-    pub(super) fn plan(&self, mode: Mode, budget: usize) -> Plan {
+    pub fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu();
         let mut plan = self.plan_with(mode, budget, (!mode.streams(), may_keep_encoders));
         // Keys and values are made again in every step; encoders are read again for the next texts only, but that takes longer.
@@ -53,8 +58,47 @@ impl Measures {
         plan
     }
 
+    /// The plans for all modes and for some numbers of resident bytes between them, the fastest first, each as large as fits into
+    /// `budget` bytes.
+    pub fn modes(&self, budget: usize) -> Vec<Plan> {
+        let resident = [3, 2, 1, 0].map(|quarters| Mode::Lowvram { resident: self.streamable() / 4 * quarters });
+        let modes = [Mode::Full, Mode::Medvram].into_iter().chain(resident);
+        let most = self.resident(budget);
+        // A row that keeps more than the budget allows has its own size.
+        let limit = |mode: &Mode| match mode {
+            Mode::Lowvram { resident } if *resident > most => usize::MAX,
+            _ => budget,
+        };
+        modes.map(|mode| self.plan(mode, limit(&mode))).collect()
+    }
+
+    /// The fastest plan that fits into `budget` bytes, or as error the smallest one.
+    ///
+    /// # Errors
+    /// The smallest plan.
+    pub fn choose(&self, budget: usize) -> std::result::Result<Plan, Plan> {
+        let streamed = Mode::Lowvram { resident: self.resident(budget) };
+        let modes = [Mode::Full, Mode::Medvram, streamed, Mode::LOWVRAM];
+        let fitting = modes.map(|mode| self.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
+        fitting.ok_or_else(|| self.plan(Mode::LOWVRAM, budget))
+    }
+
+    /// The plan for `mode` if that is requested to save memory and `bytes` are free: never larger than the plan that would be chosen
+    /// without a request. Also returns the bytes that limit it, if any do.
+    pub fn requested(&self, mode: Mode, bytes: usize) -> (Plan, Option<usize>) {
+        let unlimited = self.plan(mode, usize::MAX);
+        let (Ok(chosen) | Err(chosen)) = self.choose(bytes);
+        let most = chosen.peak();
+        if unlimited.peak() <= most {
+            return (unlimited, None);
+        }
+        let limited = self.plan(mode, most);
+        // Where the mode itself needs more, what is chosen without a request is a smaller one.
+        if limited.peak() <= most { (limited, Some(most)) } else { (chosen, Some(bytes)) }
+    }
+
     fn plan_with(&self, mode: Mode, budget: usize, (keeps_text_keys, keeps_text_encoders): (bool, bool)) -> Plan {
-        let Self { components, work, on, .. } = self;
+        let Self { components, on, .. } = self;
         let (mut tiling, mut encode_tiling) = (Tiling::Whole, Tiling::Whole);
         let mut stages: Vec<StagePlan> = Vec::with_capacity(self.stages.len());
         for StageRun { stage, pass, ways } in &self.stages {
@@ -81,7 +125,7 @@ impl Measures {
             }
             stages.push(of(own.map(|(_, bytes)| *bytes).unwrap_or_default()));
         }
-        let n = work.batch_size;
+        let n = self.batch_size;
         let streams = Stage::DENOISERS.map(|stage| (stage, self.streamed(stage, mode, budget)));
         let of =
             |wanted: Stage| streams.iter().find(|(stage, _)| *stage == wanted).map_or(Streamed::default(), |s| s.1);
@@ -202,7 +246,7 @@ impl Measures {
     }
 
     /// The resident bytes of the denoiser when it streams with `budget`: the part that its ring does not need.
-    pub(super) fn resident(&self, budget: usize) -> usize {
+    fn resident(&self, budget: usize) -> usize {
         self.components.most_resident(self.room(budget, self.bytes_of(Stage::Denoise)))
     }
 
@@ -213,7 +257,7 @@ impl Measures {
     }
 
     /// Bytes of the denoiser that stream without resident segments.
-    pub(super) fn streamable(&self) -> usize {
+    fn streamable(&self) -> usize {
         self.components.denoiser().map_or(0, Weights::all)
     }
 }

@@ -10,30 +10,30 @@ use kiln_weights::{
 };
 
 use crate::component_spec::ComponentSpec;
-use crate::error::{Error, Result};
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
-use crate::setup::Setup;
-use crate::threads::Threads;
+use kiln_setup::error::{Error, Result};
+use kiln_setup::setup::Setup;
+use kiln_setup::threads::Threads;
 
 /// Where the work of a network's weights and operators is done.
 #[derive(Clone, Default)]
-pub(crate) struct ComponentOptions {
+pub struct ComponentOptions {
     /// The CPU threads.
-    pub(crate) threads: Threads,
+    pub threads: Threads,
     /// The pinned memory for offloaded weights.
-    pub(crate) pinned: Option<PinnedPool>,
+    pub pinned: Option<PinnedPool>,
     /// Whether copies run in parallel with computing.
-    pub(crate) copy_stream: bool,
+    pub copy_stream: bool,
     /// The slabs that the engines of a run have in common.
-    pub(crate) shared: Option<SharedSlabs>,
+    pub shared: Option<SharedSlabs>,
     /// The folder of packed slabs from earlier runs.
-    pub(crate) slab_cache: Option<SlabCache>,
+    pub slab_cache: Option<SlabCache>,
 }
 
 impl ComponentOptions {
     /// From the options. If memory cannot be pinned, pageable memory is used with a warning.
-    pub(crate) fn new(device: &Device, setup: &Setup, threads: Threads) -> Self {
+    pub fn new(device: &Device, setup: &Setup, threads: Threads) -> Self {
         let options = &setup.memory;
         let pinned = if options.pin_shared_memory { pinned_pool(device) } else { Ok(None) };
         let refused = |error: &Error| tracing::warn!("offloaded weights use pageable memory: {error}");
@@ -60,7 +60,7 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
 
 /// The residency of a network's weights while it runs.
 #[derive(Debug, Clone)]
-pub(crate) enum WeightResidency {
+pub enum WeightResidency {
     /// All weights are resident.
     Whole,
     /// Weights are streamed, and as many as fit are resident.
@@ -75,7 +75,7 @@ pub(crate) enum WeightResidency {
 }
 
 /// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.
-pub(crate) struct LoadedComponent {
+pub struct LoadedComponent {
     spec: ComponentSpec,
     /// The network's own segments: they share its slabs.
     segments: Segments,
@@ -88,7 +88,7 @@ pub(crate) struct LoadedComponent {
 
 impl LoadedComponent {
     /// The weights of the network with these segments. None is read yet.
-    pub(crate) fn new(
+    pub fn new(
         spec: ComponentSpec,
         segments: &Segments,
         source: impl ParamSource + 'static,
@@ -100,7 +100,7 @@ impl LoadedComponent {
 
     /// The same for a network whose tensors are each in one file: slabs in host memory are shared with the other engines of the run,
     /// and kept in the folder of packed slabs. `network` distinguishes the networks of one file.
-    pub(crate) fn shared(
+    pub fn shared(
         spec: ComponentSpec,
         segments: &Segments,
         source: impl ParamSource + 'static,
@@ -131,12 +131,12 @@ impl LoadedComponent {
     }
 
     /// When it runs, and how its weights are kept.
-    pub(crate) fn spec(&self) -> ComponentSpec {
+    pub fn spec(&self) -> ComponentSpec {
         self.spec
     }
 
     /// The network's segments.
-    pub(crate) fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
@@ -146,7 +146,7 @@ impl LoadedComponent {
     /// # Errors
     /// Those of [`kiln_weights::load`]. Segments that could not be read then have no weights: [`Self::enter`] reads
     /// them.
-    pub(crate) fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
+    pub fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
         let changed = self.source.set(patches);
         if !changed.is_empty() && self.stream().is_some() {
             self.leave();
@@ -166,12 +166,12 @@ impl LoadedComponent {
     ///
     /// # Errors
     /// Those of the file.
-    pub(crate) fn values(&self, key: &str) -> Result<Option<Vec<f32>>> {
+    pub fn values(&self, key: &str) -> Result<Option<Vec<f32>>> {
         Ok(self.source.data(key)?.and_then(|data| data.to_f32()))
     }
 
     /// The device and type of the weights.
-    pub(crate) fn placement(&self) -> &Placement {
+    pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
@@ -179,13 +179,13 @@ impl LoadedComponent {
     ///
     /// # Errors
     /// As [`kiln_weights::load`]: names the first tensor that is missing or has another shape.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         mismatches(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Prepares the network to run: reads its weights, or starts to stream them. Does nothing if that is done, for any
     /// residency.
-    pub(crate) fn enter(&self, keep: &WeightResidency) -> Result<()> {
+    pub fn enter(&self, keep: &WeightResidency) -> Result<()> {
         if self.is_entered() {
             return Ok(());
         }
@@ -206,13 +206,13 @@ impl LoadedComponent {
     }
 
     /// Whether [`Self::enter`] has nothing to do.
-    pub(crate) fn is_entered(&self) -> bool {
+    pub fn is_entered(&self) -> bool {
         self.segments.iter().all(Segment::is_loaded)
     }
 
     /// Reads the weights' files on another thread, so that they come from the system's memory when the network is entered;
     /// `None` where no thread can be started, and where the weights are expected in the folder of packed slabs.
-    pub(crate) fn read_ahead(&self) -> Option<ReadAhead> {
+    pub fn read_ahead(&self) -> Option<ReadAhead> {
         if self.placement.device.is_cpu() && self.source.slab_cache().is_some() {
             return None;
         }
@@ -223,24 +223,24 @@ impl LoadedComponent {
     }
 
     /// Does `work` of this network on the engine's threads. A GPU's work is launched from the calling thread.
-    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         if self.placement.device.is_cpu() { self.options.threads.run(work) } else { work() }
     }
 
     /// Frees the memory of the weights.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         *self.stream() = None;
         self.segments.unload();
     }
 
     /// Frees the memory of the weights and changes their type.
-    pub(crate) fn set_dtype(&mut self, dtype: DType) {
+    pub fn set_dtype(&mut self, dtype: DType) {
         self.leave();
         self.placement.dtype = dtype;
     }
 
     /// The statistics of the stream since the network was entered, if it streams.
-    pub(crate) fn streamed(&self) -> Result<Option<StreamReport>> {
+    pub fn streamed(&self) -> Result<Option<StreamReport>> {
         Ok(self.stream().as_ref().map(Stream::report).transpose()?)
     }
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use kiln_weights::{ParamSource, Patched};
 
 /// A thread that reads weights from the disk. It ends when this is dropped.
-pub(crate) struct ReadAhead {
+pub struct ReadAhead {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 impl ReadAhead {
     /// Reads the parameters `keys` of `source` in their order. Pages of mapped files leave the process's memory again and stay in
     /// the system's. What cannot be read is left to whoever needs it.
-    pub(crate) fn start(source: Arc<Patched<Box<dyn ParamSource>>>, keys: Vec<String>) -> std::io::Result<Self> {
+    pub fn start(source: Arc<Patched<Box<dyn ParamSource>>>, keys: Vec<String>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         let read = move || {

@@ -9,7 +9,7 @@ use kiln_ops::device::Gpu;
 use kiln_weights::{CopyTimes, Estimate};
 use serde::Serialize;
 
-use crate::link::Link;
+use kiln_setup::link::Link;
 
 /// The rates of a device per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -76,13 +76,13 @@ impl Rates {
     }
 
     /// The same with copies over this link, by a run that may pin memory if `pins`.
-    pub(crate) fn with_link(self, link: &Link, pins: bool) -> Self {
+    pub fn with_link(self, link: &Link, pins: bool) -> Self {
         let Link { seconds_per_copy, seconds_per_wait, .. } = *link;
         Self { copy: link.rate(pins), seconds_per_copy, seconds_per_wait, ..self }
     }
 
     /// The same for a GPU of this kind: computing as fast as its multiprocessors and their clock are, compared with an H200.
-    pub(crate) fn with_gpu(self, gpu: &Gpu) -> Self {
+    pub fn with_gpu(self, gpu: &Gpu) -> Self {
         let peak = |multiprocessors: usize, clock_khz: usize, capability| {
             multiprocessors as f64 * clock_khz as f64 * flop_per_clock(capability)
         };
@@ -99,12 +99,12 @@ impl Rates {
     }
 
     /// Seconds of copying `bytes`.
-    pub(super) fn copying(&self, bytes: usize) -> f64 {
+    pub fn copying(&self, bytes: usize) -> f64 {
         bytes as f64 / self.copy
     }
 
     /// Seconds of a part with `flop` operations per image for `n` images, for which `bytes` are copied.
-    pub(super) fn seconds(&self, flop: f64, n: usize, bytes: usize) -> f64 {
+    pub fn seconds(&self, flop: f64, n: usize, bytes: usize) -> f64 {
         let (compute, copying) = (flop * n as f64 / self.flop + self.seconds_per_step, self.copying(bytes));
         if self.overlap { compute.max(copying) } else { compute + copying }
     }
@@ -112,27 +112,7 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
-    use kiln_unet::Unet;
-
     use super::*;
-    use crate::plan::unet_flop;
-    use kiln_models::{Architecture, Preset};
-
-    /// The measured times are those of `benches/runs/2026-11.md`.
-    #[test]
-    fn gpu_steps_are_about_as_long_as_measured() {
-        let rates = Rates::of(Target::Gpu, DType::F16);
-        let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
-        let flop = |preset, size| {
-            let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
-            unet_flop(&unet, 2, size, 77).unwrap().iter().sum()
-        };
-        let (sd15, sdxl) = (flop(Preset::Sd15, (64, 64)), flop(Preset::Sdxl, (128, 128)));
-        close(rates.seconds(sd15, 1, 0), 5.35e-3);
-        close(rates.seconds(sd15, 8, 0), 8.0 * 3.9e-3);
-        close(rates.seconds(sdxl, 1, 0), 29.2e-3);
-        close(rates.seconds(sdxl, 4, 0), 4.0 * 27.2e-3);
-    }
 
     /// 4e12 operations per image at 2e12 per second, and 6e9 bytes at 1e9.
     #[test]

@@ -1,33 +1,33 @@
 //! The networks of a planned run with their weights, and the bytes that each mode has of them.
 
-use super::network_weights::{Streamed, Weights};
 use crate::component_spec::{ComponentSpec, Per, Streaming};
-use crate::mode::Mode;
-use crate::pipeline::event::Stage;
+use crate::network_weights::{Streamed, Weights};
 use crate::residency::StreamBudget;
+use crate::stage::Stage;
+use kiln_setup::mode::Mode;
 
 /// The networks of a run, in the order in which they are loaded.
-pub(super) struct ComponentSet {
+pub struct ComponentSet {
     all: Vec<(ComponentSpec, Weights)>,
 }
 
 /// Bytes of weights that a batch copies to the device.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Copies {
+pub struct Copies {
     /// For each image that is decoded or encoded.
-    pub(super) per_image: usize,
+    pub per_image: usize,
     /// Once.
-    pub(super) once: usize,
+    pub once: usize,
 }
 
 impl ComponentSet {
     /// These networks.
-    pub(super) fn new(all: Vec<(ComponentSpec, Weights)>) -> Self {
+    pub fn new(all: Vec<(ComponentSpec, Weights)>) -> Self {
         Self { all }
     }
 
     /// The weights of the first denoiser; `None` if the set has none.
-    pub(super) fn denoiser(&self) -> Option<&Weights> {
+    pub fn denoiser(&self) -> Option<&Weights> {
         self.all.iter().find(|(spec, _)| *spec == ComponentSpec::denoiser(0)).map(|(_, weights)| weights)
     }
 
@@ -47,7 +47,7 @@ impl ComponentSet {
 
     /// Weights and ring in a stage of a mode that has `room` bytes for both. `keeps_text`: text encoders stay once texts are
     /// encoded.
-    pub(super) fn held(&self, stage: Stage, (mode, keeps_text): (Mode, bool), room: usize) -> (usize, usize) {
+    pub fn held(&self, stage: Stage, (mode, keeps_text): (Mode, bool), room: usize) -> (usize, usize) {
         match mode {
             Mode::Full => {
                 // The encoders of texts may leave, and those of image prompts always do.
@@ -70,7 +70,7 @@ impl ComponentSet {
 
     /// How the networks of a stage stream in `room` bytes: a denoiser with `resident` bytes besides its ring. Networks that run one
     /// after another have what the largest of them has.
-    pub(super) fn streamed(&self, stage: Stage, resident: usize, room: usize) -> Streamed {
+    pub fn streamed(&self, stage: Stage, resident: usize, room: usize) -> Streamed {
         let least = self.least(stage);
         let room = room.saturating_sub(least.on_device());
         let mut all = Streamed::default();
@@ -99,7 +99,7 @@ impl ComponentSet {
     }
 
     /// The most bytes of the first denoiser that can be resident in `room` bytes: the part that rings do not need.
-    pub(super) fn most_resident(&self, room: usize) -> usize {
+    pub fn most_resident(&self, room: usize) -> usize {
         let Some(weights) = self.denoiser() else { return 0 };
         let room = room.saturating_sub(self.least(Stage::Denoise).on_device());
         room.saturating_sub(weights.streamed(StreamBudget::LEAST).ring).min(weights.all())
@@ -107,7 +107,7 @@ impl ComponentSet {
 
     /// What a batch copies in a mode besides its steps, if networks without activations have `room` bytes, and denoisers `resident`
     /// bytes resident. `reads_text`: text encoders that left are read again.
-    pub(super) fn copies(&self, mode: Mode, reads_text: bool, room: usize, resident: usize) -> Copies {
+    pub fn copies(&self, mode: Mode, reads_text: bool, room: usize, resident: usize) -> Copies {
         match mode {
             Mode::Full => {
                 let once = if reads_text { self.bytes(|spec| spec.per == Per::Text) } else { 0 };

@@ -1,10 +1,10 @@
 //! The networks of a run, one row for each: when it runs, how often, and how its weights are kept.
 
-use crate::pipeline::event::Stage;
+use crate::stage::Stage;
 
 /// How often a network runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Per {
+pub enum Per {
     /// Once for each text.
     Text,
     /// Once for each control image or image prompt, for which its weights are read.
@@ -19,7 +19,7 @@ pub(crate) enum Per {
 
 /// How a network streams in the mode that streams weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Streaming {
+pub enum Streaming {
     /// With resident segments and a ring that divide the memory of its stage.
     Divided,
     /// With the smallest ring that slows nothing down, next to a network that has the rest of the memory.
@@ -30,52 +30,42 @@ pub(crate) enum Streaming {
 
 /// A network of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ComponentSpec {
+pub struct ComponentSpec {
     /// The stage in which it runs.
-    pub(crate) stage: Stage,
+    pub stage: Stage,
     /// How often it runs.
-    pub(crate) per: Per,
+    pub per: Per,
     /// How it streams.
-    pub(crate) streaming: Streaming,
+    pub streaming: Streaming,
 }
 
 impl ComponentSpec {
     /// A text encoder of any model.
-    pub(crate) const TEXT: Self = Self::new(Stage::Encode, Per::Text, Streaming::Divided);
+    pub const TEXT: Self = Self::new(Stage::Encode, Per::Text, Streaming::Divided);
     /// The encoder of initial images.
-    pub(crate) const IMAGE_ENCODER: Self = Self::new(Stage::EncodeImage, Per::Image, Streaming::Divided);
+    pub const IMAGE_ENCODER: Self = Self::new(Stage::EncodeImage, Per::Image, Streaming::Divided);
     /// An image encoder or an IP-Adapter.
-    pub(crate) const IMAGE_PROMPT: Self = Self::new(Stage::ImagePrompt, Per::Input, Streaming::Divided);
+    pub const IMAGE_PROMPT: Self = Self::new(Stage::ImagePrompt, Per::Input, Streaming::Divided);
     /// The part of a control network that runs in the steps of the first denoiser.
-    pub(crate) const CONTROL: Self = Self::new(Stage::Denoise, Per::Step, Streaming::Least);
+    pub const CONTROL: Self = Self::new(Stage::Denoise, Per::Step, Streaming::Least);
     /// The part of a control network that sees the control image.
-    pub(crate) const CONTROL_IMAGE: Self = Self::new(Stage::Denoise, Per::Input, Streaming::Never);
+    pub const CONTROL_IMAGE: Self = Self::new(Stage::Denoise, Per::Input, Streaming::Never);
     /// The decoder.
-    pub(crate) const DECODER: Self = Self::new(Stage::Decode, Per::Image, Streaming::Divided);
+    pub const DECODER: Self = Self::new(Stage::Decode, Per::Image, Streaming::Divided);
     /// The network that enlarges images between two passes.
-    pub(crate) const UPSCALER: Self = Self::new(Stage::Upscale, Per::Pass, Streaming::Never);
+    pub const UPSCALER: Self = Self::new(Stage::Upscale, Per::Pass, Streaming::Never);
 
     const fn new(stage: Stage, per: Per, streaming: Streaming) -> Self {
         Self { stage, per, streaming }
     }
 
     /// The denoiser of the model with this number: 0 is the engine's own model, others follow it in a run.
-    pub(crate) const fn denoiser(number: usize) -> Self {
+    pub const fn denoiser(number: usize) -> Self {
         Self::new(Stage::of_denoiser(number), Per::Step, Streaming::Divided)
     }
 
     /// Whether networks of this kind run one after another, so that one at a time needs memory.
-    pub(crate) fn takes_turns(&self) -> bool {
+    pub fn takes_turns(&self) -> bool {
         matches!(self.per, Per::Text | Per::Input)
-    }
-}
-
-impl Stage {
-    /// The stages in which denoisers run, in the order of a run.
-    pub(crate) const DENOISERS: [Self; 2] = [Self::Denoise, Self::Refine];
-
-    /// The stage in which the denoiser with this number runs.
-    pub(crate) const fn of_denoiser(number: usize) -> Self {
-        if number == 0 { Self::Denoise } else { Self::Refine }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// How many images are generated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
-    /// The batch size with the most images per second that fits: by the estimate of the plan ([`super::Planner::batch_size`]), and in
+    /// The batch size with the most images per second that fits: by the estimate of the plan (`Planner::batch_size`), and in
     /// a set of images by the times of its own batches.
     Auto,
     /// A given number.

@@ -5,11 +5,11 @@ use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
-use super::time::Rates;
-use crate::link::Link;
-use crate::room::{DeviceMemory, Room};
-use crate::setup::{DeviceChoice, Setup};
-use crate::threads;
+use crate::time::Rates;
+use kiln_setup::link::Link;
+use kiln_setup::room::{DeviceMemory, Room};
+use kiln_setup::setup::{DeviceChoice, Setup};
+use kiln_setup::threads;
 
 /// The device and type of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ impl ExecutionTarget {
     }
 
     /// The same with this link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
-    pub(crate) fn with_link(self, link: Option<Link>, pins: bool) -> Self {
+    pub fn with_link(self, link: Option<Link>, pins: bool) -> Self {
         match link.filter(|_| self.target.is_gpu()) {
             Some(link) => Self { link: Some(link), rates: self.rates.with_link(&link, pins), ..self },
             None => self,
@@ -82,7 +82,7 @@ impl ExecutionTarget {
     }
 
     /// The target of `setup` on this machine, and the setup's part of the memory there, if it is known.
-    pub(crate) fn with_memory(setup: &Setup) -> (Self, Option<DeviceMemory>) {
+    pub fn with_memory(setup: &Setup) -> (Self, Option<DeviceMemory>) {
         let gpu = |number: usize| -> Option<Gpu> { gpu(number).ok() };
         let on = |target: Target| {
             let dtype = setup.dtype.resolve(target.is_gpu());

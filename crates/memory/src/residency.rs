@@ -4,20 +4,20 @@ use candle_core::{DType, Device};
 use kiln_ops::Target;
 use kiln_weights::{Estimate, Placement, Residency, Segment};
 
-use crate::error::Result;
+use kiln_setup::error::Result;
 
 /// The memory of a streamed network on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamBudget {
+pub struct StreamBudget {
     /// Requested bytes of resident segments.
-    pub(crate) resident: usize,
+    pub resident: usize,
     /// Maximum bytes of resident segments and the ring together.
-    pub(crate) room: usize,
+    pub room: usize,
 }
 
 impl StreamBudget {
     /// The minimum that does not slow streaming down.
-    pub(crate) const LEAST: Self = Self { resident: 0, room: usize::MAX };
+    pub const LEAST: Self = Self { resident: 0, room: usize::MAX };
 }
 
 /// The resident segments and the ring: the smallest ring that is not slower than larger ones, and in addition
@@ -25,7 +25,7 @@ impl StreamBudget {
 ///
 /// # Errors
 /// [`kiln_weights::Error::Budget`] if a ring for the largest segment does not fit.
-pub(crate) fn residency(
+pub fn residency(
     segments: &[Segment],
     placement: &Placement,
     share: StreamBudget,
@@ -37,11 +37,11 @@ pub(crate) fn residency(
 }
 
 /// The segments whose slabs are on a target's device: a GPU's token tables stay on the host.
-pub(crate) fn on_device(segments: &[Segment], target: Target) -> Vec<Segment> {
+pub fn on_device(segments: &[Segment], target: Target) -> Vec<Segment> {
     segments.iter().filter(|segment| !(target.is_gpu() && segment.on_host())).cloned().collect()
 }
 
 /// A placement for plans, which need no device.
-pub(crate) fn planned(dtype: DType) -> Placement {
+pub fn planned(dtype: DType) -> Placement {
     Placement::new(Device::Cpu, dtype)
 }

@@ -7,11 +7,11 @@ use candle_core::DType;
 use kiln_mempool::Rounding;
 use kiln_weights::{Estimate, Placement, Segment, Segments};
 
-use super::ExecutionTarget;
+use crate::execution_target::ExecutionTarget;
 use crate::residency::{StreamBudget, on_device, planned, residency};
 
 /// The device memory of a network's weights.
-pub(super) struct Weights {
+pub struct Weights {
     segments: Vec<Segment>,
     /// What [`Self::streamed`] has found: it is asked for the same several times, and simulates many steps.
     streamed: RefCell<HashMap<(usize, usize), Streamed>>,
@@ -22,22 +22,25 @@ pub(super) struct Weights {
 
 /// The part on the device during streaming.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Streamed {
-    pub(super) resident: usize,
-    pub(super) ring: usize,
-    pub(super) copied: usize,
+pub struct Streamed {
+    /// Bytes of resident segments.
+    pub resident: usize,
+    /// Bytes of the ring.
+    pub ring: usize,
+    /// Bytes that a run copies.
+    pub copied: usize,
     /// Simulated seconds of a run, with copies.
-    pub(super) seconds: f64,
+    pub seconds: f64,
 }
 
 impl Streamed {
     /// Resident segments and the ring.
-    pub(super) fn on_device(&self) -> usize {
+    pub fn on_device(&self) -> usize {
         self.resident + self.ring
     }
 
     /// Both at the same time.
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             resident: self.resident + other.resident,
             ring: self.ring + other.ring,
@@ -49,7 +52,7 @@ impl Streamed {
 
 impl Weights {
     /// `flop` are the operations of each segment in a run, if known.
-    pub(super) fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
+    pub fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
             streamed: RefCell::default(),
@@ -60,12 +63,12 @@ impl Weights {
     }
 
     /// The sum.
-    pub(super) fn all(&self) -> usize {
+    pub fn all(&self) -> usize {
         self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
     }
 
     /// As in [`residency`]; if that does not fit, the minimum for streaming.
-    pub(super) fn streamed(&self, share: StreamBudget) -> Streamed {
+    pub fn streamed(&self, share: StreamBudget) -> Streamed {
         let key = (share.resident, share.room);
         if let Some(known) = self.streamed.borrow().get(&key) {
             return *known;
