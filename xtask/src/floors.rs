@@ -19,23 +19,24 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-scheduler", 2),
     ("kiln-weights", 2),
     ("kiln-nn", 3),
-    ("kiln-clip", 4),
-    ("kiln-unet", 4),
-    ("kiln-upscale", 4),
-    ("kiln-vae", 4),
-    ("kiln-models", 5),
-    ("kiln-request", 6),
-    ("kiln-setup", 7),
-    ("kiln-enlarge", 8),
-    ("kiln-memory", 8),
-    ("kiln-results", 8),
-    ("kiln-engine", 9),
-    ("kiln-batch", 10),
-    ("kiln-bench", 10),
-    ("kiln-serve", 11),
-    ("kiln-cli", 12),
-    ("kiln-python", 12),
-    ("xtask", 12),
+    ("kiln-network", 4),
+    ("kiln-clip", 5),
+    ("kiln-unet", 5),
+    ("kiln-upscale", 5),
+    ("kiln-vae", 5),
+    ("kiln-models", 6),
+    ("kiln-request", 7),
+    ("kiln-setup", 8),
+    ("kiln-enlarge", 9),
+    ("kiln-memory", 9),
+    ("kiln-results", 9),
+    ("kiln-engine", 10),
+    ("kiln-batch", 11),
+    ("kiln-bench", 11),
+    ("kiln-serve", 12),
+    ("kiln-cli", 13),
+    ("kiln-python", 13),
+    ("xtask", 13),
 ];
 /// For tests only: any floor may import it as a dev-dependency, and not otherwise.
 const TESTKIT: &str = "kiln-testkit";
@@ -154,7 +155,7 @@ mod tests {
         let up = edge("kiln-ops", "kiln-nn", None);
         assert_eq!(up, ["kiln-ops -> kiln-nn (normal): floor 1 must not import floor 3, which is above it"]);
         let sideways = edge("kiln-unet", "kiln-vae", Some("dev"));
-        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both are on floor 4"), "{sideways:?}");
+        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both are on floor 5"), "{sideways:?}");
         assert_eq!(edge("kiln-weights", "kiln-engine", Some("build")).len(), 1);
         assert_eq!(edge("xtask", "kiln-cli", None).len(), 1);
     }

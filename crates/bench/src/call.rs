@@ -17,9 +17,10 @@ use kiln_engine::pipeline::{
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
+use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
-use kiln_unet::{Conditioning, KeysValues, Unet};
+use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
@@ -135,13 +136,13 @@ impl Call<'_> {
 struct Echo<'a>(&'a Unet);
 
 impl<T: TensorLike> Forward<T> for Echo<'_> {
-    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> kiln_engine::Result<T> {
-        Forward::forward(self.0, x, timesteps, conditioning)?;
+    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> kiln_engine::Result<T> {
+        Forward::forward(self.0, x, timesteps, inputs)?;
         Ok(x.clone())
     }
 
-    fn text_keys(&self, context: &T) -> kiln_engine::Result<Vec<KeysValues<T>>> {
-        Forward::text_keys(self.0, context)
+    fn prepare(&self, inputs: Inputs<T>) -> kiln_engine::Result<Inputs<T>> {
+        Forward::prepare(self.0, inputs)
     }
 }
 
@@ -166,14 +167,14 @@ impl Denoiser for Echo<'_> {
         self.0.mid_map(b, size)
     }
 
-    fn meta_conditioning(
+    fn meta_inputs(
         &self,
         device: &MetaDevice,
         b: usize,
         size: (usize, usize),
         tokens: usize,
         dtype: DType,
-    ) -> Conditioning<MetaTensor> {
-        self.0.meta_conditioning(device, b, size, tokens, dtype)
+    ) -> Inputs<MetaTensor> {
+        self.0.meta_inputs(device, b, size, tokens, dtype)
     }
 }

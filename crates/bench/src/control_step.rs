@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop};
-use kiln_unet::{Conditioning, ControlConfig, ControlInput, ControlModel, ControlModelConfig, UnetConfig};
+use kiln_unet::{ControlConfig, ControlInput, ControlModel, ControlModelConfig, UnetConfig};
 
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
@@ -51,10 +51,10 @@ impl Meter<'_, '_> {
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
         let scales = vec![1.0; control.additions()].into();
-        let input = ControlInput { network: 0, hints: vec![hint], kinds: None, scales };
-        let conditioning = Conditioning { controls: vec![input], ..self.conditioning(2 * n)? };
+        let mut inputs = self.inputs(2 * n)?;
+        ControlInput { network: 0, hints: vec![hint], kinds: None, scales }.add_to(&mut inputs);
         let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&denoiser)?;
+        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&denoiser)?;
         let mut guided = || -> Result<()> {
             step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())

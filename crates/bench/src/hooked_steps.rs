@@ -41,9 +41,9 @@ impl Meter<'_, '_> {
         let features = self.normal(2 * n, (1, 1, EMBED_DIM))?.flatten_from(1)?.to_dtype(dtype)?;
         let input = PromptInput { features: Some(features), identity: None, shortcut: false };
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
-        let image_prompts = vec![ImagePrompt { layers, masks: Vec::new() }];
-        let conditioning = kiln_unet::Conditioning { image_prompts, ..self.conditioning(2 * n)? };
-        let step = GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?;
+        let mut inputs = self.inputs(2 * n)?;
+        ImagePrompt { layers, masks: Vec::new() }.add_to(&mut inputs);
+        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&unet)?;
         let mut recorded = RecordedStep::default();
         let mut guided = || -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
@@ -63,12 +63,11 @@ impl Meter<'_, '_> {
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let shape = unet.cached_feature(BRANCH, 2 * n, (h, w)).unwrap_or([0; 4]);
         let feature = Tensor::zeros(&shape, dtype, self.device)?;
-        let conditioning = self.conditioning(2 * n)?;
+        let inputs = self.inputs(2 * n)?;
         let step = |is_shortcut| -> Result<GuidedStep> {
             let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
             let hooks = HookInputs { cache, ..HookInputs::default() };
-            let conditioning = kiln_unet::Conditioning { hooks, ..conditioning.clone() };
-            Ok(GuidedStep::new(&conditioning, Some(CFG_SCALE), dtype)?.with_text_keys(&unet)?)
+            Ok(GuidedStep::new(&hooks.add_to(inputs.clone()), Some(CFG_SCALE), dtype)?.prepared(&unet)?)
         };
         let (whole, shortcut) = (step(false)?, step(true)?);
         let mut recorded = RecordedStep::default();

@@ -12,10 +12,11 @@ use kiln_engine::pipeline::{
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
+use kiln_network::Inputs;
 use kiln_ops::trace::Trace;
 use kiln_request::SizeConditions;
 use kiln_scheduler::ImageNoise;
-use kiln_unet::{Conditioning, Unet};
+use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
@@ -95,9 +96,9 @@ impl Meter<'_, '_> {
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
-        let (conditioning, mut recorded) = (self.conditioning(rows)?, RecordedStep::default());
+        let (inputs, mut recorded) = (self.inputs(rows)?, RecordedStep::default());
         let guidance = model.guided.then_some(CFG_SCALE);
-        let step = GuidedStep::new(&conditioning, guidance, self.dtype)?.with_text_keys(&unet)?;
+        let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&unet)?;
         let mut guided = |trace| -> Result<()> {
             step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())
@@ -288,12 +289,12 @@ impl Meter<'_, '_> {
         Ok(kiln_engine::proceed((self.watch)(BenchEvent { model: &self.model.name, stage, done, total }))?)
     }
 
-    /// The conditions of `n` images: one chunk of text each, and SDXL's pooled text and sizes.
-    pub(super) fn conditioning(&self, n: usize) -> Result<Conditioning> {
+    /// The inputs of the denoiser for `n` rows: one chunk of text each, and SDXL's pooled text and sizes.
+    pub(super) fn inputs(&self, n: usize) -> Result<Inputs> {
         let unet = &self.model.unet;
         let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
         let pooled = self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?;
-        Ok(shared_conditions(self.model, self.device)?.conditioning(context, n / 2, || Ok(pooled))?)
+        Ok(shared_conditions(self.model, self.device)?.inputs(context, n / 2, || Ok(pooled))?)
     }
 
     /// Normal values `(n, ..)`, drawn as an image's noise is.

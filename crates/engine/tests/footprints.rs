@@ -4,6 +4,7 @@
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_engine::{HostPool, ModelFolder};
+use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_ops::Target;
 use kiln_ops::trace::record;
@@ -104,9 +105,11 @@ fn dry_runs_equal_the_memory_and_flops_of_networks() {
                 let timestep = tensor(&[1], DType::F32);
                 let inputs = |run: &MetaDevice| {
                     let (x, timestep) = (run.tensor(&dims, dtype), run.tensor(&[1], DType::F32));
-                    (x, timestep, unet.meta_conditioning(run, b, (h, w), 77, dtype))
+                    (x, timestep, unet.meta_inputs(run, b, (h, w), 77, dtype))
                 };
-                let forward = |(x, timestep, conditioning): &_| unet.forward(x, timestep, conditioning).unwrap();
+                let forward = |(x, timestep, inputs): &(MetaTensor, MetaTensor, Inputs<MetaTensor>)| {
+                    unet.forward(x, timestep, &Conditioning::of(inputs).unwrap()).unwrap()
+                };
                 let real = || unet.forward(&x, &timestep, &conditioning).unwrap();
                 check(&format!("{name} {dtype:?} U-Net of {b}"), dtype, inputs, forward, real);
             }

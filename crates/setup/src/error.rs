@@ -90,6 +90,9 @@ pub enum Error {
     /// The denoiser failed.
     #[error(transparent)]
     Unet(#[from] kiln_unet::Error),
+    /// The inputs of a network do not fit each other.
+    #[error(transparent)]
+    Network(#[from] kiln_network::Error),
     /// The autoencoder failed.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
@@ -155,6 +158,7 @@ impl Error {
         match self {
             Self::Clip(error) => error.is_out_of_memory(),
             Self::Unet(error) => error.is_out_of_memory(),
+            Self::Network(error) => error.is_out_of_memory(),
             Self::Vae(error) => error.is_out_of_memory(),
             Self::Upscale(error) => error.is_out_of_memory(),
             Self::Nn(error) => error.is_out_of_memory(),

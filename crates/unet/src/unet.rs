@@ -1,11 +1,13 @@
 //! The whole network.
 
 use candle_core::DType;
+use kiln_network::Inputs;
+use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
 use kiln_nn::{Conv2d, GroupNorm, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::{Builder, UpBlock};
-use crate::conditioning::{AddedConditions, Conditioning, ControlInput, add_to_last_rows};
+use crate::conditioning::{Conditioning, ControlInput, add_to_last_rows};
 use crate::config::UnetConfig;
 use crate::control::{Lllite, LlliteHook};
 use crate::encoder::Encoder;
@@ -199,24 +201,28 @@ impl Unet {
         Ok(keys.collect::<kiln_nn::Result<_>>()?)
     }
 
-    /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each, in `dtype`.
-    pub fn meta_conditioning(
+    /// The shapes of the inputs of `b` images of `(height, width)` latents with `tokens` tokens of text each.
+    pub fn meta_inputs(
         &self,
         device: &MetaDevice,
         b: usize,
         (h, w): (usize, usize),
         tokens: usize,
         dtype: DType,
-    ) -> Conditioning<MetaTensor> {
-        let added = self.config.pooled_dim().map(|dim| AddedConditions {
-            text_embeds: device.tensor(&[b, dim], dtype),
-            time_ids: device.tensor(&[b, self.config.time_ids()], DType::F32),
-        });
-        let guidance = self.config.time_cond_proj_dim.map(|_| device.tensor(&[1], DType::F32));
+    ) -> Inputs<MetaTensor> {
         let context = device.tensor(&[b, tokens, self.config.context_dim().unwrap_or(1)], dtype);
-        let extra = Some(self.config.extra_channels()).filter(|&extra| extra > 0);
-        let extra_channels = extra.map(|extra| device.tensor(&[b, extra, h, w], dtype));
-        Conditioning { added, guidance, extra_channels, ..Conditioning::of_text(context) }
+        let mut inputs = Inputs::new().with(CONTEXT, context);
+        if self.config.time_cond_proj_dim.is_some() {
+            inputs = inputs.with(GUIDANCE, device.tensor(&[1], DType::F32));
+        }
+        if let Some(dim) = self.config.pooled_dim() {
+            let time_ids = device.tensor(&[b, self.config.time_ids()], DType::F32);
+            inputs = inputs.with(TEXT_EMBEDS, device.tensor(&[b, dim], dtype)).with(TIME_IDS, time_ids);
+        }
+        match self.config.extra_channels() {
+            0 => inputs,
+            extra => inputs.with(EXTRA_CHANNELS, device.tensor(&[b, extra, h, w], dtype)),
+        }
     }
 
     /// Returns an error for inputs that do not fit.

@@ -1,9 +1,9 @@
 //! Calls of the denoiser: which groups share one, and what a call does for its groups.
 
 use candle_core::{DType, Tensor};
+use kiln_network::Inputs;
 use kiln_ops::trace::Trace;
 use kiln_scheduler::Evaluation;
-use kiln_unet::Conditioning;
 
 use crate::error::Result;
 use crate::pipeline::call_rows::{interleaved, split, timesteps};
@@ -67,7 +67,7 @@ impl Call {
             }
             _ => None,
         };
-        self.keep_features(&members, &images)?;
+        self.keep_outputs(&members, &images)?;
         let outputs = split(output, &images)?;
         for ((group, evaluation), output) in members.iter_mut().zip(evaluations).zip(outputs) {
             group.advance(evaluation, output, degraded.as_ref())?;
@@ -75,12 +75,14 @@ impl Call {
         Ok(())
     }
 
-    /// Copies the feature that DeepCache stored for the rows of the call to the groups that share it.
-    fn keep_features(&self, members: &[&mut Group], images: &[usize]) -> Result<()> {
-        let Some(feature) = self.step.stored_feature().filter(|_| members.len() > 1) else { return Ok(()) };
-        for (group, part) in members.iter().zip(split(feature.clone(), images)?) {
-            if let Some(own) = group.network().feature() {
-                own.slice_set(&kiln_ops::contiguous(&part)?, 0, 0)?;
+    /// Copies the outputs for the rows of the call to the groups that share it.
+    fn keep_outputs(&self, members: &[&mut Group], images: &[usize]) -> Result<()> {
+        if members.len() < 2 {
+            return Ok(()); // a group alone has the same tensors as its call
+        }
+        for (slot, output) in self.step.outputs() {
+            for (group, part) in members.iter().zip(split(output.clone(), images)?) {
+                group.take_output(slot, &part)?;
             }
         }
         Ok(())
@@ -120,7 +122,6 @@ impl Calls {
         dtype: DType,
         second: Option<&SecondDenoiser>,
     ) -> Result<()> {
-        let wanted = by_form(groups, number);
         let of_number = |call: &Call| call.denoiser == number;
         let (mut before, others): (Vec<Call>, Vec<Call>) =
             std::mem::take(&mut self.active).into_iter().partition(of_number);
@@ -132,19 +133,32 @@ impl Calls {
             })
         };
         self.active = others.into_iter().filter(acts).collect();
-        for ids in wanted {
-            let mut members = members(groups, &ids);
-            let known = before.iter().position(|call| call.groups == ids);
-            let known = known.filter(|_| members.iter().all(|group| !group.changes()));
+        // A group whose inputs change may share a call with others than before.
+        let mut made: Vec<(GroupId, Inputs)> = Vec::new();
+        for (id, group) in groups.iter_mut().filter(|(_, group)| is_of(group, number) && group.changes()) {
+            made.push((*id, group.inputs(denoiser, dtype)?));
+        }
+        for ids in by_form(groups, number) {
+            let changes = made.iter().any(|(id, _)| ids.contains(id));
+            let known = before.iter().position(|call| call.groups == ids).filter(|_| !changes);
             let call = match known {
                 Some(place) => before.swap_remove(place),
                 None => {
-                    let step = guided(&mut members, denoiser, dtype)?;
+                    let mut inputs = Vec::with_capacity(ids.len());
+                    for (id, group) in groups.iter_mut().filter(|(id, _)| ids.contains(id)) {
+                        let own = made.iter().position(|(known, _)| known == id);
+                        inputs.push(match own {
+                            Some(place) => made.swap_remove(place).1,
+                            None => group.inputs(denoiser, dtype)?,
+                        });
+                    }
+                    let members = members(groups, &ids);
+                    let step = guided(&members, &inputs, dtype)?;
                     let images = members.iter().map(|group| group.images()).sum();
                     let halves =
                         second.map(|second| Halves::of(&step, images, denoiser, second)).transpose()?.flatten();
-                    // Parts have keys and values of their own.
-                    let step = if halves.is_some() { step } else { step.with_text_keys(denoiser)? };
+                    // Parts have prepared inputs of their own.
+                    let step = if halves.is_some() { step } else { step.prepared(denoiser)? };
                     Call { denoiser: number, step, groups: ids, halves }
                 }
             };
@@ -164,9 +178,7 @@ fn members<'a>(groups: &'a mut [(GroupId, Group)], ids: &[GroupId]) -> Vec<&'a m
 /// The groups whose next evaluation the denoiser `number` makes, those together that can share a call.
 fn by_form(groups: &[(GroupId, Group)], number: usize) -> Vec<Vec<GroupId>> {
     let mut forms: Vec<(Form, Vec<GroupId>)> = Vec::new();
-    for (id, group) in
-        groups.iter().filter(|(_, group)| group.takes_part() && group.turns().current().denoiser == number)
-    {
+    for (id, group) in groups.iter().filter(|(_, group)| is_of(group, number)) {
         let form = group.form();
         match forms.iter_mut().find(|(known, _)| *known == form) {
             Some((_, ids)) => ids.push(*id),
@@ -176,21 +188,22 @@ fn by_form(groups: &[(GroupId, Group)], number: usize) -> Vec<Vec<GroupId>> {
     forms.into_iter().map(|(_, ids)| ids).collect()
 }
 
-/// The step of some groups at their next evaluation. A group alone has its conditions as they are.
-fn guided(members: &mut [&mut Group], denoiser: &dyn Denoiser, dtype: DType) -> Result<GuidedStep> {
-    let scale = members.first().and_then(|group| group.next().1.within_step);
-    let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
-    let parts = members.iter_mut().map(|group| group.conditioning(denoiser, dtype)).collect::<Result<Vec<_>>>()?;
-    if let ([conditioning], [group]) = (&parts[..], &members[..]) {
-        return Ok(GuidedStep::new(conditioning, scale, dtype)?.with_weights(group.turns().weights().cloned()));
-    }
-    let conditions: Vec<&Conditioning> = parts.iter().collect();
-    let conditioning = Conditioning::combine(&conditions, |rows| Ok(interleaved(rows, &images).map_err(nn)?))?;
-    let weights: Vec<&Tensor> = members.iter().filter_map(|group| group.turns().weights()).collect();
-    let weights = if weights.is_empty() { None } else { Some(interleaved(&weights, &images)?) };
-    Ok(GuidedStep::new(&conditioning, scale, dtype)?.with_weights(weights))
+/// Whether the denoiser `number` makes the next evaluation of a group.
+fn is_of(group: &Group, number: usize) -> bool {
+    group.takes_part() && group.turns().current().denoiser == number
 }
 
-fn nn(error: candle_core::Error) -> kiln_nn::Error {
-    error.into()
+/// The step of some groups with these inputs at their next evaluation. A group alone has its inputs as they are.
+fn guided(members: &[&mut Group], parts: &[Inputs], dtype: DType) -> Result<GuidedStep> {
+    let scale = members.first().and_then(|group| group.next().1.within_step);
+    let images: Vec<usize> = members.iter().map(|group| group.images()).collect();
+    if let ([inputs], [group]) = (parts, members) {
+        return Ok(GuidedStep::new(inputs, scale, dtype)?.with_weights(group.turns().weights().cloned()));
+    }
+    let inputs = Inputs::combine(&parts.iter().collect::<Vec<_>>(), |rows| -> Result<Tensor> {
+        Ok(interleaved(rows, &images)?)
+    })?;
+    let weights: Vec<&Tensor> = members.iter().filter_map(|group| group.turns().weights()).collect();
+    let weights = if weights.is_empty() { None } else { Some(interleaved(&weights, &images)?) };
+    Ok(GuidedStep::new(&inputs, scale, dtype)?.with_weights(weights))
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_clip::prompt::PromptSchedule;
+use kiln_network::Inputs;
+use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
 use kiln_request::{ParsedPrompt, SizeConditions};
-use kiln_unet::{AddedConditions, Conditioning, guidance_input};
+use kiln_unet::guidance_input;
 
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
@@ -166,29 +168,27 @@ impl SharedConditions {
         Ok(Self { time_ids, guidance, strength })
     }
 
-    /// The conditions of rows with these texts, of which the first `unconditional` are unconditional: `context` `(b, s, d)` and
+    /// The inputs of rows with these texts, of which the first `unconditional` are unconditional: `context` `(b, s, d)` and
     /// pooled texts `(b, d)`, which only networks with numbers take.
     ///
     /// # Errors
     /// Those of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
-    pub fn conditioning(
+    pub fn inputs(
         &self,
         context: Tensor,
         unconditional: usize,
         pooled: impl FnOnce() -> Result<Tensor>,
-    ) -> Result<Conditioning> {
+    ) -> Result<Inputs> {
         let rows = context.dim(0)?;
-        let added = self.time_ids.as_ref().map(|ids| -> Result<_> {
-            let counts = [unconditional.min(rows), rows.saturating_sub(unconditional)];
-            let parts = ids.iter().zip(counts).filter(|(_, count)| *count > 0);
-            let parts = parts.map(|(ids, count)| Ok(ids.repeat((count, 1))?)).collect::<Result<Vec<_>>>()?;
-            Ok(AddedConditions { text_embeds: pooled()?, time_ids: Tensor::cat(&parts, 0)? }) // (b, k)
-        });
-        Ok(Conditioning {
-            added: added.transpose()?,
-            guidance: self.guidance.clone(),
-            ..Conditioning::of_text(context)
-        })
+        let mut inputs = Inputs::new().with(CONTEXT, context);
+        if let (Some(guidance), Some(strength)) = (&self.guidance, self.strength) {
+            inputs = inputs.with_shared(GUIDANCE, strength.to_bits(), guidance.clone());
+        }
+        let Some(ids) = &self.time_ids else { return Ok(inputs) };
+        let counts = [unconditional.min(rows), rows.saturating_sub(unconditional)];
+        let parts = ids.iter().zip(counts).filter(|(_, count)| *count > 0);
+        let parts = parts.map(|(ids, count)| Ok(ids.repeat((count, 1))?)).collect::<Result<Vec<_>>>()?;
+        Ok(inputs.with(TEXT_EMBEDS, pooled()?).with(TIME_IDS, Tensor::cat(&parts, 0)?)) // (b, k)
     }
 }
 
@@ -251,18 +251,6 @@ impl Conditions {
         !self.plan.weights.is_empty()
     }
 
-    /// What conditions of two batches have in common where their rows fit into one batch, for steps with these rows: the tokens of
-    /// a row, the rows of each of `n` images, whether parts are combined and sizes are there, and the strength of the guidance
-    /// that the network takes.
-    pub(crate) fn form(&self, of: StepRows, n: usize) -> Vec<u64> {
-        let tokens = self.encoded.first().and_then(|encoded| encoded.context.dims().get(1)).copied().unwrap_or(0);
-        let rows = self.rows(of.guided).len() / n.max(1);
-        let SharedConditions { time_ids, strength, .. } = &self.shared;
-        let strength = strength.map_or(u64::MAX, f64::to_bits);
-        let flags = [self.is_composed(), time_ids.is_some(), of.guided, of.perturbed].map(u64::from);
-        [tokens as u64, rows as u64, strength].into_iter().chain(flags).collect()
-    }
-
     /// Whether the conditions at `step`, counted from 0, differ from those that were handed out last.
     pub(crate) fn changes_at(&self, step: usize, rows: StepRows) -> bool {
         self.texts_at(step, rows) != self.current
@@ -307,8 +295,8 @@ impl Conditions {
         self.rows(of.guided).iter().chain(again).map(text).collect()
     }
 
-    /// The conditions at `step`, counted from 0, of these rows.
-    pub(crate) fn at(&mut self, step: usize, of: StepRows) -> Result<Conditioning> {
+    /// The inputs of these rows at `step`, counted from 0.
+    pub(crate) fn at(&mut self, step: usize, of: StepRows) -> Result<Inputs> {
         let now = self.texts_at(step, of);
         let rows = now.iter().filter_map(|text| match text {
             Some(number) => self.encoded.get(*number),
@@ -321,8 +309,8 @@ impl Conditions {
         };
         let context = joined(|encoded| &encoded.context)?;
         let unconditional = if self.has_unconditional(of.guided) { self.unconditional() } else { 0 };
-        let conditioning = self.shared.conditioning(context, unconditional, || joined(|encoded| &encoded.pooled))?;
+        let inputs = self.shared.inputs(context, unconditional, || joined(|encoded| &encoded.pooled))?;
         self.current = now;
-        Ok(conditioning)
+        Ok(inputs)
     }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::Inputs;
 use kiln_request::{
     Control, ControlMode, ControlUse, PromptSteps, adapter_scales, is_active, is_adapter_active, scales,
 };
 use kiln_scheduler::Convention;
-use kiln_unet::{Conditioning, ControlInput, ControlKinds, ControlModel};
+use kiln_unet::{ControlInput, ControlKinds, ControlModel};
 use kiln_weights::Placement;
 
 use crate::component::WeightResidency;
@@ -89,14 +90,14 @@ impl ControlInputs {
         self.controls.iter().filter(is_active)
     }
 
-    /// Adds to `conditioning` what the networks get at an evaluation with `unconditional` rows before `conditional` ones for
-    /// each image.
+    /// Adds the inputs of the networks at an evaluation with `unconditional` rows before `conditional` ones for each image.
     pub(crate) fn add_to(
         &self,
-        conditioning: &mut Conditioning,
+        inputs: &mut Inputs,
         at: At,
         (unconditional, conditional): (usize, usize),
     ) -> Result<()> {
+        let (mut nets, mut features) = (Vec::new(), Vec::new());
         for control in self.active(at) {
             let is_conditional_only = control.is_conditional_only();
             let rows = if is_conditional_only { conditional } else { unconditional + conditional };
@@ -104,14 +105,16 @@ impl ControlInputs {
             match &control.role {
                 Role::Net { scales, kind, .. } => {
                     let input = (control.network, made, scales.clone());
-                    add_net(&mut conditioning.controls, input, kind.as_ref(), control.using.weight as f32)?;
+                    add_net(&mut nets, input, kind.as_ref(), control.using.weight as f32)?;
                 }
                 Role::Adapter => {
                     let all = if is_conditional_only { with_zeros(made, unconditional, conditional)? } else { made };
-                    conditioning.features = sum(std::mem::take(&mut conditioning.features), all)?;
+                    features = sum(features, all)?;
                 }
             }
         }
+        nets.into_iter().for_each(|net| net.add_to(inputs));
+        ControlInput::add_features(features, inputs);
         Ok(())
     }
 
@@ -122,25 +125,6 @@ impl ControlInputs {
             ids.collect::<Vec<_>>()
         };
         at.call > 0 && networks(at) != networks(At { call: at.call - 1, ..at })
-    }
-
-    /// What two groups have in common where their rows fit into one call: networks, factors and rows.
-    pub(crate) fn form(&self, at: At) -> Vec<u64> {
-        let of = |control: &GroupControl| {
-            let head = [control.network as u64, u64::from(control.is_conditional_only())];
-            let own = match &control.role {
-                Role::Net { scales, kind, .. } => {
-                    let kind = kind.as_ref().map_or(u64::MAX, |kind| kind.number as u64);
-                    let weight = u64::from((control.using.weight as f32).to_bits());
-                    let scales = scales.iter().map(|scale| u64::from(scale.to_bits()));
-                    [kind, weight, scales.len() as u64].into_iter().chain(scales).collect()
-                }
-                // Feature maps have their factors in them.
-                Role::Adapter => Vec::new(),
-            };
-            head.into_iter().chain(own).collect::<Vec<_>>()
-        };
-        self.active(at).flat_map(of).collect()
     }
 }
 

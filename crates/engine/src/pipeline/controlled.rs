@@ -1,8 +1,9 @@
 //! The denoiser with control networks next to it.
 
 use candle_core::DType;
+use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
-use kiln_unet::{Conditioning, ControlModel, ControlNet, KeysValues, Residuals, Unet};
+use kiln_unet::{Conditioning, ControlModel, ControlNet, Residuals, Unet};
 use kiln_weights::Segments;
 
 use crate::error::{Error, Result};
@@ -37,7 +38,8 @@ impl<'a> Controlled<'a> {
 }
 
 impl<T: TensorLike> Forward<T> for Controlled<'_> {
-    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
+    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T> {
+        let conditioning = &Conditioning::of(inputs)?;
         let mut residuals: Option<Residuals<T>> = conditioning.residuals.clone();
         let mut lllite = Vec::new();
         for input in &conditioning.controls {
@@ -58,8 +60,8 @@ impl<T: TensorLike> Forward<T> for Controlled<'_> {
         Ok(self.unet.forward_with(x, timesteps, conditioning, &lllite)?)
     }
 
-    fn text_keys(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
-        if self.keeps_text_keys { Forward::text_keys(self.unet, context) } else { Ok(Vec::new()) }
+    fn prepare(&self, inputs: Inputs<T>) -> Result<Inputs<T>> {
+        if self.keeps_text_keys { Forward::prepare(self.unet, inputs) } else { Ok(inputs) }
     }
 }
 
@@ -90,14 +92,14 @@ impl Denoiser for Controlled<'_> {
     }
 
     /// Those of the U-Net: what control networks get is made when the steps begin ([`ControlModel::add_meta_inputs`]).
-    fn meta_conditioning(
+    fn meta_inputs(
         &self,
         device: &MetaDevice,
         b: usize,
         size: (usize, usize),
         tokens: usize,
         dtype: DType,
-    ) -> Conditioning<MetaTensor> {
-        self.unet.meta_conditioning(device, b, size, tokens, dtype)
+    ) -> Inputs<MetaTensor> {
+        self.unet.meta_inputs(device, b, size, tokens, dtype)
     }
 }

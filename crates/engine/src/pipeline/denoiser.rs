@@ -1,6 +1,8 @@
 //! What a denoiser is to the pipeline.
 
 use candle_core::{DType, Tensor};
+use kiln_network::Inputs;
+use kiln_network::slots::CONTEXT;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_unet::{Conditioning, KeysValues, Unet};
 use kiln_weights::Segments;
@@ -33,15 +35,15 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// The shape of the middle block's map `(b, h, w, c)`, for `b` rows of `(height, width)` latents.
     fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4];
 
-    /// The shapes of the conditions of `b` images of `(height, width)` latents with `tokens` tokens of text each.
-    fn meta_conditioning(
+    /// The shapes of the inputs of `b` images of `(height, width)` latents with `tokens` tokens of text each.
+    fn meta_inputs(
         &self,
         device: &MetaDevice,
         b: usize,
         size: (usize, usize),
         tokens: usize,
         dtype: DType,
-    ) -> Conditioning<MetaTensor>;
+    ) -> Inputs<MetaTensor>;
 }
 
 /// A denoiser's prediction with one type of tensor.
@@ -51,26 +53,30 @@ pub trait Forward<T> {
     ///
     /// # Errors
     /// Those of the network: inputs that do not fit, and memory that is out.
-    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T>;
+    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T>;
 
-    /// The keys and values of the text `context` `(b, s, context_dim)`, in the network's type, that all steps have in common
-    /// ([`Conditioning::text_keys`]); none where each step makes them.
+    /// `inputs`, in the network's type, with the inputs that the network makes of them once for all steps.
     ///
     /// # Errors
     /// Those of the network.
-    fn text_keys(&self, _context: &T) -> Result<Vec<KeysValues<T>>> {
-        Ok(Vec::new())
+    fn prepare(&self, inputs: Inputs<T>) -> Result<Inputs<T>> {
+        Ok(inputs)
     }
 }
 
 impl<T: TensorLike> Forward<T> for Unet {
-    fn forward(&self, x: &T, timesteps: &T, conditioning: &Conditioning<T>) -> Result<T> {
-        Ok(Unet::forward(self, x, timesteps, conditioning)?)
+    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T> {
+        Ok(Unet::forward(self, x, timesteps, &Conditioning::of(inputs)?)?)
     }
 
-    /// Weights that are streamed are used in their order, so that each layer makes its own.
-    fn text_keys(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
-        if Unet::segments(self).is_streamed() { Ok(Vec::new()) } else { Ok(Unet::text_keys(self, context)?) }
+    /// Adds the text's keys and values. Weights that are streamed are used in their order, so that each layer makes its own.
+    fn prepare(&self, mut inputs: Inputs<T>) -> Result<Inputs<T>> {
+        if Unet::segments(self).is_streamed() {
+            return Ok(inputs);
+        }
+        let keys = inputs.get(CONTEXT).map(|context| self.text_keys(context)).transpose()?;
+        KeysValues::add_text(keys.unwrap_or_default(), &mut inputs);
+        Ok(inputs)
     }
 }
 
@@ -95,14 +101,14 @@ impl Denoiser for Unet {
         self.config().mid_map(b, size)
     }
 
-    fn meta_conditioning(
+    fn meta_inputs(
         &self,
         device: &MetaDevice,
         b: usize,
         size: (usize, usize),
         tokens: usize,
         dtype: DType,
-    ) -> Conditioning<MetaTensor> {
-        Unet::meta_conditioning(self, device, b, size, tokens, dtype)
+    ) -> Inputs<MetaTensor> {
+        Unet::meta_inputs(self, device, b, size, tokens, dtype)
     }
 }

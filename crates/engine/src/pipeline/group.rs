@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_media::Gray8Image;
+use kiln_network::slots::EXTRA_CHANNELS;
+use kiln_network::{InputKey, Inputs, Slot};
 use kiln_request::PromptSteps;
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
-use kiln_unet::Conditioning;
 
 use crate::error::{Error, Result};
 use crate::pipeline::ahead_noise::AheadNoise;
-use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::conditioning::{Conditions, StepRows};
 use crate::pipeline::control_inputs::{At, ControlInputs};
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
@@ -41,7 +42,11 @@ pub struct Group {
     steps: PromptSteps,
     /// The guidance of the last evaluation; `None` before the first one.
     guided: Option<EvaluationGuidance>,
-    /// What the last evaluation changed in the network; `None` before the first one.
+    /// The key of the inputs that were made last.
+    key: Option<Arc<InputKey>>,
+    /// Their state: tensors that calls write for later calls.
+    state: Vec<(Slot, Tensor)>,
+    /// The changes in the network at the last evaluation; `None` before the first one.
     last_form: Option<NetworkForm>,
     /// Whether it sits out.
     paused: bool,
@@ -99,6 +104,8 @@ impl Group {
             network,
             steps,
             guided,
+            key: None,
+            state: Vec::new(),
             last_form: None,
             paused,
             keeps_prediction,
@@ -230,7 +237,8 @@ impl Group {
             || controls_change
     }
 
-    /// What two groups need to have in common for one call of the denoiser.
+    /// The properties that two groups need to have in common for one call of the denoiser; those of the inputs that
+    /// [`Self::inputs`] made last.
     pub(crate) fn form(&self) -> Form {
         let (_, now) = self.next();
         let Turn { denoiser, conditions, .. } = self.turns.current();
@@ -238,37 +246,47 @@ impl Group {
             denoiser: *denoiser,
             latents: self.latents.dims().get(1..).unwrap_or_default().to_vec(),
             scale: now.within_step.map(f64::to_bits),
-            conditions: conditions.form(now.rows(), self.images()),
-            controls: if *denoiser == 0 { self.controls.form(self.at()) } else { Vec::new() },
-            prompts: if *denoiser == 0 { self.prompts.form(self.at()) } else { Vec::new() },
-            network: self.network.form(now.rows(), now.timestep),
+            rows: now.rows(),
+            is_composed: conditions.is_composed(),
+            alone: self.network.alone(),
+            inputs: self.key.clone(),
         }
     }
 
-    /// The rows' conditions at the next evaluation.
-    pub(crate) fn conditioning(&mut self, denoiser: &dyn Denoiser, dtype: DType) -> Result<Conditioning> {
+    /// The inputs of all rows at the next evaluation.
+    pub(crate) fn inputs(&mut self, denoiser: &dyn Denoiser, dtype: DType) -> Result<Inputs> {
         let (step, now) = self.next();
-        let mut conditioning = self.turns.current_mut().conditions.at(step, now.rows())?;
+        let mut inputs = self.turns.current_mut().conditions.at(step, now.rows())?;
+        let (images, rows) = (self.images().max(1), inputs.batch());
         if let Some(extra) = &self.extra {
-            let rows = conditioning.context.dim(0)? / self.images().max(1);
-            conditioning.extra_channels = Some(extra.repeat((rows, 1, 1, 1))?);
+            inputs = inputs.with(EXTRA_CHANNELS, extra.repeat((rows / images, 1, 1, 1))?);
         }
-        let (images, rows) = (self.images().max(1), conditioning.context.dim(0)?);
         let Turn { denoiser: number, conditions, .. } = self.turns.current();
         let unconditional = conditions.unconditional_of_image(now.on);
         let of_image = (unconditional, (rows / images).saturating_sub(unconditional));
         if *number == 0 {
-            self.controls.add_to(&mut conditioning, self.at(), of_image)?;
-            conditioning.image_prompts = self.prompts.at(self.at(), of_image)?;
-            conditioning.hooks = self.network.inputs(now.rows(), of_image);
+            self.controls.add_to(&mut inputs, self.at(), of_image)?;
+            self.prompts.add_to(&mut inputs, self.at(), of_image)?;
+            let mut hooks = self.network.inputs(now.rows(), images, of_image.1);
             let (_, _, height, width) = self.latents.dims4()?;
             let on = (dtype, self.latents.device());
             let size = (height, width);
-            conditioning.hooks.cache = self.network.cache(now.rows(), (rows, size), denoiser, on)?;
-            conditioning.hooks.map = self.network.map(rows, size, denoiser, on.1)?;
-            conditioning.hooks.shrink = self.network.shrink(now.timestep, size, denoiser, on.1)?;
+            hooks.cache = self.network.cache(now.rows(), (rows, size), denoiser, on)?;
+            hooks.map = self.network.map(rows, size, denoiser, on.1)?;
+            hooks.shrink = self.network.shrink(now.timestep, size, denoiser, on.1)?;
+            inputs = hooks.add_to(inputs);
         }
-        Ok(conditioning)
+        self.key = Some(Arc::new(inputs.group_key(images)));
+        self.state = inputs.state().map(|(slot, tensor)| (*slot, tensor.clone())).collect();
+        Ok(inputs)
+    }
+
+    /// Takes `part`, the values for the rows of this group that a call has written to an output.
+    pub(crate) fn take_output(&self, slot: &Slot, part: &Tensor) -> Result<()> {
+        if let Some((_, own)) = self.state.iter().find(|(own, _)| own == slot) {
+            own.slice_set(&kiln_ops::contiguous(part)?, 0, 0)?;
+        }
+        Ok(())
     }
 
     /// The next evaluation, with the input that the denoiser gets.
@@ -337,8 +355,8 @@ pub(crate) struct Form {
     denoiser: usize,
     latents: Vec<usize>,
     scale: Option<u64>,
-    conditions: Vec<u64>,
-    controls: Vec<u64>,
-    prompts: Vec<u64>,
-    network: NetworkForm,
+    rows: StepRows,
+    is_composed: bool,
+    alone: Option<u64>,
+    inputs: Option<Arc<InputKey>>,
 }

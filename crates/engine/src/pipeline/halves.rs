@@ -5,7 +5,7 @@
 //! follows runs on the first device, by the same operators on the same numbers. Both devices have their part recorded; the host
 //! waits for neither.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use kiln_ops::peer;
 use kiln_ops::trace::Trace;
 
@@ -41,7 +41,8 @@ impl Halves {
             second.say_alone();
             return Ok(None);
         }
-        let last = step.of_rows(first..rows, device_of(step))?.with_text_keys(denoiser)?;
+        let Some(device) = step.device() else { return Ok(None) };
+        let last = step.of_rows(first..rows, device)?.prepared(denoiser)?;
         let first = second.take(step.of_rows(0..first, second.device())?)?;
         Ok(Some(Self { first, last }))
     }
@@ -68,11 +69,6 @@ impl Halves {
         let first = peer::to_device(&first?, last.device())?;
         whole.joined(Tensor::cat(&[&first, &last], 0)?, n)
     }
-}
-
-/// Where a step's conditions are.
-fn device_of(step: &GuidedStep) -> &Device {
-    step.constants.conditioning.context.device()
 }
 
 /// A device that has not given its part.

@@ -16,6 +16,7 @@ use crate::pipeline::self_attention::degraded;
 pub(crate) struct NetworkParts {
     options: NetworkOptions,
     stored: Option<Stored>,
+    /// Groups with self-attention guidance run by themselves: each has a number of its own.
     alone: Option<u64>,
     /// The attention that tokens get, `(b, tokens)`, and the size of their map.
     map: Option<(Tensor, (usize, usize))>,
@@ -30,14 +31,12 @@ struct Stored {
     age: usize,
 }
 
-/// What two groups have in common where their rows fit into one call.
+/// The changes in the network at an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NetworkForm {
     options: NetworkOptions,
     is_shortcut: bool,
     shrinks: bool,
-    /// Groups with self-attention guidance run by themselves: each has a number of its own.
-    alone: Option<u64>,
 }
 
 /// The numbers of groups that run by themselves.
@@ -50,12 +49,12 @@ impl NetworkParts {
         Self { options: job.network, stored: None, alone, map: None }
     }
 
-    /// What the network gets at an evaluation with these rows: for each image `unconditional` ones, then `others`. What is
-    /// cached is another matter, [`Self::cache`].
-    pub(crate) fn inputs(&self, rows: StepRows, (unconditional, others): (usize, usize)) -> HookInputs {
+    /// The hooks without state at an evaluation with these rows: for each of `images` images, `others` follow the unconditional
+    /// ones.
+    pub(crate) fn inputs(&self, rows: StepRows, images: usize, others: usize) -> HookInputs {
         // The perturbed rows are as many as the conditional ones.
-        let (layers, part) = (self.options.pag_layers.0, (others / 2, unconditional + others));
-        let perturbed = rows.perturbed.then_some(PerturbedAttention { layers, part });
+        let (layers, count) = (self.options.pag_layers.0, images * (others / 2));
+        let perturbed = rows.perturbed.then_some(PerturbedAttention { layers, rows: count });
         HookInputs { perturbed, freeu: self.options.freeu(), cache: None, shrink: None, map: None }
     }
 
@@ -143,16 +142,16 @@ impl NetworkParts {
         }
     }
 
-    /// The stored feature, `(b, h, w, c)`.
-    pub(crate) fn feature(&self) -> Option<&Tensor> {
-        self.stored.as_ref().map(|stored| &stored.feature)
+    /// The number of a group that runs by itself.
+    pub(crate) fn alone(&self) -> Option<u64> {
+        self.alone
     }
 
-    /// What two groups have in common where their rows fit into one call of an evaluation with these rows at `timestep`. Strengths that act
-    /// outside of the network are left out.
+    /// The changes in the network at an evaluation with these rows at `timestep`. Strengths that act outside of the network are
+    /// left out.
     pub(crate) fn form(&self, rows: StepRows, timestep: f64) -> NetworkForm {
         let options = NetworkOptions { pag_scale: 0.0, pag_adaptive_scale: 0.0, ..self.options };
         let (is_shortcut, shrinks) = (self.is_shortcut(rows), self.options.shrinks_at(timestep));
-        NetworkForm { options, is_shortcut, shrinks, alone: self.alone }
+        NetworkForm { options, is_shortcut, shrinks }
     }
 }

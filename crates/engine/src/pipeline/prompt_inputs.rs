@@ -8,6 +8,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_media::{Rgb8Image, clip_pixels};
 use kiln_models::ImageEmbeds;
+use kiln_network::Inputs;
 use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
 use kiln_scheduler::Convention;
 use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput};
@@ -53,8 +54,13 @@ impl PromptInputs {
         self.prompts.iter().filter(is_active)
     }
 
-    /// What the denoiser gets at an evaluation with `unconditional` rows before `conditional` ones for each image.
-    pub(crate) fn at(&self, at: At, (unconditional, conditional): (usize, usize)) -> Result<Vec<ImagePrompt>> {
+    /// Adds the prompts that act at an evaluation with `unconditional` rows before `conditional` ones for each image.
+    pub(crate) fn add_to(
+        &self,
+        inputs: &mut Inputs,
+        at: At,
+        (unconditional, conditional): (usize, usize),
+    ) -> Result<()> {
         let rows = |negative: Option<&Tensor>, positive: &Tensor| -> Result<Tensor> {
             let negative = negative.unwrap_or(positive);
             let all = std::iter::repeat_n(negative, unconditional).chain(std::iter::repeat_n(positive, conditional));
@@ -79,23 +85,16 @@ impl PromptInputs {
                 masks: prompt.masks.iter().map(|mask| rows(None, mask)).collect::<Result<_>>()?,
             })
         };
-        self.active(at).map(prompt).collect()
+        self.active(at).try_for_each(|active| {
+            prompt(active)?.add_to(inputs);
+            Ok(())
+        })
     }
 
     /// Whether other prompts act at an evaluation than at the one before.
     pub(crate) fn changes_at(&self, at: At) -> bool {
         let active = |at: At| self.active(at).map(std::ptr::from_ref).collect::<Vec<_>>();
         at.call > 0 && active(at) != active(At { call: at.call - 1, ..at })
-    }
-
-    /// What two groups have in common where their rows fit into one call: in which layers prompts act, with how many tokens.
-    pub(crate) fn form(&self, at: At) -> Vec<u64> {
-        let of = |prompt: &GroupPrompt| {
-            let tokens = |layer: &Option<KeysValues>| layer.as_ref().map_or(0, |layer| layer.keys.dims()[1] as u64);
-            let layers: Vec<u64> = prompt.positive.iter().map(tokens).collect();
-            [prompt.masks.len() as u64, layers.len() as u64].into_iter().chain(layers)
-        };
-        self.active(at).flat_map(of).collect()
     }
 }
 
@@ -182,11 +181,11 @@ impl Networks {
         features: PromptFeatures,
         is_guided: bool,
         keep: &WeightResidency,
-    ) -> Result<Inputs> {
+    ) -> Result<Features> {
         let adapter = &batch.job().ip_adapters[i];
         let Placement { device, dtype, .. } = self.first.component.placement();
         let place = (device.clone(), *dtype);
-        let mut inputs = Inputs { of_image: vec![0; batch.len()], ..Inputs::default() };
+        let mut inputs = Features { of_image: vec![0; batch.len()], ..Features::default() };
         if let Some(path) = &adapter.using.embeds {
             let config = self.prompts.get(adapter).map(|loaded| loaded.net.config().projection);
             let identity = config.and_then(|projection| projection.identity_dim());
@@ -286,7 +285,7 @@ impl Networks {
 
 /// The features of a prompt: those of the unconditional half first, where there are any.
 #[derive(Default)]
-struct Inputs {
+struct Features {
     /// `(n, ..)` each, for `n` images of a file, or one.
     features: Vec<Tensor>,
     identities: Vec<Tensor>,
@@ -295,7 +294,7 @@ struct Inputs {
     of_image: Vec<usize>,
 }
 
-impl Inputs {
+impl Features {
     /// The tokens of all rows.
     fn tokens(self, net: &kiln_unet::ImagePromptNet, shortcut: bool) -> Result<Rows> {
         let count = self.features.len().max(self.identities.len());

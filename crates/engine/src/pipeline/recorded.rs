@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::{Access, Inputs};
 use kiln_ops::graph::{Graph, Prepared, prepare};
 use kiln_ops::trace::Trace;
 
 use crate::error::Result;
 use crate::pipeline::denoiser::Denoiser;
-use crate::pipeline::step::{Constants, GuidedStep, guided_step, trace_into};
+use crate::pipeline::step::{GuidedStep, guided_step, predictions, trace_into};
 
 /// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the
 /// second one is recorded.
@@ -42,8 +43,8 @@ enum Kind {
 struct Recorded {
     kind: Kind,
     /// The tensors that the recorded launches read.
-    inputs: Inputs,
-    /// Whose constants the inputs have.
+    inputs: StepInputs,
+    /// The identity of the step whose values the inputs have.
     version: Arc<()>,
     /// `(n, c, h, w)` in f32, or `(k n, c, h, w)` where the step gives `k` predictions.
     output: Tensor,
@@ -52,12 +53,12 @@ struct Recorded {
 }
 
 /// All inputs of a step besides the weights.
-struct Inputs {
+struct StepInputs {
     /// `(n, c, h, w)` in f32.
     latents: Tensor,
     /// `(1)` or `(n)` in f32.
     timestep: Tensor,
-    constants: Constants,
+    others: Inputs,
 }
 
 enum State {
@@ -96,8 +97,10 @@ impl RecordedStep {
         denoiser: &dyn Denoiser,
         trace: Option<&mut Trace>,
     ) -> Result<Tensor> {
-        let (hooks, device) = (&step.constants.conditioning.hooks, latents.device());
-        let kind = match (step.is_degraded, hooks.is_shortcut()) {
+        let device = latents.device();
+        let uses_stored = step.inputs.state().any(|(slot, _)| slot.access == Access::State);
+        let key = step.inputs.key();
+        let kind = match (step.is_degraded, uses_stored) {
             (true, _) => Kind::Degraded,
             (_, true) => Kind::Shortcut,
             _ => Kind::Whole,
@@ -107,7 +110,7 @@ impl RecordedStep {
                 && recorded.dtype == step.dtype
                 && recorded.inputs.latents.dims() == latents.dims()
                 && recorded.inputs.timestep.dims() == timestep.dims()
-                && recorded.inputs.constants.same_shapes(&step.constants)
+                && recorded.inputs.others.key() == key
         };
         // A step that fails is not kept.
         let recorded = match self.steps.iter().position(fits) {
@@ -154,8 +157,8 @@ impl Recorded {
     ) -> Result<Self> {
         // Copies, so that nobody else writes to them or frees them.
         let (latents, timestep) = (kiln_ops::copy(latents)?, kiln_ops::copy(timestep)?);
-        let inputs = Inputs { latents, timestep, constants: step.constants.copy()? };
-        let predictions = inputs.constants.predictions(inputs.latents.dim(0)?);
+        let inputs = StepInputs { latents, timestep, others: step.inputs.copy()? };
+        let predictions = predictions(&inputs.others, inputs.latents.dim(0)?);
         let output = Tensor::cat(&vec![&inputs.latents; predictions], 0)?.zeros_like()?;
         let device = inputs.latents.device();
         let eager = || inputs.run(denoiser, step.dtype, Some(&output)).map(drop);
@@ -167,15 +170,11 @@ impl Recorded {
 
     /// Writes the inputs of `step`, which has the same shapes.
     fn write(&mut self, step: &GuidedStep, [latents, timestep]: [&Tensor; 2]) -> Result<()> {
-        if let (Kind::Shortcut, Some(to), Some(from)) =
-            (self.kind, self.feature(), step.constants.conditioning.hooks.feature())
-        {
-            to.slice_set(from, 0, 0)?;
-        }
+        step.inputs.write_to(&self.inputs.others, |access| access == Access::State)?;
         self.inputs.latents.slice_set(latents, 0, 0)?;
         self.inputs.timestep.slice_set(timestep, 0, 0)?;
         if !Arc::ptr_eq(&self.version, &step.version) {
-            self.inputs.constants.write(&step.constants)?;
+            step.inputs.write_to(&self.inputs.others, |access| access != Access::State)?;
             self.version = step.version.clone();
         }
         Ok(())
@@ -183,19 +182,7 @@ impl Recorded {
 
     /// Writes what the step has stored to the tensors of `step`.
     fn read(&self, step: &GuidedStep) -> Result<()> {
-        let hooks = &step.constants.conditioning.hooks;
-        if let (false, Some(from), Some(to)) = (self.kind == Kind::Shortcut, self.feature(), hooks.feature()) {
-            to.slice_set(from, 0, 0)?;
-        }
-        if let (Some(from), Some(to)) = (self.inputs.constants.conditioning.hooks.map.as_ref(), hooks.map.as_ref()) {
-            to.map.slice_set(&from.map, 0, 0)?;
-        }
-        Ok(())
-    }
-
-    /// The feature that it stores or uses, in memory of its own.
-    fn feature(&self) -> Option<&Tensor> {
-        self.inputs.constants.conditioning.hooks.feature()
+        Ok(self.inputs.others.write_to(&step.inputs, |access| access == Access::Output)?)
     }
 
     fn graph(&self) -> Option<&Graph> {
@@ -208,7 +195,7 @@ impl Recorded {
     /// Bytes of its inputs and its output.
     fn bytes(&self) -> usize {
         let of = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let inputs = self.inputs.constants.tensors().into_iter().map(of).sum::<usize>();
+        let inputs = self.inputs.others.tensors().map(of).sum::<usize>();
         inputs + of(&self.inputs.latents) + of(&self.output)
     }
 
@@ -251,8 +238,8 @@ impl Recorded {
     }
 }
 
-impl Inputs {
+impl StepInputs {
     fn run(&self, denoiser: &dyn Denoiser, dtype: DType, out: Option<&Tensor>) -> Result<Tensor> {
-        guided_step(denoiser, &self.latents, &self.timestep, &self.constants, dtype, out)
+        guided_step(denoiser, &self.latents, &self.timestep, &self.others, dtype, out)
     }
 }

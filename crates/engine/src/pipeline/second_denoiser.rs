@@ -148,7 +148,7 @@ impl SecondDenoiser {
         self.parts.controls.iter().for_each(|model| model.step_segments().unload());
     }
 
-    /// `step`, which is on this device, with the text's keys and values made once for all evaluations.
+    /// `step`, which is on this device, with the inputs that the denoiser makes once for all evaluations.
     ///
     /// # Errors
     /// Those of the network.
@@ -156,7 +156,7 @@ impl SecondDenoiser {
         // A recorded step stays with one thread at a time, so that it is no part of this.
         let Parts { unet, controls, keeps_text_keys, threads, .. } = &self.parts;
         let denoiser = denoiser(unet, controls, *keeps_text_keys);
-        self.worker.install(|| threads.run(|| step.with_text_keys(&denoiser)))
+        self.worker.install(|| threads.run(|| step.prepared(&denoiser)))
     }
 
     /// Runs `step` for latents on this device while `here` runs on the calling thread. Gives both results.

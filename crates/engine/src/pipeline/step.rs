@@ -4,100 +4,115 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::slots::{ATTENTION_MAP, PERTURBED};
+use kiln_network::{Access, Inputs, Rows, Slot};
 use kiln_nn::TensorLike;
 use kiln_ops::graph::is_recordable;
+use kiln_ops::peer;
 use kiln_ops::trace::{Trace, record};
-use kiln_unet::Conditioning;
 
 use crate::error::Result;
 use crate::pipeline::denoiser::{Denoiser, Forward};
 use crate::pipeline::recorded::RecordedStep;
 
-/// The guided step of a batch: a denoiser's prediction under one set of conditions and one guidance.
+/// The strength of guidance `(1)` in f32, if the step applies it.
+const CFG_SCALE: Slot = Slot::shared("guidance scale").keeping_dtype();
+/// The weight of each conditional part of an image, `(k n, c, h, w)` in f32, if an image has several parts or one of another
+/// weight than 1. A value for each element: candle sends strides to the GPU, which cannot be recorded.
+const PART_WEIGHTS: Slot = Slot::last("part weights").keeping_dtype();
+
+/// The guided step of a batch: a denoiser's prediction under one set of inputs and one guidance.
 pub struct GuidedStep {
-    pub(super) constants: Constants,
-    /// Tells these constants from all others: a recorded step that holds this has their values.
+    /// The inputs of the denoiser and of guidance, which stay the same from step to step. With guidance the unconditional rows
+    /// come first.
+    pub(super) inputs: Inputs,
+    /// Identifies these inputs; a recorded step with the same identity has their values.
     pub(super) version: Arc<()>,
     pub(super) dtype: DType,
     /// Whether it is the second call of self-attention guidance.
     pub(super) is_degraded: bool,
 }
 
-/// The inputs of a step that stay the same from step to step.
-pub(crate) struct Constants<T = Tensor> {
-    /// The unconditional half first, where there is guidance.
-    pub(crate) conditioning: Conditioning<T>,
-    /// Strength of the guidance `(1)` in f32, where there is any.
-    pub(crate) cfg_scale: Option<T>,
-    /// The weight of each conditional part of an image, `(k n, c, h, w)` in f32, where an image has several parts or one of
-    /// another weight than 1. A value for each element: candle sends strides to the GPU, which cannot be recorded.
-    pub(crate) weights: Option<T>,
-}
-
 impl GuidedStep {
-    /// A step with `conditioning`, the unconditional half first where there is guidance, in `dtype`. Without `cfg_scale` the
-    /// step gives both halves, or the one that there is.
-    pub fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
-        let constants = Constants::new(conditioning, cfg_scale, dtype)?;
-        Ok(Self { constants, version: Arc::default(), dtype, is_degraded: false })
+    /// A step with `inputs`, the unconditional rows first with guidance, in `dtype`. Without `cfg_scale` the step gives both halves, or
+    /// the only one.
+    ///
+    /// # Errors
+    /// Those of the tensors.
+    pub fn new(inputs: &Inputs, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
+        let device = device_of(inputs);
+        let cfg_scale =
+            cfg_scale.zip(device).map(|(scale, device)| Tensor::new(&[scale as f32], device)).transpose()?;
+        let inputs = with_step_inputs(inputs.to_dtype(dtype)?, cfg_scale, None);
+        Ok(Self { inputs, version: Arc::default(), dtype, is_degraded: false })
     }
 
-    /// The same step with `k` conditional parts for each image (`AND`), which `weights` `(k n, c, h, w)` weigh. The
-    /// conditioning's batch is `(1 + k) n` then.
-    pub(crate) fn with_weights(mut self, weights: Option<Tensor>) -> Self {
-        self.constants.weights = weights;
-        self
+    /// The same step with `k` conditional parts for each image (`AND`), with the weights `(k n, c, h, w)`. The batch of the
+    /// inputs is `(1 + k) n` then.
+    pub(crate) fn with_weights(self, weights: Option<Tensor>) -> Self {
+        let inputs = with_step_inputs(self.inputs, None, weights);
+        Self { inputs, ..self }
     }
 
-    /// The same step with the text's keys and values made now, once for all evaluations, where `denoiser` does so.
-    pub fn with_text_keys(mut self, denoiser: &dyn Denoiser) -> Result<Self> {
-        self.constants.conditioning.text_keys = denoiser.text_keys(&self.constants.conditioning.context)?;
-        Ok(self)
+    /// The same step with the inputs that `denoiser` makes once for all evaluations.
+    ///
+    /// # Errors
+    /// Those of the denoiser.
+    pub fn prepared(self, denoiser: &dyn Denoiser) -> Result<Self> {
+        Ok(Self { inputs: denoiser.prepare(self.inputs)?, ..self })
     }
 
     /// The step of the first `n` rows alone, for self-attention guidance.
     pub(crate) fn of_first_rows(&self, n: usize) -> Result<Self> {
-        let first = |rows: &[&Tensor]| -> kiln_unet::Result<Tensor> {
-            Ok(TensorLike::narrow(*rows.first().unwrap_or(&&self.constants.conditioning.context), 0, 0, n)?)
-        };
-        let mut conditioning = Conditioning::combine(&[&self.constants.conditioning], first)?;
-        conditioning.hooks.map = None;
-        Ok(Self { is_degraded: true, ..Self::new(&conditioning, None, self.dtype)? })
+        let inputs = self.network_inputs().map(|slot, tensor| match slot.rows {
+            Rows::Shared => Ok(tensor.clone()),
+            Rows::Each | Rows::Last => TensorLike::narrow(tensor, 0, 0, n),
+        })?;
+        // The attention of the whole step stays as it is.
+        let inputs = inputs.without(ATTENTION_MAP);
+        Ok(Self { is_degraded: true, ..Self::new(&inputs, None, self.dtype)? })
     }
 
     /// The step of `rows` of the network's batch alone, on `device`: it gives the predictions of all these rows, in f32.
     ///
     /// # Errors
-    /// Those of [`Conditioning::of_rows`].
+    /// Those of [`Inputs::rows`] and of the copies.
     pub(crate) fn of_rows(&self, rows: Range<usize>, device: &Device) -> Result<Self> {
-        let conditioning = self.constants.conditioning.of_rows(rows, device)?;
-        let constants = Constants { conditioning, cfg_scale: None, weights: None };
-        Ok(Self { constants, version: Arc::default(), dtype: self.dtype, is_degraded: false })
+        let inputs = self.network_inputs().rows(rows)?.map(|_, tensor| peer::to_device(tensor, device))?;
+        Ok(Self { inputs, version: Arc::default(), dtype: self.dtype, is_degraded: false })
     }
 
-    /// What the step gives for `n` images where the network's predictions for all rows are `all` `(k n, c, h, w)`.
+    /// The inputs of the network alone.
+    fn network_inputs(&self) -> Inputs {
+        self.inputs.clone().without(CFG_SCALE).without(PART_WEIGHTS)
+    }
+
+    /// The result of the step for `n` images if the network's predictions for all rows are `all` `(k n, c, h, w)`.
     ///
     /// # Errors
     /// Those of the tensors.
     pub(crate) fn joined(&self, all: Tensor, n: usize) -> Result<Tensor> {
-        self.constants.joined(all, n, None)
+        joined(&self.inputs, all, n, None)
     }
 
     /// The rows of the network's batch.
     pub(crate) fn rows(&self) -> usize {
-        self.constants.conditioning.context.dims().first().copied().unwrap_or(0)
+        self.inputs.batch()
     }
 
-    /// Whether all rows have something in common that changes from step to step: a stored feature, or where the network attends to.
+    /// The device of the inputs.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        device_of(&self.inputs)
+    }
+
+    /// Whether all rows share something that changes from step to step: a stored feature, or the attention of a layer.
     pub(crate) fn has_shared_state(&self) -> bool {
-        let hooks = &self.constants.conditioning.hooks;
-        hooks.cache.is_some() || hooks.map.is_some()
+        self.inputs.state().next().is_some()
     }
 
-    /// The feature that the last run has stored, where it stores one.
-    pub(crate) fn stored_feature(&self) -> Option<&Tensor> {
-        let hooks = &self.constants.conditioning.hooks;
-        hooks.feature().filter(|_| !hooks.is_shortcut())
+    /// The tensors that the last run has written for later ones.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        self.inputs.state().filter(|(slot, _)| slot.access == Access::Output)
     }
 
     /// The denoiser's prediction for scaled latents `x` `(n, c, h, w)` at `timesteps`, one for all images or one for each,
@@ -126,88 +141,64 @@ impl GuidedStep {
                 recorded.run(self, inputs, denoiser, trace)
             }
             None => {
-                let run = || guided_step(denoiser, &latents, &timestep, &self.constants, self.dtype, None);
+                let run = || guided_step(denoiser, &latents, &timestep, &self.inputs, self.dtype, None);
                 trace_into(trace, device, run)
             }
         }
     }
 }
 
-impl Constants {
-    fn new(conditioning: &Conditioning, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
-        let device = conditioning.context.device();
-        let cfg_scale = cfg_scale.map(|scale| Tensor::new(&[scale as f32], device)).transpose()?;
-        Ok(Self { conditioning: conditioning.to_dtype(dtype)?, cfg_scale, weights: None })
-    }
+/// The device of inputs.
+fn device_of(inputs: &Inputs) -> Option<&Device> {
+    inputs.tensors().next().map(Tensor::device)
+}
 
-    /// How many predictions the step gives for each of `n` images: all where no strength joins them. Parts that are combined
-    /// are one.
-    pub(super) fn predictions(&self, n: usize) -> usize {
-        let perturbed = self.perturbed(n);
-        match (&self.cfg_scale, &self.weights) {
-            (Some(_), _) => 1,
-            (None, Some(_)) => (self.copies(n) - perturbed).min(2) + perturbed.min(1),
-            (None, None) => self.copies(n),
-        }
+/// `inputs` of a network with the strength of guidance `(1)` and the weights of conditional parts.
+pub(crate) fn with_step_inputs<T>(mut inputs: Inputs<T>, cfg_scale: Option<T>, weights: Option<T>) -> Inputs<T> {
+    for (slot, value) in [(CFG_SCALE, cfg_scale), (PART_WEIGHTS, weights)] {
+        inputs = match value {
+            Some(value) => inputs.with(slot, value),
+            None => inputs,
+        };
     }
+    inputs
+}
 
-    /// All tensors, in one order.
-    pub(super) fn tensors(&self) -> Vec<&Tensor> {
-        self.conditioning.tensors().into_iter().chain(&self.cfg_scale).chain(&self.weights).collect()
-    }
-
-    /// Whether a step that was recorded with these constants can be replayed with the values of `other`.
-    pub(super) fn same_shapes(&self, other: &Self) -> bool {
-        let shapes = |all: &Self| all.tensors().iter().map(|tensor| tensor.dims().to_vec()).collect::<Vec<_>>();
-        let kinds = |all: &Self| [all.cfg_scale.is_some(), all.weights.is_some()];
-        kinds(self) == kinds(other)
-            && shapes(self) == shapes(other)
-            && self.conditioning.constants() == other.conditioning.constants()
-    }
-
-    /// Writes the values of `other`, which has the same shapes.
-    pub(super) fn write(&self, other: &Self) -> Result<()> {
-        for (to, from) in self.tensors().into_iter().zip(other.tensors()) {
-            to.slice_set(&kiln_ops::contiguous(from)?, 0, 0)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn copy(&self) -> Result<Self> {
-        let conditioning = self.conditioning.copy()?;
-        let cfg_scale = self.cfg_scale.as_ref().map(Tensor::force_contiguous).transpose()?;
-        let weights = self.weights.as_ref().map(Tensor::force_contiguous).transpose()?;
-        Ok(Self { conditioning, cfg_scale, weights })
+/// The number of predictions that a step with these inputs gives for each of `n` images: all if no strength joins them. Parts
+/// that are combined are one.
+pub(super) fn predictions<T: TensorLike>(inputs: &Inputs<T>, n: usize) -> usize {
+    let perturbed = perturbed(inputs, n);
+    match (inputs.get(CFG_SCALE), inputs.get(PART_WEIGHTS)) {
+        (Some(_), _) => 1,
+        (None, Some(_)) => (copies(inputs, n) - perturbed).min(2) + perturbed.min(1),
+        (None, None) => copies(inputs, n),
     }
 }
 
-impl<T: TensorLike> Constants<T> {
-    /// How many of the network's rows for each of `n` images have perturbed attention.
-    fn perturbed(&self, n: usize) -> usize {
-        let perturbed = self.conditioning.hooks.perturbed.as_ref();
-        perturbed.map_or(0, |perturbed| perturbed.rows(self.copies(n)))
-    }
+/// The number of the network's rows with perturbed attention for each of `n` images.
+fn perturbed<T>(inputs: &Inputs<T>, n: usize) -> usize {
+    inputs.rows_of(PERTURBED) / n.max(1)
+}
 
-    /// What the step gives for `n` images where the network's predictions for all rows are `y`: combined by their weights and
-    /// guided where the step does so, in f32.
-    fn joined(&self, mut y: T, n: usize, out: Option<&T>) -> Result<T> {
-        if let Some(weights) = &self.weights {
-            y = compose(&y, weights, self.perturbed(n) > 0)?;
-        }
-        let Some(scale) = &self.cfg_scale else {
-            // Conditions for both halves: what guidance makes of them is decided outside of the step.
-            let y = y.to_dtype(DType::F32)?;
-            let Some(out) = out else { return Ok(y) };
-            out.slice_set(&y, 0, 0)?;
-            return Ok(out.clone());
-        };
-        Ok(y.guidance(scale, out)?)
-    }
+/// The number of the network's rows for each of `n` images.
+fn copies<T: TensorLike>(inputs: &Inputs<T>, n: usize) -> usize {
+    inputs.batch() / n.max(1)
+}
 
-    /// How many times the network sees each of `n` images: as often as there are conditions for it.
-    fn copies(&self, n: usize) -> usize {
-        self.conditioning.context.dims().first().map_or(0, |conditions| conditions / n.max(1))
+/// The result of a step for `n` images if the network's predictions for all rows are `y`: combined by their weights and
+/// guided as far as the step does so, in f32.
+fn joined<T: TensorLike>(inputs: &Inputs<T>, mut y: T, n: usize, out: Option<&T>) -> Result<T> {
+    if let Some(weights) = inputs.get(PART_WEIGHTS) {
+        y = compose(&y, weights, perturbed(inputs, n) > 0)?;
     }
+    let Some(scale) = inputs.get(CFG_SCALE) else {
+        // Both halves: guidance is applied outside of the step.
+        let y = y.to_dtype(DType::F32)?;
+        let Some(out) = out else { return Ok(y) };
+        out.slice_set(&y, 0, 0)?;
+        return Ok(out.clone());
+    };
+    Ok(y.guidance(scale, out)?)
 }
 
 /// Does `run`, and writes to `trace`, where there is one, how long its operators took.
@@ -224,19 +215,19 @@ pub(crate) fn guided_step<T: TensorLike>(
     denoiser: &(impl Forward<T> + ?Sized),
     latents: &T,
     timestep: &T,
-    constants: &Constants<T>,
+    inputs: &Inputs<T>,
     dtype: DType,
     out: Option<&T>,
 ) -> Result<T> {
     let x = latents.to_dtype(dtype)?;
     let [n, ..] = x.size4()?;
-    let copies = constants.copies(n);
+    let copies = copies(inputs, n);
     let x = if copies == 1 { x } else { T::cat(&vec![&x; copies], 0)? };
     // One timestep is that of all rows.
     let many = copies > 1 && timestep.dims() != [1];
     let timesteps = if many { T::cat(&vec![timestep; copies], 0)? } else { timestep.clone() };
-    let y = denoiser.forward(&x, &timesteps, &constants.conditioning)?;
-    constants.joined(y, n, out)
+    let y = denoiser.forward(&x, &timesteps, inputs)?;
+    joined(inputs, y, n, out)
 }
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional

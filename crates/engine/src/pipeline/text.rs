@@ -354,7 +354,8 @@ mod tests {
             let plan = text.plan(&Batch::of_jobs([job])).unwrap();
             let known = text.knows(&plan);
             let mut conditions = text.conditions(job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
-            let context = conditions.at(0, StepRows { guided: true, perturbed: false }).unwrap().context;
+            let inputs = conditions.at(0, StepRows { guided: true, perturbed: false }).unwrap();
+            let context = inputs.get(kiln_network::slots::CONTEXT).unwrap();
             (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
         };
         for job in &jobs {

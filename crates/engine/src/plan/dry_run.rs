@@ -4,9 +4,10 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_mempool::Held;
+use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
-use kiln_unet::{Conditioning, ControlModel, FeatureCache, HookInputs, UnetConfig};
+use kiln_unet::{ControlModel, UnetConfig};
 use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
 
@@ -19,7 +20,7 @@ use crate::pipeline::decoder::Network;
 use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
-use crate::pipeline::step::{Constants, guided_step};
+use crate::pipeline::step::{guided_step, with_step_inputs};
 use crate::setup::CACHED_TEXTS;
 use kiln_memory::stage_bytes::{StageBytes, StageRun, Ways};
 
@@ -114,10 +115,10 @@ impl Networks<'_> {
         let enlarged = second.filter(|second| second.enlargement != Enlargement::Latents && !target.is_gpu());
         let _enlarged = enlarged.map(|_| device.tensor(&[work.batch_size, 3, height, width], DType::U8));
         // Those of each model.
-        let mut conditions: Vec<(Conditioning<MetaTensor>, Vec<MetaTensor>)> = Vec::new();
-        let bytes = |conditions: &[(Conditioning<MetaTensor>, Vec<MetaTensor>)]| {
-            let of = |(conditioning, scheduled): &(Conditioning<MetaTensor>, Vec<MetaTensor>)| {
-                conditioning.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
+        let mut conditions: Vec<(Inputs<MetaTensor>, Vec<MetaTensor>)> = Vec::new();
+        let bytes = |conditions: &[(Inputs<MetaTensor>, Vec<MetaTensor>)]| {
+            let of = |(inputs, scheduled): &(Inputs<MetaTensor>, Vec<MetaTensor>)| {
+                inputs.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
             };
             let conditions = conditions.iter().map(of).sum();
             let (peak, workspace) = (device.ledger().peak(), target.kept(self.dtype) + device.kept());
@@ -168,12 +169,13 @@ impl Networks<'_> {
                     device.take_flop();
                     let latents = device.tensor(&latents, DType::F32);
                     let mut text_keys = 0;
-                    if let Some((conditioning, _)) = conditions.first() {
-                        let rows = work.rows_of_image();
-                        let image_prompts = prompts.iter().map(|prompt| prompt.rows(rows)).collect::<Result<_>>()?;
-                        let mut conditioning = Conditioning { image_prompts, ..conditioning.clone() };
-                        self.add_control_inputs(&mut conditioning, device, work);
-                        text_keys = self.denoise(device, self.denoiser, &latents, work, &conditioning)?;
+                    if let Some((inputs, _)) = conditions.first() {
+                        let mut inputs = inputs.clone();
+                        for prompt in &prompts {
+                            prompt.rows(work.rows_of_image())?.add_to(&mut inputs);
+                        }
+                        self.add_control_inputs(&mut inputs, device, work);
+                        text_keys = self.denoise(device, self.denoiser, &latents, work, &inputs)?;
                     }
                     flop.step = device.take_flop().by_segment(self.denoiser.segments());
                     *held = Some(latents);
@@ -183,9 +185,9 @@ impl Networks<'_> {
                 }
                 Stage::Refine => {
                     let latents = held.take().unwrap_or_else(|| device.tensor(&latents, DType::F32));
-                    for ((_, denoiser), (conditioning, _)) in self.others.iter().zip(conditions.iter().skip(1)) {
+                    for ((_, denoiser), (inputs, _)) in self.others.iter().zip(conditions.iter().skip(1)) {
                         device.take_flop();
-                        self.denoise(device, *denoiser, &latents, work, conditioning)?;
+                        self.denoise(device, *denoiser, &latents, work, inputs)?;
                         flop.others.push(device.take_flop().by_segment(denoiser.segments()));
                     }
                     *held = Some(latents);
@@ -250,7 +252,7 @@ impl Networks<'_> {
         device: &MetaDevice,
         work: &Workload,
         (encoders, denoiser): (&[TextEncoder], &dyn Denoiser),
-    ) -> Result<(Conditioning<MetaTensor>, Vec<MetaTensor>)> {
+    ) -> Result<(Inputs<MetaTensor>, Vec<MetaTensor>)> {
         let texts = work.text.usual();
         let width: usize = encoders.iter().map(|encoder| encoder.config().hidden_size).sum();
         let others = work.text.encoded() - texts;
@@ -268,7 +270,7 @@ impl Networks<'_> {
         let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
         let size = (work.height / self.downscale, work.width / self.downscale);
         let (images, tokens) = (work.images(), work.text.context * TOKENS);
-        Ok((denoiser.meta_conditioning(device, images, size, tokens, self.dtype), scheduled))
+        Ok((denoiser.meta_inputs(device, images, size, tokens, self.dtype), scheduled))
     }
 
     /// One image, up to what its latents are drawn from.
@@ -297,71 +299,64 @@ impl Networks<'_> {
         Ok(all)
     }
 
-    /// Adds what the control networks get in a step, for all rows. It is there while the steps run, unlike the texts.
-    fn add_control_inputs(&self, conditioning: &mut Conditioning<MetaTensor>, device: &MetaDevice, work: &Workload) {
+    /// Adds the inputs of the control networks in a step, for all rows. They exist while the steps run, unlike the texts.
+    fn add_control_inputs(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
         let size = (work.images(), work.height / self.downscale, work.width / self.downscale);
         for (network, (model, _)) in self.controls.iter().enumerate() {
-            model.add_meta_inputs(conditioning, (network, self.unet), device, size, self.dtype);
+            model.add_meta_inputs(inputs, (network, self.unet), device, size, self.dtype);
         }
     }
 
-    /// One step between the sampler's tensors. Returns the bytes of the text's keys and values.
+    /// One step between the sampler's tensors. Returns the bytes of the inputs that the denoiser makes once for all steps: the
+    /// text's keys and values.
     fn denoise(
         &self,
         device: &MetaDevice,
         denoiser: &dyn Denoiser,
         latents: &MetaTensor,
         work: &Workload,
-        conditioning: &Conditioning<MetaTensor>,
+        inputs: &Inputs<MetaTensor>,
     ) -> Result<usize> {
         let [n, c, h, w] = latents.size4()?;
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
-        let rows = conditioning.context.dims().first().copied().unwrap_or(0);
-        let feature = |branch| {
-            let shape = denoiser.cached_feature(branch, rows, (h, w))?;
-            Some(device.tensor(&shape, self.dtype))
-        };
-        let conditioning = Conditioning { hooks: work.network.inputs(work, feature), ..conditioning.clone() };
+        let rows = inputs.batch();
+        let feature = work.network.cached.and_then(|branch| denoiser.cached_feature(branch, rows, (h, w)));
+        let feature = feature.map(|shape| device.tensor(&shape, self.dtype));
+        let before = inputs.bytes();
+        let inputs = denoiser.prepare(inputs.clone())?;
+        let prepared = inputs.bytes() - before;
+        let hooked =
+            |is_shortcut| work.network.inputs(work, rows, feature.as_ref(), is_shortcut).add_to(inputs.clone());
+        let whole = hooked(false);
         // A recorded step has inputs of its own.
-        let text_keys = denoiser.text_keys(&conditioning.context)?;
-        let of_keys: usize = text_keys.iter().map(|layer| layer.keys.bytes() + layer.values.bytes()).sum();
-        let conditioning = Conditioning { text_keys, ..conditioning };
-        let _recorded = device.target().is_gpu().then(|| conditioning.copy()).transpose()?;
+        let _recorded = device.target().is_gpu().then(|| whole.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
-        let constants = Constants {
-            conditioning,
-            cfg_scale: (work.text.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32)),
-            weights: (work.text.guided && work.text.parts > 1)
-                .then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32)),
-        };
+        let cfg_scale = (work.text.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32));
+        let weights = (work.text.guided && work.text.parts > 1).then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32));
         // A step that uses a stored feature is recorded, too, and the second call of self-attention guidance.
-        let block_of = |conditioning: Conditioning<MetaTensor>, is_whole: bool| -> Result<Held> {
-            let cfg_scale = constants.cfg_scale.clone().filter(|_| is_whole);
-            let weights = constants.weights.clone().filter(|_| is_whole);
-            let other = Constants { conditioning, cfg_scale, weights };
+        let block_of = |inputs: &Inputs<MetaTensor>| -> Result<Held> {
             let (ledger, before) = (device.ledger(), device.ledger().peak());
             ledger.reset_peak();
             let now = ledger.now();
-            guided_step(denoiser, latents, &timestep, &other, self.dtype, None)?;
+            guided_step(denoiser, latents, &timestep, inputs, self.dtype, None)?;
             let block = ledger.peak().saturating_sub(now);
             ledger.touch(before.saturating_sub(now));
             Ok(ledger.hold(block))
         };
         let mut blocks = Vec::new();
         if device.target().is_gpu() {
-            let hooks = &constants.conditioning.hooks;
-            if let Some(cache) = &hooks.cache {
-                let cache = Some(FeatureCache { is_shortcut: true, ..cache.clone() });
-                let hooks = HookInputs { cache, ..hooks.clone() };
-                blocks.push(block_of(Conditioning { hooks, ..constants.conditioning.clone() }, true)?);
+            if feature.is_some() {
+                let shortcut = with_step_inputs(hooked(true), cfg_scale.clone(), weights.clone());
+                blocks.push(block_of(&shortcut)?);
             }
             if work.network.degraded {
                 let tokens = work.text.context * TOKENS;
-                blocks.push(block_of(denoiser.meta_conditioning(device, n, (h, w), tokens, self.dtype), false)?);
+                blocks.push(block_of(&denoiser.meta_inputs(device, n, (h, w), tokens, self.dtype))?);
             }
         }
-        guided_step(denoiser, latents, &timestep, &constants, self.dtype, None)?;
-        Ok(if device.target().is_gpu() { 2 * of_keys } else { of_keys })
+        let whole = with_step_inputs(whole, cfg_scale, weights);
+        guided_step(denoiser, latents, &timestep, &whole, self.dtype, None)?;
+        Ok(if device.target().is_gpu() { 2 * prepared } else { prepared })
     }
 
     /// One image, up to its bytes.

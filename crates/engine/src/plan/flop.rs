@@ -5,7 +5,7 @@ use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
-use kiln_unet::{ControlModel, Unet};
+use kiln_unet::{Conditioning, ControlModel, Unet};
 use kiln_vae::Tiling;
 
 use crate::error::Result;
@@ -24,7 +24,8 @@ pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usi
     let device = MetaDevice::new(TARGET, DTYPE);
     let x = device.tensor(&[images, unet.config().latent_channels(), h, w], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    unet.forward(&x, &timestep, &unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE))?;
+    let inputs = unet.meta_inputs(&device, images, (h, w), tokens, DTYPE);
+    unet.forward(&x, &timestep, &Conditioning::of(&inputs)?)?;
     Ok(device.take_flop().by_segment(unet.segments()))
 }
 
@@ -54,8 +55,9 @@ pub fn control_flop(
     let Some(net) = model.net() else { return Ok(vec![0.0; model.step_segments().len()]) };
     let x = device.tensor(&[images, net.config().network.in_channels, h, w], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    let mut conditioning = unet.meta_conditioning(&device, images, (h, w), tokens, DTYPE);
-    model.add_meta_inputs(&mut conditioning, (0, unet.config()), &device, (images, h, w), DTYPE);
+    let mut inputs = unet.meta_inputs(&device, images, (h, w), tokens, DTYPE);
+    model.add_meta_inputs(&mut inputs, (0, unet.config()), &device, (images, h, w), DTYPE);
+    let conditioning = Conditioning::of(&inputs)?;
     for input in &conditioning.controls {
         net.forward(&x, &timestep, &conditioning, input)?;
     }
@@ -106,7 +108,8 @@ mod tests {
             let device = MetaDevice::new(TARGET, DTYPE);
             let x = device.tensor(&[2, unet.config().latent_channels(), side, side], DTYPE);
             let timesteps = device.tensor(&[2], DType::F32); // diffusers has one for each image
-            unet.forward(&x, &timesteps, &unet.meta_conditioning(&device, 2, (side, side), 77, DTYPE)).unwrap();
+            let inputs = unet.meta_inputs(&device, 2, (side, side), 77, DTYPE);
+            unet.forward(&x, &timesteps, &Conditioning::of(&inputs).unwrap()).unwrap();
             assert_eq!(Some(device.take_flop().total()), row["unet"].as_f64(), "{}", preset.id());
 
             let decoder = Network::kl(model.vae);

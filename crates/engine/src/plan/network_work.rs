@@ -41,20 +41,22 @@ impl NetworkWork {
         }
     }
 
-    /// What the network gets: values stand for all others. `feature` makes the place for what the skip connection of this number
-    /// has stored.
+    /// The hooks' inputs for `rows` rows, with values that stand for all others. `feature` is the stored feature.
     pub(super) fn inputs(
         self,
         work: &Workload,
-        feature: impl FnOnce(usize) -> Option<MetaTensor>,
+        rows: usize,
+        feature: Option<&MetaTensor>,
+        is_shortcut: bool,
     ) -> HookInputs<MetaTensor> {
         let (parts, texts) = (work.text.parts, work.text.usual());
-        let perturbed = PerturbedAttention { layers: LayerSelection::MID, part: (parts, texts + parts) };
+        let count = rows * parts / (texts + parts).max(1);
+        let perturbed = PerturbedAttention { layers: LayerSelection::MID, rows: count };
         let freeu = self.freeu.and_then(|freeu_version| {
             NetworkOptions { freeu: Some(FreeuFactors([1.0; 4])), freeu_version, ..NetworkOptions::default() }.freeu()
         });
-        let stored = |branch| Some(FeatureCache { branch, is_shortcut: false, feature: feature(branch)? });
-        let cache = self.cached.and_then(stored);
+        let cache = self.cached.zip(feature);
+        let cache = cache.map(|(branch, feature)| FeatureCache { branch, is_shortcut, feature: feature.clone() });
         HookInputs { perturbed: self.perturbed.then_some(perturbed), freeu, cache, shrink: None, map: None }
     }
 }

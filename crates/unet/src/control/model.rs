@@ -1,6 +1,7 @@
 //! Any network that guides a U-Net by an image: what runs once an image, and what runs in every step.
 
 use candle_core::DType;
+use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -11,7 +12,7 @@ use super::config::ControlConfig;
 use super::hint::ControlHint;
 use super::lllite::{Lllite, LlliteConfig};
 use super::union::ControlKinds;
-use crate::conditioning::{Conditioning, ControlInput};
+use crate::conditioning::ControlInput;
 use crate::config::UnetConfig;
 use crate::error::Result;
 
@@ -143,11 +144,11 @@ impl ControlModel {
         }
     }
 
-    /// Adds the shapes of its inputs at a step to the conditions of `b` images of `(h, w)` latents; it is network number
-    /// `network` next to `unet`.
+    /// Adds the shapes of its inputs at a step to those of `b` images of `(h, w)` latents; it is network number `network` next to
+    /// `unet`.
     pub fn add_meta_inputs(
         &self,
-        conditioning: &mut Conditioning<MetaTensor>,
+        inputs: &mut Inputs<MetaTensor>,
         (network, unet): (usize, &UnetConfig),
         device: &MetaDevice,
         (b, h, w): (usize, usize, usize),
@@ -159,29 +160,23 @@ impl ControlModel {
                     images: vec![(0, 1.0)],
                     flags: device.tensor(&[union.types], DType::F32),
                 });
-                conditioning.controls.push(ControlInput {
-                    network,
-                    hints: vec![device.tensor(&[b, h, w, net.config().hint_depth()], dtype)],
-                    kinds,
-                    scales: net.even_scales(1.0),
-                });
+                let hints = vec![device.tensor(&[b, h, w, net.config().hint_depth()], dtype)];
+                ControlInput { network, hints, kinds, scales: net.even_scales(1.0) }.add_to(inputs);
             }
             // Several adapters are one sum.
-            Parts::Adapter(adapter) if conditioning.features.is_empty() => {
+            Parts::Adapter(adapter) if !ControlInput::has_features(inputs) => {
                 let first = places(unet).first().map_or(0, |&(_, halvings)| halvings);
                 let map = |(channels, halvings): (usize, usize)| {
                     let unit = 1 << (first + halvings);
                     device.tensor(&[b, h.div_ceil(unit), w.div_ceil(unit), channels], dtype)
                 };
-                conditioning.features = adapter.config().features().into_iter().map(map).collect();
+                ControlInput::add_features(adapter.config().features().into_iter().map(map).collect(), inputs);
             }
             Parts::Adapter(_) => {}
-            Parts::Lllite(lllite) => conditioning.controls.push(ControlInput {
-                network,
-                hints: lllite.meta_embeddings(unet, device, (b, h, w), dtype),
-                kinds: None,
-                scales: [1.0].into(),
-            }),
+            Parts::Lllite(lllite) => {
+                let hints = lllite.meta_embeddings(unet, device, (b, h, w), dtype);
+                ControlInput { network, hints, kinds: None, scales: [1.0].into() }.add_to(inputs);
+            }
         }
     }
 }

@@ -33,13 +33,6 @@ impl DeepShrink {
     }
 }
 
-impl<T> DeepShrink<T> {
-    /// All tensors, in one order.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &T> {
-        self.down.iter().chain(&self.up)
-    }
-}
-
 impl<T: TensorLike> DownHook<T> for DeepShrink<T> {
     fn after(&self, step: usize, x: T) -> Result<T> {
         if step == self.step { resized(&x, &self.down) } else { Ok(x) }

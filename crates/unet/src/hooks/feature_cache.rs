@@ -23,13 +23,6 @@ pub struct FeatureCache<T = Tensor> {
     pub feature: T,
 }
 
-impl<T> FeatureCache<T> {
-    /// What of it is no tensor.
-    pub(crate) fn constants(&self) -> [u64; 2] {
-        [self.branch as u64, u64::from(self.is_shortcut)]
-    }
-}
-
 /// A layer of the way up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UpLayer {

@@ -32,9 +32,19 @@ pub struct FreeU {
 }
 
 impl FreeU {
-    /// What of it is no tensor: all.
+    /// Its values as constants of a call.
     pub(crate) fn constants(&self) -> impl Iterator<Item = u64> {
         self.backbone.into_iter().chain(self.skip).map(f64::to_bits).chain([self.rule as u64])
+    }
+
+    /// The values of such constants.
+    pub(crate) fn of_constants(mut constants: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut factor = || constants.next().map(f64::from_bits);
+        let (backbone, skip) = ([factor()?, factor()?], [factor()?, factor()?]);
+        let rules = [FreeuRule::Diffusers, FreeuRule::V1, FreeuRule::V2];
+        let number = constants.next()?;
+        let rule = rules.into_iter().find(|rule| *rule as u64 == number)?;
+        Some(Self { backbone, skip, rule })
     }
 
     /// The stage of a layer of up block `block` whose input has `channels` channels.

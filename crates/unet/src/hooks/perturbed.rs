@@ -10,27 +10,15 @@ use super::{AttentionInput, SelfAttentionHook};
 pub struct PerturbedAttention {
     /// The layers.
     pub layers: LayerSelection,
-    /// Of how many parts of the batch how many are perturbed: the last ones. (1, 3) is the last third.
-    pub part: (usize, usize),
-}
-
-impl PerturbedAttention {
-    /// The perturbed ones of `b` rows.
-    pub fn rows(&self, b: usize) -> usize {
-        b * self.part.0 / self.part.1.max(1)
-    }
-
-    /// What of it is no tensor.
-    pub(crate) fn constants(&self) -> impl Iterator<Item = u64> {
-        [self.part.0 as u64, self.part.1 as u64].into_iter().chain(self.layers.constants())
-    }
+    /// How many rows of the batch are perturbed: the last ones.
+    pub rows: usize,
 }
 
 impl<T: TensorLike> SelfAttentionHook<T> for PerturbedAttention {
     fn forward(&self, attention: &Attention, input: &AttentionInput<'_, T>) -> Result<T> {
         let [b, ..] = input.x.size3()?;
         match self.layers.has(input.id) {
-            true => attention.forward_identity(input.x, self.rows(b), input.residual),
+            true => attention.forward_identity(input.x, self.rows.min(b), input.residual),
             false => attention.forward(input.x, None, input.residual),
         }
     }

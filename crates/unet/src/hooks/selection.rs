@@ -24,7 +24,23 @@ enum Half {
     Up,
 }
 
+/// Bits of a number of a pattern in a constant: that of `None`, and of every `u16`.
+const NUMBER_BITS: u32 = 17;
+
 impl LayerPattern {
+    /// The pattern as a number.
+    fn constant(self) -> u64 {
+        let number = |number: Option<u16>| number.map_or(0, |number| u64::from(number) + 1);
+        self.numbers.into_iter().fold(self.half as u64 + 1, |all, next| (all << NUMBER_BITS) | number(next))
+    }
+
+    /// The pattern of such a number.
+    fn of_constant(constant: u64) -> Option<Self> {
+        let part = |place: u32| (constant >> (place * NUMBER_BITS)) & ((1 << NUMBER_BITS) - 1);
+        let half = [Half::Down, Half::Mid, Half::Up].into_iter().find(|half| *half as u64 + 1 == part(3))?;
+        Some(Self { half, numbers: [2, 1, 0].map(|place| part(place).checked_sub(1).map(|number| number as u16)) })
+    }
+
     fn matches(&self, LayerId { block, transformer, layer }: LayerId) -> bool {
         let (half, block) = match block {
             BlockId::Down(block) => (Half::Down, block),
@@ -110,13 +126,18 @@ impl LayerSelection {
         self.patterns.iter().flatten().find(is_missing).map(ToString::to_string)
     }
 
-    /// A number for each name: equal selections have equal ones.
+    /// Its names as constants of a call, one for each: equal selections have equal ones.
     pub(crate) fn constants(&self) -> impl Iterator<Item = u64> {
-        let of = |pattern: &LayerPattern| {
-            let number = |number: Option<u16>| number.map_or(0, |number| u64::from(number) + 1);
-            pattern.numbers.iter().fold(pattern.half as u64 + 1, |all, &next| (all << 17) | number(next))
-        };
-        self.patterns.into_iter().flatten().map(move |pattern| of(&pattern))
+        self.patterns.into_iter().flatten().map(|pattern| pattern.constant())
+    }
+
+    /// The names of such constants.
+    pub(crate) fn of_constants(constants: impl Iterator<Item = u64>) -> Self {
+        let mut patterns = [None; MOST];
+        for (place, constant) in patterns.iter_mut().zip(constants) {
+            *place = LayerPattern::of_constant(constant);
+        }
+        Self { patterns }
     }
 }
 
@@ -184,5 +205,9 @@ mod tests {
         let constants = |text: &str| text.parse::<LayerSelection>().unwrap().constants().collect::<Vec<_>>();
         assert_ne!(constants("up_blocks.1"), constants("down_blocks.1"));
         assert_ne!(constants("up_blocks.1"), constants("up_blocks.1.attentions.0"));
+        for text in ["mid", "down_blocks.65535,up_blocks.0.attentions.2.transformer_blocks.9"] {
+            let selection: LayerSelection = text.parse().unwrap();
+            assert_eq!(LayerSelection::of_constants(selection.constants()), selection);
+        }
     }
 }

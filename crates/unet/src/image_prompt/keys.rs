@@ -4,7 +4,6 @@
 use candle_core::Tensor;
 use kiln_nn::{Attention, TensorLike};
 
-use crate::error::{Error, Result};
 use crate::hooks::{AttentionInput, CrossAttentionHook, LayerId};
 
 /// Keys and values of a cross-attention layer.
@@ -27,39 +26,7 @@ pub struct ImagePrompt<T = Tensor> {
     pub masks: Vec<T>,
 }
 
-impl<T: TensorLike> KeysValues<T> {
-    /// The keys and values of several conditions as those of one, whose rows `f` makes of theirs.
-    ///
-    /// # Errors
-    /// [`Error::Input`] where they are not for as many layers, and those of `f`.
-    pub(crate) fn combine(all: &[&[Self]], f: &mut dyn FnMut(&[&T]) -> Result<T>) -> Result<Vec<Self>> {
-        let count = all.first().map_or(0, |first| first.len());
-        if all.iter().any(|one| one.len() != count) {
-            let expected = "keys and values for the same layers in all conditions of a batch".into();
-            let found = all.iter().map(|one| one.len()).collect();
-            return Err(Error::Input { input: "text_keys", expected, found });
-        }
-        let mut layer = |i: usize| {
-            let keys: Vec<&T> = all.iter().map(|one| &one[i].keys).collect();
-            let values: Vec<&T> = all.iter().map(|one| &one[i].values).collect();
-            Ok(Self { keys: f(&keys)?, values: f(&values)? })
-        };
-        (0..count).map(&mut layer).collect()
-    }
-}
-
 impl<T: TensorLike> ImagePrompt<T> {
-    /// All tensors, in one order.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &T> {
-        self.layers.iter().flatten().flat_map(|layer| [&layer.keys, &layer.values]).chain(&self.masks)
-    }
-
-    /// In which layers it acts: what of it is no tensor.
-    pub(crate) fn constants(&self) -> impl Iterator<Item = u64> {
-        let acts = self.layers.iter().map(|layer| u64::from(layer.is_some()));
-        [self.layers.len() as u64, self.masks.len() as u64].into_iter().chain(acts)
-    }
-
     /// The mask for a layer of `s` pixels and `c` channels.
     fn mask(&self, s: usize, c: usize) -> kiln_nn::Result<Option<&T>> {
         if self.masks.is_empty() {
@@ -73,38 +40,6 @@ impl<T: TensorLike> ImagePrompt<T> {
             found: self.masks.iter().flat_map(|mask| mask.dims().to_vec()).collect(),
         };
         self.masks.iter().find(fits).map(Some).ok_or_else(|| missing().into())
-    }
-
-    /// Its own part of a prompt for several batches: `tensors` in the order of [`Self::tensors`].
-    fn with_tensors(&self, mut tensors: impl Iterator<Item = T>) -> Option<Self> {
-        let mut layers = Vec::with_capacity(self.layers.len());
-        for layer in &self.layers {
-            layers.push(match layer {
-                Some(_) => Some(KeysValues { keys: tensors.next()?, values: tensors.next()? }),
-                None => None,
-            });
-        }
-        Some(Self { layers, masks: tensors.take(self.masks.len()).collect() })
-    }
-
-    /// The prompts of one place in several conditions as one, whose rows `f` makes of theirs.
-    ///
-    /// # Errors
-    /// [`Error::Input`] where they do not act in the same layers, and those of `f`.
-    pub(crate) fn combine(all: &[&Self], f: &mut dyn FnMut(&[&T]) -> Result<T>) -> Result<Self> {
-        let fail = || Error::Input {
-            input: "image_prompts",
-            expected: "prompts for the same layers in all conditions of a batch".into(),
-            found: all.iter().map(|prompt| prompt.layers.len()).collect(),
-        };
-        let first = all.first().ok_or_else(fail)?;
-        if all.iter().any(|other| !other.constants().eq(first.constants())) {
-            return Err(fail());
-        }
-        let columns: Vec<Vec<&T>> = all.iter().map(|prompt| prompt.tensors().collect()).collect();
-        let row = |i: usize| columns.iter().map(|column| column[i]).collect::<Vec<_>>();
-        let tensors = (0..columns[0].len()).map(|i| f(&row(i))).collect::<Result<Vec<_>>>()?;
-        first.with_tensors(tensors.into_iter()).ok_or_else(fail)
     }
 }
 
