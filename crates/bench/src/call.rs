@@ -12,15 +12,14 @@ use std::sync::Arc;
 use candle_core::{D, DType, Device, Tensor};
 use kiln_clip::TextEncoder;
 use kiln_engine::pipeline::{
-    ConditioningPlan, Conditions, DecoderNetwork as Network, Denoiser, Encoded, Forward, Group, Guidance, RecordedStep,
-    Start, count_not_finite, decoder_flop,
+    ConditioningPlan, Conditions, DecoderNetwork as Network, Encoded, Group, Guidance, RecordedStep, Start,
+    count_not_finite, decoder_flop,
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
-use kiln_network::Inputs;
-use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
+use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
+use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
-use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
@@ -43,7 +42,7 @@ struct Call<'a> {
     device: &'a Device,
     dtype: DType,
     encoders: Vec<TextEncoder>,
-    unet: Unet,
+    unet: Box<dyn Denoiser>,
     decoder: Network,
     schedule: Arc<Schedule>,
 }
@@ -71,7 +70,7 @@ impl Meter<'_, '_> {
 
         let size = model.latent_size();
         let texts = model.halves() as f64 * texts_flop(&call.encoders)?;
-        let step: f64 = self.step_flop(&call.unet, model.halves() * n)?.iter().sum();
+        let step: f64 = self.step_flop(&*call.unet, model.halves() * n)?.iter().sum();
         let steps = call.schedule.points().len() as f64 * step;
         let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
         let mut recorded = RecordedStep::default();
@@ -97,7 +96,7 @@ impl Call<'_> {
         let mut running = RunningBatch::new();
         let id = running.join(group, None);
         for _ in 0..calls {
-            running.step(&Echo(&self.unet), Some(recorded), self.dtype, None)?;
+            running.step(&Echo(&*self.unet), Some(recorded), self.dtype, None)?;
         }
         let latents = running.finish(id)?.latents().clone();
         count_not_finite(&latents)?;
@@ -132,17 +131,20 @@ impl Call<'_> {
     }
 }
 
-/// A U-Net that runs, and then says that the noise is its own input.
-struct Echo<'a>(&'a Unet);
+/// Runs a denoiser but returns its input, so that random weights cannot overflow.
+struct Echo<'a>(&'a dyn Denoiser);
 
-impl<T: TensorLike> Forward<T> for Echo<'_> {
-    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> kiln_engine::Result<T> {
-        Forward::forward(self.0, x, timesteps, inputs)?;
+impl<'a, T: Clone> Forward<T> for Echo<'a>
+where
+    dyn Denoiser + 'a: Forward<T>,
+{
+    fn forward(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> kiln_network::Result<T> {
+        self.0.forward(x, timesteps, inputs)?;
         Ok(x.clone())
     }
 
-    fn prepare(&self, inputs: Inputs<T>) -> kiln_engine::Result<Inputs<T>> {
-        Forward::prepare(self.0, inputs)
+    fn prepare(&self, inputs: Inputs<T>) -> kiln_network::Result<Inputs<T>> {
+        self.0.prepare(inputs)
     }
 }
 
@@ -151,30 +153,11 @@ impl Denoiser for Echo<'_> {
         self.0.segments()
     }
 
-    fn latent_channels(&self) -> usize {
-        Denoiser::latent_channels(self.0)
+    fn latents(&self) -> LatentSpec {
+        self.0.latents()
     }
 
-    fn extra_channels(&self) -> usize {
-        self.0.extra_channels()
-    }
-
-    fn cached_feature(&self, branch: usize, b: usize, size: (usize, usize)) -> Option<[usize; 4]> {
-        self.0.cached_feature(branch, b, size)
-    }
-
-    fn mid_map(&self, b: usize, size: (usize, usize)) -> [usize; 4] {
-        self.0.mid_map(b, size)
-    }
-
-    fn meta_inputs(
-        &self,
-        device: &MetaDevice,
-        b: usize,
-        size: (usize, usize),
-        tokens: usize,
-        dtype: DType,
-    ) -> Inputs<MetaTensor> {
-        self.0.meta_inputs(device, b, size, tokens, dtype)
+    fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
+        self.0.meta_inputs(device, shape, dtype)
     }
 }

@@ -1,7 +1,7 @@
 //! A guided step with one ControlNet.
 
 use candle_core::DType;
-use kiln_engine::pipeline::{Controlled, GuidedStep, RecordedStep, control_flop};
+use kiln_engine::pipeline::{GuidedStep, RecordedStep, control_flop};
 use kiln_unet::{ControlConfig, ControlInput, ControlModel, ControlModelConfig, UnetConfig};
 
 use super::report::StageReport;
@@ -39,8 +39,8 @@ impl Meter<'_, '_> {
         let depth = config.hint_depth();
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));
         let (h, w) = model.latent_size();
-        let flop = self.step_flop(&unet, 2 * n)?;
-        let own = control_flop(&control, &unet, 2 * n, (h, w), TOKENS)?;
+        let flop = self.step_flop(&*unet, 2 * n)?;
+        let own = control_flop(&control, (&*unet, &model.unet), 2 * n, (h, w), TOKENS)?;
         let loaded = self.load(
             "the U-Net and the ControlNet",
             &[
@@ -53,10 +53,10 @@ impl Meter<'_, '_> {
         let scales = vec![1.0; control.additions()].into();
         let mut inputs = self.inputs(2 * n)?;
         ControlInput { network: 0, hints: vec![hint], kinds: None, scales }.add_to(&mut inputs);
-        let (denoiser, mut recorded) = (Controlled::new(&unet, vec![&control]), RecordedStep::default());
-        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&denoiser)?;
+        let (denoiser, mut recorded) = (unet.with_controls(vec![&control])?, RecordedStep::default());
+        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&*denoiser)?;
         let mut guided = || -> Result<()> {
-            step.run(&denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            step.run(&*denoiser, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())
         };
         self.until_recorded(&mut guided)?;

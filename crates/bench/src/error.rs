@@ -52,6 +52,7 @@ from_engine!(
     kiln_files::Error,
     kiln_mempool::Error,
     kiln_models::Error,
+    kiln_network::Error,
     kiln_request::Error,
     kiln_scheduler::Error,
     kiln_unet::Error,

@@ -1,12 +1,14 @@
 //! Guided steps with parts that change the network: an image prompt, and DeepCache.
 
 use candle_core::Tensor;
-use kiln_engine::pipeline::{Denoiser, GuidedStep, RecordedStep};
+use kiln_engine::pipeline::{GuidedStep, RecordedStep};
+use kiln_network::StepShape;
+use kiln_network::slots::CACHED_FEATURE;
 use kiln_unet::{FeatureCache, HookInputs, ImagePrompt, ImagePromptConfig, ImagePromptNet, Projection, PromptInput};
 
 use super::BenchStage;
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, TIMESTEP, Weights};
+use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
 use crate::error::Result;
 
 /// Steps of [`BenchStage::DeepCacheSteps`]: the interval at which the whole network runs.
@@ -29,7 +31,7 @@ impl Meter<'_, '_> {
             layers: model.unet.image_prompt_order().iter().map(|&i| layers[i].channels).collect(),
         };
         let adapter = ImagePromptNet::new(config, &model.unet)?;
-        let flop = self.step_flop(&unet, 2 * n)?;
+        let flop = self.step_flop(&*unet, 2 * n)?;
         let loaded = self.load(
             "the U-Net and the IP-Adapter",
             &[
@@ -43,10 +45,10 @@ impl Meter<'_, '_> {
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
         let mut inputs = self.inputs(2 * n)?;
         ImagePrompt { layers, masks: Vec::new() }.add_to(&mut inputs);
-        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&unet)?;
+        let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&*unet)?;
         let mut recorded = RecordedStep::default();
         let mut guided = || -> Result<()> {
-            step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            step.run(&*unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             Ok(())
         };
         self.until_recorded(&mut guided)?;
@@ -58,23 +60,24 @@ impl Meter<'_, '_> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = self.unet()?;
         let (h, w) = model.latent_size();
-        let flop = self.step_flop(&unet, 2 * n)?;
+        let flop = self.step_flop(&*unet, 2 * n)?;
         let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
-        let shape = unet.cached_feature(BRANCH, 2 * n, (h, w)).unwrap_or([0; 4]);
-        let feature = Tensor::zeros(&shape, dtype, self.device)?;
+        let shape = StepShape { rows: 2 * n, height: h, width: w, tokens: TOKENS };
+        let feature = unet.state(CACHED_FEATURE, BRANCH, shape).unwrap_or([0; 4]);
+        let feature = Tensor::zeros(&feature, dtype, self.device)?;
         let inputs = self.inputs(2 * n)?;
         let step = |is_shortcut| -> Result<GuidedStep> {
             let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
             let hooks = HookInputs { cache, ..HookInputs::default() };
-            Ok(GuidedStep::new(&hooks.add_to(inputs.clone()), Some(CFG_SCALE), dtype)?.prepared(&unet)?)
+            Ok(GuidedStep::new(&hooks.add_to(inputs.clone()), Some(CFG_SCALE), dtype)?.prepared(&*unet)?)
         };
         let (whole, shortcut) = (step(false)?, step(true)?);
         let mut recorded = RecordedStep::default();
         let mut steps = || -> Result<()> {
-            whole.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+            whole.run(&*unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             for _ in 1..DEEP_CACHE_STEPS {
-                shortcut.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
+                shortcut.run(&*unet, Some(&mut recorded), &latents, &[TIMESTEP], None)?;
             }
             Ok(())
         };

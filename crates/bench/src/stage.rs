@@ -7,16 +7,15 @@ use candle_core::{DType, Device, Tensor};
 use kiln_clip::{TextEncoder, TextOutput};
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
-    TimeIds, decoder_flop, hidden_layer, text_flop, text_keys_flop, unet_flop,
+    TimeIds, decoder_flop, denoiser_flop, hidden_layer, preparation_flop, text_flop,
 };
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_models::Family;
-use kiln_network::Inputs;
+use kiln_network::{Denoiser, Inputs};
 use kiln_ops::trace::Trace;
 use kiln_request::SizeConditions;
 use kiln_scheduler::ImageNoise;
-use kiln_unet::Unet;
 use kiln_vae::Tiling;
 use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
 
@@ -92,15 +91,15 @@ impl Meter<'_, '_> {
         let unet = self.unet()?;
         let (h, w) = model.latent_size();
         let rows = model.halves() * n;
-        let flop = self.step_flop(&unet, rows)?;
+        let flop = self.step_flop(&*unet, rows)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
         let latents = self.normal(n, (model.unet.in_channels, h, w))?;
         let (inputs, mut recorded) = (self.inputs(rows)?, RecordedStep::default());
         let guidance = model.guided.then_some(CFG_SCALE);
-        let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&unet)?;
+        let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&*unet)?;
         let mut guided = |trace| -> Result<()> {
-            step.run(&unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
+            step.run(&*unet, Some(&mut recorded), &latents, &[TIMESTEP], trace)?;
             Ok(())
         };
         self.until_recorded(&mut || guided(None))?;
@@ -116,7 +115,7 @@ impl Meter<'_, '_> {
             let resident = self.unet()?;
             load(resident.segments(), &RandomSource::new(resident.segments(), SEED), &self.placement(dtype))?;
             let mut alone = || -> Result<()> {
-                step.run(&resident, None, &latents, &[TIMESTEP], None)?;
+                step.run(&*resident, None, &latents, &[TIMESTEP], None)?;
                 Ok(())
             };
             let seconds = self.in_turns([&mut || guided(None), &mut || streamed.pass(), &mut alone])?;
@@ -137,18 +136,18 @@ impl Meter<'_, '_> {
     ///
     /// # Errors
     /// Those of [`kiln_engine::Setup::scaled_layers`].
-    pub(super) fn unet(&self) -> Result<Unet> {
-        let unet = Unet::new(self.model.unet.clone());
+    pub(super) fn unet(&self) -> Result<Box<dyn Denoiser>> {
+        let unet = self.model.denoiser();
         unet.segments().set_8_bits(self.plan.setup.scaled_layers(None)?.as_deref());
         Ok(unet)
     }
 
     /// Operations of each segment of the U-Net in a step of a run: without the text's keys and values, which a run makes once,
     /// unless weights stream.
-    pub(super) fn step_flop(&self, unet: &Unet, rows: usize) -> Result<Vec<f64>> {
-        let mut flop = unet_flop(unet, rows, self.model.latent_size(), TOKENS)?;
+    pub(super) fn step_flop(&self, denoiser: &dyn Denoiser, rows: usize) -> Result<Vec<f64>> {
+        let mut flop = denoiser_flop(denoiser, rows, self.model.latent_size(), TOKENS)?;
         if self.plan.stream.is_none() {
-            let of_keys = text_keys_flop(unet, rows, TOKENS)?;
+            let of_keys = preparation_flop(denoiser, rows, TOKENS)?;
             flop.iter_mut().zip(of_keys).for_each(|(flop, of_keys)| *flop -= of_keys);
         }
         Ok(flop)

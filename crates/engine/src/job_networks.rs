@@ -3,7 +3,7 @@
 use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::loaded_model::Opening;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::event::{Event, Stage};
@@ -81,6 +81,9 @@ impl Engine {
     /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
         let first = &mut self.networks.first;
+        if !controls.is_empty() && !first.unet.capabilities().controls {
+            return Err(Error::value("controls", controls.len(), "0: the model's denoiser takes no control networks"));
+        }
         if first.controls.set(controls, &self.model, &self.placement, &self.options)? {
             first.recorded.clear(); // it has the networks that were open in it
             let configs = first.controls.configs();
@@ -98,6 +101,9 @@ impl Engine {
     /// Those of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
     /// nothing has changed then.
     pub fn set_ip_adapters(&mut self, adapters: &[IpAdapter]) -> Result<()> {
+        if !adapters.is_empty() && !self.networks.first.unet.capabilities().image_prompts {
+            return Err(Error::value("ip_adapters", adapters.len(), "0: the model's denoiser takes no image prompts"));
+        }
         if self.networks.prompts.set(adapters, &self.model, &self.placement, &self.options)? {
             self.memory_manager.set_prompts(self.networks.prompts.plans());
             self.origin.start_ip_adapters(adapters);

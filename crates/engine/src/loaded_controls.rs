@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use kiln_models::{ControlFile, ModelFolder};
-use kiln_request::{Control, ControlMode, ControlType};
+use kiln_network::Control;
+use kiln_request::{Control as JobControl, ControlMode, ControlType};
 use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::Placement;
 
@@ -35,7 +36,7 @@ impl LoadedControls {
     /// nothing has changed.
     pub(crate) fn set(
         &mut self,
-        controls: &[Control],
+        controls: &[JobControl],
         model: &ModelFolder,
         placement: &Placement,
         copies: &ComponentOptions,
@@ -49,7 +50,7 @@ impl LoadedControls {
     }
 
     /// The place of the network of `control` in the list.
-    pub(crate) fn place(&self, control: &Control) -> Option<usize> {
+    pub(crate) fn place(&self, control: &JobControl) -> Option<usize> {
         self.files.all().iter().position(|(file, _)| file.path == control.using.net)
     }
 
@@ -59,8 +60,8 @@ impl LoadedControls {
     }
 
     /// The networks.
-    pub(crate) fn models(&self) -> Vec<&ControlModel> {
-        self.files.iter().map(|loaded| &loaded.model).collect()
+    pub(crate) fn models(&self) -> Vec<&dyn Control> {
+        self.files.iter().map(|loaded| &loaded.model as &dyn Control).collect()
     }
 
     /// Their configurations.
@@ -93,7 +94,7 @@ impl LoadedControl {
 
 /// Refuses what a control says that its network does not have: a type of a network for one type, a guess mode of an adapter, or
 /// no type of a Union network.
-fn check_use(control: &Control, config: &ControlModelConfig) -> Result<()> {
+fn check_use(control: &JobControl, config: &ControlModelConfig) -> Result<()> {
     let (using, name) = (&control.using, control.using.name());
     let refuse = |found: String, expected: String| Err(Error::value("controls", found, expected));
     let types = match config {

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kiln_models::ModelFolder;
+use kiln_network::Denoiser;
 use kiln_request::LoraUse;
-use kiln_unet::Unet;
 use kiln_weights::{EightBitLayers, Network, Placement};
 
 use crate::applied_loras::{AppliedLoras, Changed};
@@ -26,7 +26,7 @@ use crate::words::Embeddings;
 pub(crate) struct LoadedModel {
     /// Shared with the thread that encodes while steps run, if there is one.
     pub(crate) text: Arc<Mutex<TextEncoders>>,
-    pub(crate) unet: Unet,
+    pub(crate) unet: Box<dyn Denoiser>,
     pub(crate) component: LoadedComponent,
     /// The control networks that run in its steps.
     pub(crate) controls: LoadedControls,
@@ -61,7 +61,7 @@ impl LoadedModel {
         text: &Placement,
     ) -> Result<Self> {
         let Opening { setup, placement, options } = opening;
-        let unet = Unet::new(model.unet_config().clone());
+        let unet = model.denoiser();
         unet.segments().set_8_bits(layers);
         let (spec, files) = (ComponentSpec::denoiser(number), model.files().unet()?);
         let component = LoadedComponent::shared(spec, unet.segments(), files, placement, options, "unet");

@@ -12,7 +12,6 @@ use crate::error::Result;
 use crate::host_memory;
 use crate::loaded_model::LoadedModel;
 use crate::machine::Machine;
-use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::running::RunningBatch;
 use crate::plan::Workload;
@@ -112,9 +111,10 @@ impl Engine {
             let keeps = self.memory_manager.plan().keeps_text_keys;
             let (dtype, trace) = (self.dtype, trace.as_deref_mut());
             let LoadedModel { unet, component, controls, recorded, second, .. } = self.networks.model_mut(number);
-            let denoiser = Controlled::new(unet, controls.models()).keeping_text_keys(keeps);
+            let denoiser = unet.with_controls(controls.models())?;
+            running.prepare_each_step(!keeps);
             let second = second.as_mut().filter(|second| second.is_entered());
-            component.run(|| running.step_of(number, (&denoiser, second), Some(recorded), dtype, trace))?;
+            component.run(|| running.step_of(number, (&*denoiser, second), Some(recorded), dtype, trace))?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod components;
 mod control;
 mod convert;
 mod defaults;
+mod denoiser;
 mod distillation;
 mod dtype;
 mod error;

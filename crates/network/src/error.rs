@@ -14,9 +14,18 @@ pub enum Error {
         /// Its shape.
         found: Vec<usize>,
     },
+    /// A network failed; the message has the path of the part.
+    #[error("{0}")]
+    Failed(Box<dyn Failure>),
     /// A tensor's operation failed.
     #[error(transparent)]
     Nn(#[from] kiln_nn::Error),
+}
+
+/// The error of a network of any family.
+pub trait Failure: std::error::Error + Send + Sync + 'static {
+    /// Whether memory ran out.
+    fn is_out_of_memory(&self) -> bool;
 }
 
 impl Error {
@@ -24,6 +33,7 @@ impl Error {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Nn(error) => error.is_out_of_memory(),
+            Self::Failed(error) => error.is_out_of_memory(),
             Self::Input { .. } => false,
         }
     }

@@ -1,6 +1,6 @@
 //! The interface between networks and the pipeline that runs them.
 //!
-//! A call of a network takes [`Inputs`]: named tensors and constants. Whoever makes an input and the network that reads it agree
+//! A [`Denoiser`] is the network that a sampler calls. A call of a network takes [`Inputs`]: named tensors and constants. Whoever makes an input and the network that reads it agree
 //! on a [`Slot`]. All code between them (batches, recorded steps, plans, a second device) treats inputs alike by the rules in
 //! their slots, so that a new input needs no change there.
 //!
@@ -21,13 +21,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod denoiser;
 mod error;
 mod inputs;
 mod key;
 mod slot;
 pub mod slots;
 
-pub use error::{Error, Result};
+pub use denoiser::{Capabilities, Control, Denoiser, Forward, LatentSpec, StepShape};
+pub use error::{Error, Failure, Result};
 pub use inputs::Inputs;
 pub use key::InputKey;
 pub use slot::{Access, Rows, Slot};

@@ -16,5 +16,8 @@ pub const EXTRA_CHANNELS: Slot = Slot::each("extra_channels");
 /// The attention that each token of a layer gets from all tokens, `(b, tokens)` in f32, which the call writes.
 pub const ATTENTION_MAP: Slot = Slot::each("attention map").keeping_dtype().output();
 
+/// A feature map that a call stores for later calls, or uses in place of a part of the network.
+pub const CACHED_FEATURE: Slot = Slot::each("cached feature");
+
 /// The number of the last rows with perturbed attention ([`crate::Inputs::with_rows`]).
 pub const PERTURBED: &str = "perturbed";

@@ -55,5 +55,17 @@ impl Error {
     }
 }
 
+impl kiln_network::Failure for Error {
+    fn is_out_of_memory(&self) -> bool {
+        Self::is_out_of_memory(self)
+    }
+}
+
+impl From<Error> for kiln_network::Error {
+    fn from(error: Error) -> Self {
+        Self::Failed(Box::new(error))
+    }
+}
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,6 +1,8 @@
 //! The named inputs of a U-Net: who makes an input adds it here, and [`Conditioning::of`] reads it.
 
-use kiln_network::slots::{ATTENTION_MAP, CONTEXT, EXTRA_CHANNELS, GUIDANCE, PERTURBED, TEXT_EMBEDS, TIME_IDS};
+use kiln_network::slots::{
+    ATTENTION_MAP, CACHED_FEATURE, CONTEXT, EXTRA_CHANNELS, GUIDANCE, PERTURBED, TEXT_EMBEDS, TIME_IDS,
+};
 use kiln_network::{Access, Inputs, Slot};
 use kiln_nn::TensorLike;
 
@@ -33,8 +35,6 @@ const PROMPT_MASK: Slot = Slot::each("image prompt mask");
 /// For each layer, whether it acts there.
 const PROMPT_LAYER: &str = "image prompt layer";
 
-/// The feature that DeepCache stores.
-const CACHED: Slot = Slot::each("cached feature");
 /// The skip connection that it is stored at.
 const CACHE_BRANCH: &str = "cache branch";
 /// The weights of deep shrink, of rows and of columns, on the way down and on the way up.
@@ -185,7 +185,7 @@ impl<T: TensorLike> HookInputs<T> {
         }
         if let Some(FeatureCache { branch, is_shortcut, feature }) = cache {
             inputs.add_constant(CACHE_BRANCH, 0, branch as u64);
-            inputs.add(if is_shortcut { CACHED.state() } else { CACHED.output() }, 0, feature);
+            inputs.add(if is_shortcut { CACHED_FEATURE.state() } else { CACHED_FEATURE.output() }, 0, feature);
         }
         if let Some(DeepShrink { step, down, up }) = shrink {
             inputs.add_constant(SHRINK_STEP, 0, step as u64);
@@ -204,7 +204,7 @@ impl<T: TensorLike> HookInputs<T> {
             layers: LayerSelection::of_constants(inputs.constants_of(PERTURBED_LAYER, 0)),
             rows: inputs.rows_of(PERTURBED),
         };
-        let cache = inputs.state().find(|(slot, _)| slot.name == CACHED.name);
+        let cache = inputs.state().find(|(slot, _)| slot.name == CACHED_FEATURE.name);
         let cache = cache.zip(inputs.constant(CACHE_BRANCH)).map(|((slot, feature), branch)| FeatureCache {
             branch: branch as usize,
             is_shortcut: slot.access == Access::State,

@@ -26,6 +26,7 @@ mod conditioning;
 mod config;
 mod control;
 mod cross_layers;
+mod denoiser;
 mod encoder;
 mod error;
 mod hooks;

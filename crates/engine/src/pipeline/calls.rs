@@ -1,13 +1,12 @@
 //! Calls of the denoiser: which groups share one, and what a call does for its groups.
 
 use candle_core::{DType, Tensor};
-use kiln_network::Inputs;
+use kiln_network::{Denoiser, Inputs};
 use kiln_ops::trace::Trace;
 use kiln_scheduler::Evaluation;
 
 use crate::error::Result;
 use crate::pipeline::call_rows::{interleaved, split, timesteps};
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::group::{Form, Group};
 use crate::pipeline::halves::Halves;
 use crate::pipeline::recorded::RecordedStep;
@@ -95,6 +94,8 @@ pub(crate) struct Calls {
     active: Vec<Call>,
     /// Calls whose groups are all paused: they are as they were when the groups go on.
     parked: Vec<Call>,
+    /// Whether the denoisers make in each step what they could make once for all steps, which takes less memory.
+    pub(crate) prepares_each_step: bool,
 }
 
 impl Calls {
@@ -138,6 +139,7 @@ impl Calls {
         for (id, group) in groups.iter_mut().filter(|(_, group)| is_of(group, number) && group.changes()) {
             made.push((*id, group.inputs(denoiser, dtype)?));
         }
+        let prepared_by = (!self.prepares_each_step).then_some(denoiser);
         for ids in by_form(groups, number) {
             let changes = made.iter().any(|(id, _)| ids.contains(id));
             let known = before.iter().position(|call| call.groups == ids).filter(|_| !changes);
@@ -156,9 +158,12 @@ impl Calls {
                     let step = guided(&members, &inputs, dtype)?;
                     let images = members.iter().map(|group| group.images()).sum();
                     let halves =
-                        second.map(|second| Halves::of(&step, images, denoiser, second)).transpose()?.flatten();
+                        second.map(|second| Halves::of(&step, images, prepared_by, second)).transpose()?.flatten();
                     // Parts have prepared inputs of their own.
-                    let step = if halves.is_some() { step } else { step.prepared(denoiser)? };
+                    let step = match prepared_by.filter(|_| halves.is_none()) {
+                        Some(denoiser) => step.prepared(denoiser)?,
+                        None => step,
+                    };
                     Call { denoiser: number, step, groups: ids, halves }
                 }
             };

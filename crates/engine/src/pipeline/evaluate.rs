@@ -7,7 +7,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
 use crate::pipeline::control_inputs::At;
-use crate::pipeline::controlled::Controlled;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
@@ -62,13 +61,8 @@ impl Engine {
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
         let first = &mut self.networks.first;
-        let output = step.run(
-            &Controlled::new(&first.unet, first.controls.models()),
-            Some(&mut first.recorded),
-            &x,
-            &[point.timestep],
-            None,
-        )?;
+        let denoiser = first.unet.with_controls(first.controls.models())?;
+        let output = step.run(&*denoiser, Some(&mut first.recorded), &x, &[point.timestep], None)?;
         Ok(guidance.answer(output, &now, None)?.output.to_device(&Device::Cpu)?)
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_media::Gray8Image;
-use kiln_network::slots::EXTRA_CHANNELS;
-use kiln_network::{InputKey, Inputs, Slot};
+use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS};
+use kiln_network::{Denoiser, InputKey, Inputs, Slot, StepShape};
 use kiln_request::PromptSteps;
 use kiln_scheduler::{Evaluation, ModelOutput, NoiseSource, Schedule, Stepper};
 
@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 use crate::pipeline::ahead_noise::AheadNoise;
 use crate::pipeline::conditioning::{Conditions, StepRows};
 use crate::pipeline::control_inputs::{At, ControlInputs};
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
 use crate::pipeline::kept::Kept;
 use crate::pipeline::network_parts::{NetworkForm, NetworkParts};
@@ -270,10 +269,11 @@ impl Group {
             let mut hooks = self.network.inputs(now.rows(), images, of_image.1);
             let (_, _, height, width) = self.latents.dims4()?;
             let on = (dtype, self.latents.device());
-            let size = (height, width);
-            hooks.cache = self.network.cache(now.rows(), (rows, size), denoiser, on)?;
-            hooks.map = self.network.map(rows, size, denoiser, on.1)?;
-            hooks.shrink = self.network.shrink(now.timestep, size, denoiser, on.1)?;
+            let tokens = inputs.get(CONTEXT).map_or(0, |context| context.dims().get(1).copied().unwrap_or(0));
+            let shape = StepShape { rows, height, width, tokens };
+            hooks.cache = self.network.cache(now.rows(), shape, denoiser, on)?;
+            hooks.map = self.network.map(shape, denoiser, on.1)?;
+            hooks.shrink = self.network.shrink(now.timestep, shape, denoiser, on.1)?;
             inputs = hooks.add_to(inputs);
         }
         self.key = Some(Arc::new(inputs.group_key(images)));

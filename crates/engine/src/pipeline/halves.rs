@@ -6,11 +6,11 @@
 //! waits for neither.
 
 use candle_core::Tensor;
+use kiln_network::Denoiser;
 use kiln_ops::peer;
 use kiln_ops::trace::Trace;
 
 use crate::error::{Error, Result};
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::second_denoiser::SecondDenoiser;
 use crate::pipeline::step::GuidedStep;
@@ -24,7 +24,7 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    /// The parts of `step` for `n` images; `None` where there is one row for each image, as without guidance, or where all rows have
+    /// The parts of `step` for `n` images, of which `denoiser` prepares the last one; `None` where there is one row for each image, as without guidance, or where all rows have
     /// something in common.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Halves {
     pub(crate) fn of(
         step: &GuidedStep,
         n: usize,
-        denoiser: &dyn Denoiser,
+        denoiser: Option<&dyn Denoiser>,
         second: &SecondDenoiser,
     ) -> Result<Option<Self>> {
         let (rows, n) = (step.rows(), n.max(1));
@@ -42,7 +42,11 @@ impl Halves {
             return Ok(None);
         }
         let Some(device) = step.device() else { return Ok(None) };
-        let last = step.of_rows(first..rows, device)?.prepared(denoiser)?;
+        let last = step.of_rows(first..rows, device)?;
+        let last = match denoiser {
+            Some(denoiser) => last.prepared(denoiser)?,
+            None => last,
+        };
         let first = second.take(step.of_rows(0..first, second.device())?)?;
         Ok(Some(Self { first, last }))
     }

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE};
+use kiln_network::{Denoiser, StepShape};
 use kiln_request::{CacheUse, Job, NetworkOptions};
 use kiln_unet::{AttentionMap, DeepShrink, FeatureCache, HookInputs, PerturbedAttention};
 
 use crate::error::{Error, Result};
 use crate::pipeline::conditioning::StepRows;
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::self_attention::degraded;
 
 /// The parts that change the network for a group.
@@ -64,12 +65,11 @@ impl NetworkParts {
         self.stored.as_ref().is_some_and(|stored| stored.rows == rows && (1..interval).contains(&stored.age))
     }
 
-    /// What is cached at an evaluation with these rows, `b` of them with `(height, width)` latents: the stored feature, or a place
-    /// for a new one.
+    /// The stored feature at an evaluation with these rows, or memory for a new one.
     pub(crate) fn cache(
         &mut self,
         rows: StepRows,
-        (b, size): (usize, (usize, usize)),
+        shape: StepShape,
         denoiser: &dyn Denoiser,
         (dtype, device): (DType, &Device),
     ) -> Result<Option<FeatureCache>> {
@@ -79,7 +79,7 @@ impl NetworkParts {
             Some(stored) => stored,
             None => {
                 let missing = || Error::value("cache", branch, "a branch that the denoiser has");
-                let shape = denoiser.cached_feature(branch, b, size).ok_or_else(missing)?;
+                let shape = denoiser.state(CACHED_FEATURE, branch, shape).ok_or_else(missing)?;
                 Stored { feature: Tensor::zeros(&shape, dtype, device)?, rows, age: 0 }
             }
         };
@@ -88,11 +88,11 @@ impl NetworkParts {
         Ok(Some(FeatureCache { branch, is_shortcut, feature }))
     }
 
-    /// Deep shrink at an evaluation at `timestep` of `(height, width)` latents.
+    /// Deep shrink at an evaluation at `timestep`.
     pub(crate) fn shrink(
         &self,
         timestep: f64,
-        size: (usize, usize),
+        shape: StepShape,
         denoiser: &dyn Denoiser,
         device: &Device,
     ) -> Result<Option<DeepShrink>> {
@@ -100,22 +100,22 @@ impl NetworkParts {
         let Some(factor) = deep_shrink.filter(|_| self.options.shrinks_at(timestep)) else { return Ok(None) };
         let missing = || Error::value("deep_shrink_block", step, "a step of the denoiser's way down");
         // A map on the way down has the size of its skip connection.
-        let [_, h, w, _] = denoiser.cached_feature(step, 1, size).ok_or_else(missing)?;
+        let [_, h, w, _] = denoiser.state(CACHED_FEATURE, step, shape).ok_or_else(missing)?;
         Ok(Some(DeepShrink::new(step, (h, w), factor, device)?))
     }
 
-    /// The place for the attention that the tokens of `b` rows get, for self-attention guidance of `(height, width)` latents.
+    /// Memory for the attention that tokens get, for self-attention guidance.
     pub(crate) fn map(
         &mut self,
-        b: usize,
-        size: (usize, usize),
+        shape: StepShape,
         denoiser: &dyn Denoiser,
         device: &Device,
     ) -> Result<Option<AttentionMap>> {
         if self.options.sag_scale == 0.0 {
             return Ok(None);
         }
-        let [_, rows, columns, _] = denoiser.mid_map(b, size);
+        let missing = || Error::value("sag_scale", self.options.sag_scale, "0: the denoiser has no attention map");
+        let [b, rows, columns, _] = denoiser.state(ATTENTION_MAP, 0, shape).ok_or_else(missing)?;
         let map = Tensor::zeros((b, rows * columns), DType::F32, device)?;
         self.map = Some((map.clone(), (rows, columns)));
         Ok(Some(AttentionMap { map }))

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_media::{Rgb8Image, clip_pixels};
-use kiln_models::ImageEmbeds;
+use kiln_models::{ImageEmbeds, ModelFolder};
 use kiln_network::Inputs;
 use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
 use kiln_scheduler::Convention;
@@ -124,8 +124,8 @@ pub(crate) fn encode_prompts(
     let begin = Instant::now();
     engine.make_room_for(Stage::ImagePrompt);
     let keep = engine.memory_manager.keep(Stage::ImagePrompt)?;
-    let (networks, f) = (&mut engine.networks, engine.model.vae_config().downscale());
-    let one = |i| networks.encode_prompt(batch, i, (is_guided, f), &keep);
+    let (networks, model) = (&mut engine.networks, &engine.model);
+    let one = |i| networks.encode_prompt(batch, i, is_guided, model, &keep);
     let made = (0..job.ip_adapters.len()).map(one).collect::<Result<Vec<_>>>();
     networks.prompts.components().for_each(LoadedComponent::leave);
     engine.after("encoded image prompts");
@@ -134,12 +134,13 @@ pub(crate) fn encode_prompts(
 }
 
 impl Networks {
-    /// Prompt number `i` of the jobs of a batch; a latent covers `f` by `f` pixels.
+    /// Prompt number `i` of the jobs of a batch with `model`.
     fn encode_prompt(
         &mut self,
         batch: &Batch<'_>,
         i: usize,
-        (is_guided, f): (bool, usize),
+        is_guided: bool,
+        model: &ModelFolder,
         keep: &WeightResidency,
     ) -> Result<GroupPrompt> {
         let adapter = &batch.job().ip_adapters[i];
@@ -147,8 +148,7 @@ impl Networks {
         let features = self.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
         let inputs = self.prompt_rows(batch, i, features, is_guided, keep)?;
         let loaded = self.prompts.get(adapter).ok_or_else(missing)?;
-        let unet = self.first.unet.config();
-        let weights = factors(&adapter.using, unet);
+        let weights = factors(&adapter.using, model.unet_config());
         loaded.component.enter(keep)?;
         let layers = loaded.component.run(|| -> Result<_> {
             let rows = inputs.tokens(&loaded.net, adapter.using.shortcut)?;
@@ -169,7 +169,7 @@ impl Networks {
             layers.iter().map(|layer| layer.as_ref().map(of).transpose()).collect()
         };
         let negative = rows.has_negative.then(|| select(&vec![0; batch.len()])).transpose()?;
-        let masks = self.prompt_masks(batch, i, &weights, f)?;
+        let masks = self.prompt_masks(batch, i, &weights, model)?;
         Ok(GroupPrompt { using: adapter.using.clone(), negative, positive: select(&rows.of_image)?, masks })
     }
 
@@ -255,14 +255,15 @@ impl Networks {
     }
 
     /// The masks of prompt number `i` in the sizes of the layers in which it acts.
-    fn prompt_masks(&self, batch: &Batch<'_>, i: usize, weights: &[f32], f: usize) -> Result<Vec<Tensor>> {
+    fn prompt_masks(&self, batch: &Batch<'_>, i: usize, weights: &[f32], model: &ModelFolder) -> Result<Vec<Tensor>> {
         let job = batch.job();
         if job.ip_adapters[i].mask.is_none() {
             return Ok(Vec::new());
         }
         let Placement { device, dtype, .. } = self.first.component.placement();
+        let f = model.vae_config().downscale();
         let mut sizes = BTreeSet::new();
-        for (layer, weight) in self.first.unet.config().cross_layers().into_iter().zip(weights) {
+        for (layer, weight) in model.unet_config().cross_layers().into_iter().zip(weights) {
             if *weight != 0.0 {
                 let halved = |size: usize| (0..layer.level).fold(size, |size, _| size.div_ceil(2));
                 sizes.insert((halved(job.height / f) * halved(job.width / f), layer.channels));

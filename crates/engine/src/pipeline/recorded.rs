@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::{Access, Inputs};
+use kiln_network::{Access, Denoiser, Inputs};
 use kiln_ops::graph::{Graph, Prepared, prepare};
 use kiln_ops::trace::Trace;
 
 use crate::error::Result;
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::step::{GuidedStep, guided_step, predictions, trace_into};
 
 /// Runs of one size after which a step takes its usual time: on a GPU the first one makes what libraries need, and the

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use candle_core::{DType, Tensor};
+use kiln_network::Denoiser;
 use kiln_ops::trace::Trace;
 use kiln_request::{Job, LoraUse};
 
 use crate::error::{Error, Result};
 use crate::pipeline::calls::Calls;
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::group::Group;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::second_denoiser::SecondDenoiser;
@@ -194,6 +194,11 @@ impl RunningBatch {
     pub(crate) fn until_next(&self) -> Option<(usize, Option<usize>)> {
         let running = self.groups.iter().filter(|(_, group)| group.takes_part());
         running.map(|(_, group)| group.turns().until_next()).min_by_key(|(left, _)| *left)
+    }
+
+    /// Has denoisers make in each step what they could make once for all steps, for calls that change from now on.
+    pub(crate) fn prepare_each_step(&mut self, each: bool) {
+        self.calls.prepares_each_step = each;
     }
 
     /// One evaluation of every group that is not done, by one denoiser for all. `recorded` belongs to the denoiser with its weights;

@@ -6,7 +6,8 @@ use std::time::Instant;
 use candle_core::{Device, DeviceLocation, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
-use kiln_unet::{ControlModel, ControlModelConfig, Unet};
+use kiln_network::{Control, Denoiser};
+use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::{EightBitLayers, Placement, Segment, replicate};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -14,7 +15,6 @@ use crate::component::LoadedComponent;
 use crate::engine::Operators;
 use crate::error::{Error, Result};
 use crate::loaded_controls::LoadedControls;
-use crate::pipeline::controlled::Controlled;
 use crate::pipeline::halves::missing_part;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::step::GuidedStep;
@@ -41,7 +41,7 @@ pub(crate) struct SecondDenoiser {
 
 struct Parts {
     recorded: RecordedStep,
-    unet: Unet,
+    unet: Box<dyn Denoiser>,
     controls: Vec<ControlModel>,
     keeps_text_keys: bool,
     threads: Threads,
@@ -68,7 +68,7 @@ impl SecondDenoiser {
         }
         share(&placement.device, pool, &device, own_pool.as_ref());
         let memory = if device.is_cuda() { DeviceMemory::of(&device) } else { None };
-        let unet = Unet::new(model.unet_config().clone());
+        let unet = model.denoiser();
         unet.segments().set_8_bits(layers);
         let worker = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "kiln-second".into()).build();
         let worker = worker.map_err(|error| Error::Device(format!("no thread can be started: {error}")))?;
@@ -155,8 +155,11 @@ impl SecondDenoiser {
     pub(crate) fn take(&self, step: GuidedStep) -> Result<GuidedStep> {
         // A recorded step stays with one thread at a time, so that it is no part of this.
         let Parts { unet, controls, keeps_text_keys, threads, .. } = &self.parts;
-        let denoiser = denoiser(unet, controls, *keeps_text_keys);
-        self.worker.install(|| threads.run(|| step.prepared(&denoiser)))
+        if !keeps_text_keys {
+            return Ok(step);
+        }
+        let denoiser = denoiser(&**unet, controls)?;
+        self.worker.install(|| threads.run(|| step.prepared(&*denoiser)))
     }
 
     /// Runs `step` for latents on this device while `here` runs on the calling thread. Gives both results.
@@ -179,14 +182,14 @@ impl SecondDenoiser {
 
 impl Parts {
     fn run(&mut self, step: &GuidedStep, x: &Tensor, timesteps: &[f64]) -> Result<Tensor> {
-        let Self { recorded, unet, controls, keeps_text_keys, threads } = self;
-        let denoiser = denoiser(unet, controls, *keeps_text_keys);
-        threads.run(|| step.run(&denoiser, Some(recorded), x, timesteps, None))
+        let Self { recorded, unet, controls, threads, .. } = self;
+        let denoiser = denoiser(&**unet, controls)?;
+        threads.run(|| step.run(&*denoiser, Some(recorded), x, timesteps, None))
     }
 }
 
-fn denoiser<'a>(unet: &'a Unet, controls: &'a [ControlModel], keeps_text_keys: bool) -> Controlled<'a> {
-    Controlled::new(unet, controls.iter().collect()).keeping_text_keys(keeps_text_keys)
+fn denoiser<'a>(unet: &'a dyn Denoiser, controls: &'a [ControlModel]) -> Result<Box<dyn Denoiser + 'a>> {
+    Ok(unet.with_controls(controls.iter().map(|model| model as &dyn Control).collect())?)
 }
 
 /// Opens the memory of two GPUs to each other. Copies work without that, more slowly.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_network::slots::{ATTENTION_MAP, PERTURBED};
-use kiln_network::{Access, Inputs, Rows, Slot};
+use kiln_network::{Access, Denoiser, Forward, Inputs, Rows, Slot};
 use kiln_nn::TensorLike;
 use kiln_ops::graph::is_recordable;
 use kiln_ops::peer;
 use kiln_ops::trace::{Trace, record};
 
 use crate::error::Result;
-use crate::pipeline::denoiser::{Denoiser, Forward};
 use crate::pipeline::recorded::RecordedStep;
 
 /// The strength of guidance `(1)` in f32, if the step applies it.

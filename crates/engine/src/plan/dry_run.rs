@@ -4,7 +4,8 @@
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_mempool::Held;
-use kiln_network::Inputs;
+use kiln_network::slots::CACHED_FEATURE;
+use kiln_network::{Denoiser, Inputs, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
 use kiln_unet::{ControlModel, UnetConfig};
@@ -17,7 +18,6 @@ use crate::error::Result;
 use crate::generated_image;
 use crate::host_memory;
 use crate::pipeline::decoder::Network;
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::pipeline::step::{guided_step, with_step_inputs};
@@ -106,7 +106,7 @@ impl Networks<'_> {
         let target = device.target();
         // The caller's pixels and mask in f32 stay in the host's memory, a masked image for a network that takes one, and as bytes
         // the colors and the mask of the input that is pasted back.
-        let planes = if self.denoiser.extra_channels() > 0 { 8 } else { 5 };
+        let planes = if self.denoiser.latents().extra_channels > 0 { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
         let (width, height) = second.map_or((work.width, work.height), |second| second.enlarged);
         let _input = in_host.then(|| device.tensor(&[1, planes, height, width], DType::F32));
@@ -131,7 +131,7 @@ impl Networks<'_> {
         // Keys and values of image prompts, for the images of the batch.
         let mut prompts: Vec<GroupPrompt> = Vec::new();
         let (mut flop, mut runs) = (PassFlop::default(), Vec::with_capacity(stages.len()));
-        let size = [work.batch_size, self.denoiser.latent_channels()];
+        let size = [work.batch_size, self.denoiser.latents().channels];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
         for &stage in stages {
             let ways = match stage {
@@ -268,9 +268,13 @@ impl Networks<'_> {
             (0..texts).map(|text| Ok(one(text)?)).collect()
         };
         let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
-        let size = (work.height / self.downscale, work.width / self.downscale);
-        let (images, tokens) = (work.images(), work.text.context * TOKENS);
-        Ok((denoiser.meta_inputs(device, images, size, tokens, self.dtype), scheduled))
+        Ok((denoiser.meta_inputs(device, self.step_shape(work), self.dtype), scheduled))
+    }
+
+    /// The sizes of a step of `work`.
+    fn step_shape(&self, work: &Workload) -> StepShape {
+        let (height, width) = (work.height / self.downscale, work.width / self.downscale);
+        StepShape { rows: work.images(), height, width, tokens: work.text.context * TOKENS }
     }
 
     /// One image, up to what its latents are drawn from.
@@ -301,9 +305,9 @@ impl Networks<'_> {
 
     /// Adds the inputs of the control networks in a step, for all rows. They exist while the steps run, unlike the texts.
     fn add_control_inputs(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
-        let size = (work.images(), work.height / self.downscale, work.width / self.downscale);
+        let StepShape { rows, height, width, .. } = self.step_shape(work);
         for (network, (model, _)) in self.controls.iter().enumerate() {
-            model.add_meta_inputs(inputs, (network, self.unet), device, size, self.dtype);
+            model.add_meta_inputs(inputs, (network, self.unet), device, (rows, height, width), self.dtype);
         }
     }
 
@@ -319,20 +323,21 @@ impl Networks<'_> {
     ) -> Result<usize> {
         let [n, c, h, w] = latents.size4()?;
         let _state: Vec<_> = (0..SAMPLER_STATE).map(|_| latents.copy()).collect();
-        let rows = inputs.batch();
-        let feature = work.network.cached.and_then(|branch| denoiser.cached_feature(branch, rows, (h, w)));
+        let shape = StepShape { rows: inputs.batch(), ..self.step_shape(work) };
+        let feature = work.network.cached.and_then(|branch| denoiser.state(CACHED_FEATURE, branch, shape));
         let feature = feature.map(|shape| device.tensor(&shape, self.dtype));
         let before = inputs.bytes();
         let inputs = denoiser.prepare(inputs.clone())?;
         let prepared = inputs.bytes() - before;
         let hooked =
-            |is_shortcut| work.network.inputs(work, rows, feature.as_ref(), is_shortcut).add_to(inputs.clone());
+            |is_shortcut| work.network.inputs(work, shape.rows, feature.as_ref(), is_shortcut).add_to(inputs.clone());
         let whole = hooked(false);
         // A recorded step has inputs of its own.
         let _recorded = device.target().is_gpu().then(|| whole.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
         let cfg_scale = (work.text.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32));
-        let weights = (work.text.guided && work.text.parts > 1).then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32));
+        let weights = (work.text.guided && work.text.parts > 1)
+            .then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32));
         // A step that uses a stored feature is recorded, too, and the second call of self-attention guidance.
         let block_of = |inputs: &Inputs<MetaTensor>| -> Result<Held> {
             let (ledger, before) = (device.ledger(), device.ledger().peak());
@@ -350,8 +355,8 @@ impl Networks<'_> {
                 blocks.push(block_of(&shortcut)?);
             }
             if work.network.degraded {
-                let tokens = work.text.context * TOKENS;
-                blocks.push(block_of(&denoiser.meta_inputs(device, n, (h, w), tokens, self.dtype))?);
+                let inputs = denoiser.meta_inputs(device, StepShape { rows: n, ..shape }, self.dtype);
+                blocks.push(block_of(&inputs)?);
             }
         }
         let whole = with_step_inputs(whole, cfg_scale, weights);

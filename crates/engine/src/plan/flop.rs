@@ -3,9 +3,10 @@
 
 use candle_core::DType;
 use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
+use kiln_network::{Denoiser, StepShape};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
-use kiln_unet::{Conditioning, ControlModel, Unet};
+use kiln_unet::{Conditioning, ControlModel, UnetConfig};
 use kiln_vae::Tiling;
 
 use crate::error::Result;
@@ -15,48 +16,53 @@ use crate::pipeline::decoder::Network;
 const TARGET: Target = Target::Gpu;
 const DTYPE: DType = DType::F16;
 
-/// Operations of each of the U-Net's segments, in one call for `images` latents of `(height, width)` with `tokens` tokens
+/// Operations of each of a denoiser's segments, in one call for `images` latents of `(height, width)` with `tokens` tokens
 /// of text each.
 ///
 /// # Errors
 /// Those of the network for impossible sizes.
-pub fn unet_flop(unet: &Unet, images: usize, (h, w): (usize, usize), tokens: usize) -> Result<Vec<f64>> {
+pub fn denoiser_flop(
+    denoiser: &dyn Denoiser,
+    images: usize,
+    (height, width): (usize, usize),
+    tokens: usize,
+) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    let x = device.tensor(&[images, unet.config().latent_channels(), h, w], DTYPE);
+    let x = device.tensor(&[images, denoiser.latents().channels, height, width], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    let inputs = unet.meta_inputs(&device, images, (h, w), tokens, DTYPE);
-    unet.forward(&x, &timestep, &Conditioning::of(&inputs)?)?;
-    Ok(device.take_flop().by_segment(unet.segments()))
+    let shape = StepShape { rows: images, height, width, tokens };
+    denoiser.forward(&x, &timestep, &denoiser.meta_inputs(&device, shape, DTYPE))?;
+    Ok(device.take_flop().by_segment(denoiser.segments()))
 }
 
-/// Those of [`unet_flop`] for the text's keys and values, which a run makes once where no weights stream
-/// ([`kiln_unet::Conditioning::text_keys`]).
+/// The part of [`denoiser_flop`] for inputs that a run makes once for all steps where no weights stream: the text's keys and values.
 ///
 /// # Errors
 /// Those of the network for impossible sizes.
-pub fn text_keys_flop(unet: &Unet, images: usize, tokens: usize) -> Result<Vec<f64>> {
+pub fn preparation_flop(denoiser: &dyn Denoiser, images: usize, tokens: usize) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    unet.text_keys(&device.tensor(&[images, tokens, unet.config().context_dim().unwrap_or(1)], DTYPE))?;
-    Ok(device.take_flop().by_segment(unet.segments()))
+    let shape = StepShape { rows: images, height: 1, width: 1, tokens };
+    denoiser.prepare(denoiser.meta_inputs(&device, shape, DTYPE))?;
+    Ok(device.take_flop().by_segment(denoiser.segments()))
 }
 
-/// Operations of each of a control network's segments in a step, in one call as [`unet_flop`].
+/// Operations of each of a control network's segments in a step next to a U-Net, in one call as [`denoiser_flop`].
 ///
 /// # Errors
 /// Those of the network for impossible sizes.
 pub fn control_flop(
     model: &ControlModel,
-    unet: &Unet,
+    (denoiser, unet): (&dyn Denoiser, &UnetConfig),
     images: usize,
-    (h, w): (usize, usize),
+    (height, width): (usize, usize),
     tokens: usize,
 ) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let Some(net) = model.net() else { return Ok(vec![0.0; model.step_segments().len()]) };
-    let x = device.tensor(&[images, net.config().network.in_channels, h, w], DTYPE);
+    let x = device.tensor(&[images, net.config().network.in_channels, height, width], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
-    let mut inputs = unet.meta_inputs(&device, images, (h, w), tokens, DTYPE);
-    model.add_meta_inputs(&mut inputs, (0, unet.config()), &device, (images, h, w), DTYPE);
+    let mut inputs = denoiser.meta_inputs(&device, StepShape { rows: images, height, width, tokens }, DTYPE);
+    model.add_meta_inputs(&mut inputs, (0, unet), &device, (images, height, width), DTYPE);
     let conditioning = Conditioning::of(&inputs)?;
     for input in &conditioning.controls {
         net.forward(&x, &timestep, &conditioning, input)?;
@@ -104,12 +110,12 @@ mod tests {
             assert_eq!(row["preset"], preset.id());
             let model = Architecture::preset(preset).unwrap();
             let side = row["side"].as_u64().unwrap() as usize;
-            let unet = Unet::new(model.unet);
+            let denoiser = model.denoiser();
             let device = MetaDevice::new(TARGET, DTYPE);
-            let x = device.tensor(&[2, unet.config().latent_channels(), side, side], DTYPE);
+            let x = device.tensor(&[2, denoiser.latents().channels, side, side], DTYPE);
             let timesteps = device.tensor(&[2], DType::F32); // diffusers has one for each image
-            let inputs = unet.meta_inputs(&device, 2, (side, side), 77, DTYPE);
-            unet.forward(&x, &timesteps, &Conditioning::of(&inputs).unwrap()).unwrap();
+            let shape = StepShape { rows: 2, height: side, width: side, tokens: 77 };
+            denoiser.forward(&x, &timesteps, &denoiser.meta_inputs(&device, shape, DTYPE)).unwrap();
             assert_eq!(Some(device.take_flop().total()), row["unet"].as_f64(), "{}", preset.id());
 
             let decoder = Network::kl(model.vae);
@@ -126,10 +132,10 @@ mod tests {
     #[test]
     fn the_segments_are_the_networks() {
         for preset in Preset::ALL {
-            let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
-            let flop = unet_flop(&unet, 1, (8, 8), 77).unwrap();
+            let unet = Architecture::preset(preset).unwrap().denoiser();
+            let flop = denoiser_flop(&*unet, 1, (8, 8), 77).unwrap();
             assert_eq!(flop.len(), unet.segments().len());
-            assert!(text_keys_flop(&unet, 1, 77).unwrap().iter().zip(&flop).all(|(keys, all)| keys < all));
+            assert!(preparation_flop(&*unet, 1, 77).unwrap().iter().zip(&flop).all(|(keys, all)| keys < all));
             for (segment, flop) in unet.segments().iter().zip(&flop) {
                 let weights: usize = segment.params().iter().filter(|p| p.shape.len() > 1).map(|p| p.elements()).sum();
                 let pixels = flop / 2.0 / weights as f64;
@@ -140,8 +146,8 @@ mod tests {
 
     #[test]
     fn odd_sizes_follow_the_skip_connections() {
-        let unet = Unet::new(Architecture::preset(Preset::Emoji).unwrap().unet);
-        let flop = |side| unet_flop(&unet, 1, (side, side), 77).unwrap().iter().sum::<f64>();
+        let unet = Architecture::preset(Preset::Emoji).unwrap().denoiser();
+        let flop = |side| denoiser_flop(&*unet, 1, (side, side), 77).unwrap().iter().sum::<f64>();
         assert!(flop(32) < flop(33) && flop(33) < flop(34));
     }
 }

@@ -2,11 +2,11 @@
 
 use candle_core::{DType, Device};
 use kiln_models::{Architecture, Preset};
+use kiln_network::Denoiser;
 use kiln_ops::Target;
-use kiln_unet::Unet;
 use kiln_weights::{Estimate, Placement, Residency};
 
-use super::{ExecutionTarget, unet_flop};
+use super::{ExecutionTarget, denoiser_flop};
 use crate::residency::{StreamBudget, residency};
 use kiln_setup::Link;
 
@@ -21,7 +21,7 @@ const HIDDEN: f64 = 0.9;
 
 /// A U-Net in f16 and the operations of a guided step.
 struct Network {
-    unet: Unet,
+    unet: Box<dyn Denoiser>,
     flop: Vec<f64>,
     placement: Placement,
 }
@@ -29,8 +29,8 @@ struct Network {
 impl Network {
     fn new(preset: Preset) -> Self {
         let model = Architecture::preset(preset).unwrap();
-        let unet = Unet::new(model.unet.clone());
-        let flop = unet_flop(&unet, 2, model.latent_size(), 77).unwrap();
+        let unet = model.denoiser();
+        let flop = denoiser_flop(&*unet, 2, model.latent_size(), 77).unwrap();
         Self { unet, flop, placement: Placement::new(Device::Cpu, DType::F16) }
     }
 

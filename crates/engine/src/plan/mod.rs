@@ -24,9 +24,9 @@ use crate::memory::VaeMemory;
 use crate::pipeline::event::Stage;
 use kiln_request::Job;
 
+pub use flop::{control_flop, decoder_flop, denoiser_flop, preparation_flop, text_flop};
 pub use kiln_memory::{BatchSize, ExecutionTarget, Pass, Plan, Rates, StagePlan};
 
-pub use flop::{control_flop, decoder_flop, text_flop, text_keys_flop, unet_flop};
 pub use network_work::NetworkWork;
 pub use passes::{Enlargement, SecondPassWork};
 pub use planner::Planner;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
+use kiln_network::{Control, Denoiser};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
-use kiln_unet::{ControlModel, ControlModelConfig, Unet};
+use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_upscale::Upscaler;
 use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
@@ -15,15 +16,13 @@ use super::dry_run::{DryRun, Networks, TOKENS};
 use super::flop::control_flop;
 use super::prompts::PromptNetworks;
 use super::{
-    Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, TextWork, Workload, decoder_flop, unet_flop,
+    Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, TextWork, Workload, decoder_flop, denoiser_flop,
 };
 use crate::component_spec::ComponentSpec;
 use crate::error::Result;
 use crate::loaded_prompts::PromptPlan;
 use crate::memory::VaeMemory;
-use crate::pipeline::controlled::Controlled;
 use crate::pipeline::decoder::{Network, tiny};
-use crate::pipeline::denoiser::Denoiser;
 use crate::pipeline::event::Stage;
 use crate::pipeline::image_encoder;
 use crate::residency::StreamBudget;
@@ -38,7 +37,7 @@ const USUAL_STEPS: usize = 20;
 pub struct Planner {
     model: Architecture,
     text: Vec<TextEncoder>,
-    unet: Unet,
+    unet: Box<dyn Denoiser>,
     /// Control networks.
     controls: Vec<ControlModel>,
     /// IP-Adapters with their image encoders.
@@ -55,7 +54,7 @@ pub struct Planner {
 struct ModelNetworks {
     path: PathBuf,
     text: Vec<TextEncoder>,
-    unet: Unet,
+    unet: Box<dyn Denoiser>,
 }
 
 impl Planner {
@@ -81,7 +80,7 @@ impl Planner {
         Ok(Self {
             encoder: image_encoder::Network::of(&decoder),
             text: text.collect::<kiln_clip::Result<_>>()?,
-            unet: Unet::new(model.unet.clone()),
+            unet: model.denoiser(),
             controls: Vec::new(),
             prompts: Vec::new(),
             decoder,
@@ -105,7 +104,7 @@ impl Planner {
     /// Plans from now on with these IP-Adapters, for work with [`Workload::has_image_prompts`]. An adapter that does not fit the
     /// model is left out.
     pub fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
-        let unet = self.unet.config();
+        let unet = &self.model.unet;
         self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet)).collect();
     }
 
@@ -139,7 +138,7 @@ impl Planner {
         let networks = |model: &ModelFolder| -> Result<ModelNetworks> {
             let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
             let text = text.collect::<kiln_clip::Result<_>>()?;
-            let unet = Unet::new(model.unet_config().clone());
+            let unet = model.denoiser();
             unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
             Ok(ModelNetworks { path: model.path().to_path_buf(), text, unet })
         };
@@ -166,7 +165,7 @@ impl Planner {
             batch_size: in_range("batch_size", batch_size, 1, MAX_IMAGES)?,
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             text: TextWork::short(true),
-            encodes_image: self.unet.config().extra_channels() > 0,
+            encodes_image: self.unet.latents().extra_channels > 0,
             has_image_prompts: !self.prompts.is_empty(),
             second: None,
             pasted: 0,
@@ -181,7 +180,7 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Request`] for an option that needs another one, or that this network cannot have.
     pub fn with_network(&self, work: Workload, request: &Request) -> Result<Workload> {
-        let network = NetworkWork::of(&request.network_options(self.unet.config())?);
+        let network = NetworkWork::of(&request.network_options(&self.model.unet)?);
         Ok(Workload { network, ..work })
     }
 
@@ -208,10 +207,10 @@ impl Planner {
     }
 
     /// The denoiser with this number: 0 is the model's own.
-    fn unet(&self, number: usize) -> Option<&Unet> {
+    fn unet(&self, number: usize) -> Option<&dyn Denoiser> {
         match number.checked_sub(1) {
-            None => Some(&self.unet),
-            Some(i) => self.others.get(i).map(|other| &other.unet),
+            None => Some(&*self.unet),
+            Some(i) => self.others.get(i).map(|other| &*other.unet),
         }
     }
 
@@ -229,10 +228,10 @@ impl Planner {
         self.unet(number).map_or(0, |unet| unet.segments().bytes(slab))
     }
 
-    fn estimate(&self, unet: &Unet, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
+    fn estimate(&self, denoiser: &dyn Denoiser, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        Ok(on.rates.estimate(&unet_flop(unet, work.images(), size, work.text.context * TOKENS)?))
+        Ok(on.rates.estimate(&denoiser_flop(denoiser, work.images(), size, work.text.context * TOKENS)?))
     }
 
     /// The estimate for streaming control network `i`; of none if there is no such network.
@@ -248,7 +247,7 @@ impl Planner {
     fn control_flop(&self, model: &ControlModel, work: &Workload) -> Result<Vec<f64>> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        control_flop(model, &self.unet, work.images(), size, work.text.context * TOKENS)
+        control_flop(model, (&*self.unet, &self.model.unet), work.images(), size, work.text.context * TOKENS)
     }
 
     /// Bytes on the device of all control networks while they stream.
@@ -276,14 +275,16 @@ impl Planner {
         let downscale = model.vae.downscale();
         let others = || self.others.iter().filter(|_| work.refiner_steps > 0);
         let of_images = |model: &ControlModel| Weights::of(model.image_segments(), dtype, on, &[]).all();
+        let controls = self.controls.iter().map(|model| model as &dyn Control).collect();
+        let denoiser = self.unet.with_controls(controls)?;
         let networks = Networks {
-            others: others().map(|other| (other.text.as_slice(), &other.unet as &dyn Denoiser)).collect(),
+            others: others().map(|other| (other.text.as_slice(), &*other.unet)).collect(),
             text: &self.text,
             layer: HiddenLayer::PENULTIMATE,
-            denoiser: &Controlled::new(&self.unet, self.controls.iter().collect()),
+            denoiser: &*denoiser,
             controls: self.controls.iter().map(|model| (model, of_images(model))).collect(),
             prompts: &self.prompts,
-            unet: self.unet.config(),
+            unet: &self.model.unet,
             decoder: &self.decoder,
             encoder: &self.encoder,
             dtype,

@@ -4,12 +4,11 @@ use candle_core::DType;
 use kiln_clip::TextEncoder;
 use kiln_models::{Architecture, Preset};
 use kiln_ops::{EightBits, Target};
-use kiln_unet::Unet;
 use kiln_weights::EightBitLayers;
 
 use crate::pipeline::event::Stage;
 
-use super::{ExecutionTarget, Pass, Plan, Planner, Rates, StagePlan, TextWork, Workload, unet_flop};
+use super::{ExecutionTarget, Pass, Plan, Planner, Rates, StagePlan, TextWork, Workload, denoiser_flop};
 use crate::mode::Mode;
 use crate::residency::{StreamBudget, on_device, planned, residency};
 use crate::room::Room;
@@ -319,8 +318,8 @@ fn gpu_steps_are_about_as_long_as_measured() {
     let rates = Rates::of(Target::Gpu, DType::F16);
     let close = |found: f64, measured: f64| assert!((found / measured - 1.0).abs() < 0.15, "{found}, {measured}");
     let flop = |preset, size| {
-        let unet = Unet::new(Architecture::preset(preset).unwrap().unet);
-        unet_flop(&unet, 2, size, 77).unwrap().iter().sum()
+        let unet = Architecture::preset(preset).unwrap().denoiser();
+        denoiser_flop(&*unet, 2, size, 77).unwrap().iter().sum()
     };
     let (sd15, sdxl) = (flop(Preset::Sd15, (64, 64)), flop(Preset::Sdxl, (128, 128)));
     close(rates.seconds(sd15, 1, 0), 5.35e-3);

@@ -1,4 +1,4 @@
-//! What the parts that change a network take.
+//! The inputs of the hooks.
 
 use candle_core::Tensor;
 
