@@ -64,7 +64,7 @@ impl Job {
         advice
     }
 
-    /// A sentence about a strength of the guidance below 1, where that is hardly meant.
+    /// A warning about a guidance scale below 1 if it is probably a mistake.
     fn weak_guidance(&self) -> Option<String> {
         if !self.is_guided() || self.sampler.needs_unconditional() {
             return None;

@@ -12,7 +12,7 @@ pub struct Threshold {
     pub mimic_scale: f64,
 }
 
-/// The mimicked strength where none is set: the default of both extensions that have it.
+/// The default of the mimicked scale, as in both extensions that have it.
 const MIMIC_SCALE: f64 = 7.0;
 
 impl GuidanceOptions {
@@ -26,7 +26,7 @@ impl GuidanceOptions {
         Ok(self)
     }
 
-    /// Dynamic thresholding, where it is on.
+    /// Dynamic thresholding, if it is on.
     pub fn threshold(&self) -> Option<Threshold> {
         let threshold = |percentile| Threshold { percentile, mimic_scale: self.mimic_scale.unwrap_or(MIMIC_SCALE) };
         self.percentile.map(threshold)

@@ -1,4 +1,4 @@
-//! What images begin with: noise, another image, or another image of which a mask keeps a part.
+//! Initial latents: noise, an image, or a masked image.
 
 use candle_core::{DType, Device, Tensor};
 use serde::ser::{SerializeStruct, Serializer};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What the images of a job begin with.
+/// The initial latents of a job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Init {
     /// Noise alone.
@@ -72,7 +72,7 @@ impl InitImage {
         &self.pixels
     }
 
-    /// The same choice of latents for other pixels of the same shape.
+    /// Replaces the pixels by others of the same shape; the choice of latents stays.
     pub fn with_pixels(&self, pixels: Tensor) -> Self {
         Self { pixels, latents: self.latents }
     }
@@ -106,9 +106,9 @@ struct LatentMasks {
 }
 
 impl Mask {
-    /// From values of 0, where the image stays, to 1, where it is generated again, `(1, 1, h, w)` for an image of `h` by `w`
-    /// pixels. A latent has the value of its upper left pixel. diffusers has nothing between 0 and 1: it takes 0.5 and
-    /// more for 1.
+    /// A mask from values of 0 (the image stays) to 1 (it is generated again), `(1, 1, h, w)` for an image of `h` by `w`
+    /// pixels. A latent has the value of its upper left pixel. diffusers has nothing between 0 and 1: it takes 0.5 and more
+    /// for 1.
     ///
     /// # Errors
     /// [`Error::Value`] for another shape, and for values out of range.
@@ -123,9 +123,9 @@ impl Mask {
         }
     }
 
-    /// The same mask with those that another program than diffusers makes of it, `(1, 1, h, w)` for latents of `h` by `w`: `kept`
-    /// says where latents are generated again, 0 to 1, and `network` is what a network with a channel for a mask gets. Between 0
-    /// and 1 the pixels themselves are then a part of the masked image's.
+    /// Adds the masks that another program than diffusers makes, `(1, 1, h, w)` for latents of `h` by `w`: `kept` is 1 where
+    /// latents are generated again and 0 where they stay, and `network` is the input of a network with a channel for a mask.
+    /// Between 0 and 1 the pixels themselves are then a part of the masked image's.
     ///
     /// # Errors
     /// [`Error::Value`] for another shape, and for values out of range.
@@ -221,7 +221,7 @@ impl Init {
         }
     }
 
-    /// The same kind of start without values: all share one element, so that only sizes are left.
+    /// Drops the values: all share one element, so that only sizes are left.
     pub(crate) fn without_pixels(&self) -> Self {
         let image = |image: &InitImage| image.with_pixels(without_values(&image.pixels));
         match self {
@@ -270,8 +270,8 @@ impl Init {
     }
 }
 
-/// What images of one batch have in common: the kind, the strength, and which latents an image has. Each image has its own
-/// pixels.
+/// Serialized are the parts that images of one batch share: the kind, the strength, and which latents an image has. Each image
+/// has its own pixels.
 impl Serialize for Init {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let kind = match self {

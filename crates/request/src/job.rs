@@ -29,12 +29,12 @@ use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
 
-/// What will be made: a [`crate::Request`] with all defaults filled in, checked once.
+/// A [`crate::Request`] with all defaults filled in, checked once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// What the images show, as it was said, with its tags.
+    /// The prompt as given, including LoRA tags.
     pub prompt: String,
-    /// What they do not show, if anything was said.
+    /// The negative prompt, if set.
     pub negative_prompt: Option<String>,
     /// Width in pixels.
     pub width: usize,
@@ -44,7 +44,7 @@ pub struct Job {
     pub steps: usize,
     /// Strength of the guidance.
     pub cfg_scale: f64,
-    /// Strengths from the first to the last evaluation instead, if anything was said.
+    /// Guidance scales from the first to the last evaluation instead, if set.
     pub cfg_schedule: Option<Vec<f64>>,
     /// The first image's seed.
     pub seed: u64,
@@ -52,25 +52,25 @@ pub struct Job {
     pub sampler: SamplerKind,
     /// How noise levels are spaced.
     pub scheduler: SigmaSchedule,
-    /// What else is said about the sampler.
+    /// Other sampler options.
     pub sampling: SamplerOptions,
-    /// What else is said about guidance than its strength.
+    /// Guidance options other than the scale.
     pub guidance: GuidanceOptions,
-    /// What is changed within the network.
+    /// Options that change the network.
     pub network: NetworkOptions,
     /// Which generator draws the noise.
     pub rng: Rng,
-    /// What changes the model's weights: what was asked for by file, then what the prompt names.
+    /// LoRAs: first those of the request by file, then those that the prompt names.
     pub loras: Vec<LoraUse>,
-    /// What is done to the noise.
+    /// Seed variation and offsets.
     pub seeds: SeedOptions,
     /// How many batches.
     pub batch_count: usize,
     /// How many images are made at once.
     pub batch_size: usize,
-    /// What the weights of words do.
+    /// The rule for weights of words.
     pub emphasis: Emphasis,
-    /// The text encoders' layer that steers, from the end, if anything was said.
+    /// CLIP skip: the hidden layer used, counted from the last, if set.
     pub clip_skip: Option<usize>,
     /// How many tokens back a full chunk's last comma may be for the chunk to be cut behind it.
     pub comma_backtrack: usize,
@@ -83,16 +83,16 @@ pub struct Job {
     pub wildcards: Wildcards,
     /// Whether the prompt's choices were made before.
     pub literal_prompt: bool,
-    /// The same for the negative prompt.
+    /// Whether the negative prompt is literal.
     pub literal_negative_prompt: bool,
     /// [`ModelFolder::has_guidance_inside`]: the denoiser runs without an unconditional half whatever the strength.
     #[serde(skip)]
     pub guidance_inside: bool,
-    /// What the images begin with.
+    /// The initial latents.
     pub init: Init,
-    /// What is done with an input image.
+    /// Options of the input image.
     pub image: ImageOptions,
-    /// What is known of the input image, where the request names one.
+    /// Facts about the input image, if the request names one.
     #[serde(skip)]
     pub input: Option<Input>,
     /// Whether the denoiser takes a mask and a masked image besides latents.
@@ -102,13 +102,13 @@ pub struct Job {
     pub controls: Vec<Control>,
     /// IP-Adapters, each with its image.
     pub ip_adapters: Vec<IpAdapter>,
-    /// The model that takes over the last steps, where there is one.
+    /// The model of the last steps, if any.
     pub refiner: Option<Refiner>,
-    /// What is said about a refiner.
+    /// Options of the refiner.
     pub refining: RefinerOptions,
     /// The sizes that SDXL's denoiser takes.
     pub sizes: SizeOptions,
-    /// What was read of the other fields. Whoever changes one of them takes a new one.
+    /// Values derived from the other fields. Code that changes one of them resets this.
     #[serde(skip)]
     pub parsed: Parsed,
     /// The second pass of hires fix.
@@ -122,8 +122,8 @@ pub struct Job {
 const MOST_STRENGTH: f64 = 0.999;
 
 impl Job {
-    /// What this job has to have in common with others of a batch: all but texts and noise. Jobs with equal ones may
-    /// still need batches of their own, where their texts have other lengths or other numbers of parts.
+    /// The values that jobs of one batch share: all but texts and noise. Jobs with equal ones may still need batches of
+    /// their own if their texts have other lengths or other numbers of parts.
     pub fn shared(&self) -> Self {
         Self {
             prompt: String::new(),
@@ -175,7 +175,7 @@ impl Job {
         [prompt, negative].into_iter().flatten().any(|text| text.contains('{') || text.contains("__"))
     }
 
-    /// The same job with batches of `n` images.
+    /// Sets batches of `n` images.
     ///
     /// # Errors
     /// [`Error::Value`] for more images than a job may have.
@@ -259,7 +259,7 @@ impl Job {
         Ok(Some(config))
     }
 
-    /// What schedules are made from, as text: jobs of one model with equal keys have equal ones.
+    /// A key of the schedule: jobs of one model with equal keys have equal schedules.
     pub fn schedule_key(&self) -> String {
         let Self { sampler, scheduler, sampling, steps, init, image, refiner, refining, .. } = self;
         json!([sampler, scheduler, sampling, steps, init, image, refiner, refining]).to_string()
@@ -328,11 +328,11 @@ impl Job {
         Ok(())
     }
 
-    /// The same job whose images begin with `init`.
+    /// Replaces the initial latents by `init`.
     ///
     /// # Errors
-    /// [`Error::Value`] where an image or a mask has another size than the job's images or the strength is out of range,
-    /// [`Error::Scheduler`] where the strength leaves no step.
+    /// [`Error::Value`] if an image or a mask has another size than the job's images or the strength is out of range,
+    /// [`Error::Scheduler`] if the strength leaves no step.
     pub fn with_init(&self, init: Init, model: &ModelFolder) -> Result<Self> {
         init.check(self.width, self.height)?;
         let job = Self { init, parsed: Parsed::default(), ..self.clone() };

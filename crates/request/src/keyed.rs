@@ -4,7 +4,7 @@
 /// how a text begins, for messages.
 ///
 /// # Errors
-/// What is no field, in words.
+/// A sentence about the unknown field.
 pub(crate) fn fields(
     text: &str,
     keys: &[&'static str],
@@ -41,7 +41,7 @@ pub(crate) fn fields(
 /// The number of a field.
 ///
 /// # Errors
-/// What was found and expected, in words.
+/// The value that was found and the expected one, in words.
 pub(crate) fn number(key: &str, value: &str) -> Result<f64, String> {
     let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| format!("`{key}` is {value}, expected a number"))
@@ -50,7 +50,7 @@ pub(crate) fn number(key: &str, value: &str) -> Result<f64, String> {
 /// The switch of a field.
 ///
 /// # Errors
-/// What was found and expected, in words.
+/// The value that was found and the expected one, in words.
 pub(crate) fn switch(key: &str, value: &str) -> Result<bool, String> {
     match value {
         "true" | "on" => Ok(true),
@@ -62,7 +62,7 @@ pub(crate) fn switch(key: &str, value: &str) -> Result<bool, String> {
 /// The choice of a field, which `find` finds by its name; `ids` are all names.
 ///
 /// # Errors
-/// What was found and expected, in words.
+/// The value that was found and the expected one, in words.
 pub(crate) fn one_of<T>(
     key: &str,
     value: &str,

@@ -1,5 +1,4 @@
-//! What a request changes within the network: perturbed attention, FreeU, evaluations that are cached, and maps that
-//! shrink.
+//! Options that change the network: perturbed attention, FreeU, DeepCache, and deep shrink.
 
 use std::fmt;
 use std::str::FromStr;
@@ -76,7 +75,7 @@ pub struct CacheUse {
 }
 
 impl CacheUse {
-    /// The interval where none is named.
+    /// The default interval.
     const INTERVAL: usize = 3;
 }
 
@@ -143,7 +142,7 @@ choice! {
 }
 
 impl NetworkOptions {
-    /// FreeU, where it is on.
+    /// FreeU, if it is on.
     pub fn freeu(&self) -> Option<FreeU> {
         let rule = match self.freeu_version {
             FreeuVersion::Diffusers => FreeuRule::Diffusers,
@@ -186,7 +185,7 @@ impl NetworkOptions {
 }
 
 impl Request {
-    /// What is changed within a U-Net with the configuration `unet`, without a job.
+    /// Options of a U-Net with the configuration `unet`, without a job.
     ///
     /// # Errors
     /// [`Error::Value`] names an option that is out of its range, that needs another one, or that this network cannot have.
@@ -195,7 +194,7 @@ impl Request {
         self.network(unet)
     }
 
-    /// The same where ranges are checked already.
+    /// Like [`Self::network_options`], for ranges that are checked already.
     pub(crate) fn network(&self, unet: &UnetConfig) -> Result<NetworkOptions> {
         let fail = |name, found: String, expected: &str| Err(Error::Value { name, found, expected: expected.into() });
         let options = NetworkOptions::of(self);

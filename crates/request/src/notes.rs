@@ -45,8 +45,8 @@ impl Request {
         Notes(notes)
     }
 
-    /// The reason why an option that is set changes nothing; `None` where it does, or may. Others that need an option are refused without
-    /// it: they have no meaning then.
+    /// The reason why an option that is set changes nothing; `None` if it does, or may. Others that need an option are refused
+    /// without it: they have no meaning then.
     fn without_effect(&self, name: &str, job: &Job, model: &ModelFolder) -> Option<&'static str> {
         let image = ImageOptions::of(self);
         let has_refiner = self.refiner.is_some();

@@ -17,7 +17,7 @@ pub struct FilesInText {
     pub model: String,
     /// Of a model in one file: others hash no folders.
     pub model_hash: Option<String>,
-    /// The name of the refiner, with its hash in brackets where it is one file.
+    /// The name of the refiner, with its hash in brackets if it is one file.
     pub refiner: Option<String>,
     /// Names and digests.
     pub loras: Vec<(String, String)>,
@@ -121,8 +121,8 @@ fn option(row: &OptionRow, request: &Request, texts: [Option<&String>; 2]) -> Op
     }
 }
 
-/// Whether texts of unequal length are padded. AUTOMATIC1111 writes the key where it has padded any, and a missing key means
-/// its default, which is not Kiln's. A text of so few bytes, each of which is at most a token, has one chunk.
+/// Whether texts of unequal length are padded. AUTOMATIC1111 writes the key if it has padded any, and a missing key means its
+/// default, which is not Kiln's. A text of so few bytes, each of which is at most a token, has one chunk.
 fn pad_conds(request: &Request, texts: [Option<&String>; 2]) -> Option<&'static str> {
     const BYTES: usize = 75;
     let may_be_long = |text: &String| text.len() > BYTES || text.contains("BREAK");

@@ -1,4 +1,4 @@
-//! What is read once from a job: the prompts of its images, and its schedule.
+//! Parsed prompts and the schedule of a job, computed once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ pub struct ParsedPrompt {
     pub negative_prompt: Option<String>,
     /// The parts that `AND` separates. There is always one.
     pub parts: Vec<PromptPart>,
-    /// The texts of the negative prompt, those of an empty one where there is none.
+    /// The texts of the negative prompt; those of an empty one if it is not set.
     pub negative: PromptSchedule,
 }
 
@@ -57,7 +57,7 @@ impl ParsedPrompt {
     }
 }
 
-/// What a job keeps of its own reading. It follows from the job's other fields, and is made when it is first asked for.
+/// Cached values of a job. They follow from its other fields, and are computed on demand.
 #[derive(Debug, Clone, Default)]
 pub struct Parsed {
     schedule: OnceLock<Arc<Schedule>>,

@@ -23,10 +23,10 @@ use crate::wildcards::Wildcards;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rng {
-    /// What PyTorch's CPU generator draws, always in f32.
+    /// The numbers of PyTorch's CPU generator, always in f32.
     #[default]
     Cpu,
-    /// What PyTorch's CUDA generator draws.
+    /// The numbers of PyTorch's CUDA generator.
     Cuda,
 }
 
@@ -44,7 +44,7 @@ impl Request {
     /// [`Self::resolve`] with the input images that are known, for many requests.
     ///
     /// # Errors
-    /// As [`Self::resolve`].
+    /// See [`Self::resolve`].
     pub fn resolve_with(&self, model: &ModelFolder, inputs: &mut InputCache) -> Result<Job> {
         if let Some(without) = self.without_comments() {
             return without.resolve_with(model, inputs);
@@ -161,7 +161,7 @@ impl Request {
         Ok(Some(refiner))
     }
 
-    /// The same request with its comments removed; `None` where it has none.
+    /// Removes the comments of prompts; `None` if there are none.
     fn without_comments(&self) -> Option<Self> {
         let has_any = |text: &str| !self.keep_comments && text.contains('#');
         let others = [&self.negative_prompt, &self.hires_prompt, &self.hires_negative_prompt].map(Option::as_deref);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::job::Job;
 use crate::request::Rng;
 
-/// What is done to the noise beside drawing it. The default is nothing.
+/// Options of the noise other than the seed. The default changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct SeedOptions {
     /// Added to the seeds for the noise after the first; 0 draws on.

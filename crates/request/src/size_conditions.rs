@@ -1,7 +1,7 @@
 //! SDXL's sizes, which its denoiser takes besides texts (arXiv 2307.01952, sections 2.2 and 2.3).
 //!
-//! What an option leaves out is diffusers' default: sizes of the images themselves, a crop at 0,0, and for unconditional rows the
-//! values of the conditional ones. diffusers' text-to-image pipeline takes negative values only where both negative sizes are
+//! The default of an option is diffusers': sizes of the images themselves, a crop at 0,0, and for unconditional rows the
+//! values of the conditional ones. diffusers' text-to-image pipeline takes negative values only if both negative sizes are
 //! given; here each is taken by itself.
 
 use std::fmt;

@@ -18,7 +18,8 @@ pub(crate) fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
-/// What is impossible about a weight and the part of the steps from `start` to `end`, as the value and what was expected.
+/// The first invalid value of a weight and a part of the steps from `start` to `end`, and the expected one; `None` if all are
+/// valid.
 pub(crate) fn problem(weight: f64, start: f64, end: f64) -> Option<(String, String)> {
     let part = |value: f64| (0.0..=1.0).contains(&value);
     if weight.is_nan() || weight.abs() > MAX_WEIGHT {

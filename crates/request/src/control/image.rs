@@ -16,7 +16,7 @@ use crate::settings::InputFile;
 /// A control network of a job, with its image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Control {
-    /// What the request says, without the image: images of one batch have their own.
+    /// The fields of the request without the image: images of one batch have their own.
     pub using: ControlUse,
     /// Red, green and blue in the size of the results.
     #[serde(skip)]
@@ -54,7 +54,7 @@ impl Control {
         }
     }
 
-    /// What makes the image again, with files named without their folders.
+    /// The request that makes the image again, with files named without their folders.
     pub(crate) fn request(&self) -> ControlUse {
         let net = self.using.net.file_name().map_or_else(|| self.using.net.clone(), PathBuf::from);
         ControlUse { net, image: self.file.as_ref().map(|file| file.file.name.clone().into()), ..self.using.clone() }

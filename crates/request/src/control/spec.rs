@@ -141,8 +141,8 @@ impl ControlUse {
         self.kind.or_else(|| ControlType::find(self.preprocess.as_deref()?.split('_').next()?))
     }
 
-    /// As it guides in the second pass of hires fix where its image has edges of one pixel, which are thinner in a larger image:
-    /// weakly at early layers, unless another mode was asked for. AUTOMATIC1111's rule (`high_res_fix_forced_soft_injection` in
+    /// The use in the second pass of hires fix if its image has edges of one pixel, which are thinner in a larger image: weak
+    /// at early layers, unless another mode was requested. AUTOMATIC1111's rule (`high_res_fix_forced_soft_injection` in
     /// `scripts/hook.py` of sd-webui-controlnet).
     pub fn with_thin_edges_enlarged(self) -> Self {
         match self.mode {
@@ -161,7 +161,7 @@ impl ControlUse {
         self.net.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// What is impossible about it, as the value and what was expected.
+    /// The first invalid value and the expected one; `None` if all are valid.
     pub(crate) fn problem(&self) -> Option<(String, String)> {
         let Self { weight, start, end, mode, guess, .. } = *self;
         if self.net.as_os_str().is_empty() {

@@ -1,4 +1,4 @@
-//! What enlarges the results of the first pass.
+//! Upscalers of hires fix.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -68,8 +68,7 @@ impl LatentFilter {
     }
 }
 
-/// What enlarges the results of the first pass: their latents are interpolated, or their pixels are enlarged by a filter or a
-/// network and encoded again.
+/// The upscaler of hires fix: latents are interpolated, or pixels are enlarged by a filter or a network and encoded again.
 ///
 /// As text it is a name ([`HiresUpscaler::names`]) or a file; `./latent` is a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +138,7 @@ impl HiresUpscaler {
         }
     }
 
-    /// The same where a file has no folder, since the image names no folder.
+    /// Removes the folder of a file, since the metadata of images names no folder.
     pub(crate) fn without_folder(&self) -> Self {
         match self.file().and_then(Path::file_name) {
             Some(name) => Self::Pixels(UpscalerChoice::File(name.into())),

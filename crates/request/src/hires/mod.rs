@@ -34,9 +34,9 @@ const STRENGTH: f64 = 0.7;
 /// The second pass of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SecondPass {
-    /// What it makes: a job of the larger size, whose images begin with those of the first pass.
+    /// The second pass: a job of the larger size, whose images begin with those of the first pass.
     pub job: Job,
-    /// What enlarges the first pass's results; a file is the one that was found.
+    /// The upscaler of the first pass's results; its file is a path that exists.
     pub upscaler: HiresUpscaler,
     /// The network in that file.
     #[serde(skip)]
@@ -68,7 +68,7 @@ impl Job {
     /// Calls of the denoiser for a batch, over all passes.
     ///
     /// # Errors
-    /// Those of [`Job::evaluations`].
+    /// See [`Job::evaluations`].
     pub fn evaluations_of_passes(&self, model: &ModelFolder) -> Result<usize> {
         self.passes().map(|job| job.evaluations(model)).sum()
     }
@@ -211,7 +211,7 @@ impl Request {
         }
     }
 
-    /// What is said of the size; `None` where there is no second pass.
+    /// The requested size; `None` without a second pass.
     fn asked_size(&self, multiple: usize) -> Result<Option<Asked>> {
         match (self.hires_scale, self.hires_size) {
             (Some(_), Some((width, height))) => {

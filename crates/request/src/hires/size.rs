@@ -8,7 +8,7 @@ pub(super) struct Sizes {
     pub(super) target: (usize, usize),
 }
 
-/// What a request says of the size.
+/// The requested size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Asked {
     /// A factor of both sides.

@@ -5,9 +5,9 @@ use kiln_media::Gray8Image;
 /// The cubic's parameter in PyTorch's bicubic interpolation.
 const A: f64 = -0.75;
 
-/// How strongly a prompt with `mask` acts on each of `pixels` values of a feature map, row by row: 1 where the mask is white (128
-/// and more), 0 where it is black, interpolated as diffusers does (`IPAdapterMaskProcessor.downsample`): bicubic without antialiasing,
-/// to a height that follows from the number of values; where the sizes do not agree, the rest is 0 or cut off.
+/// The strength of a prompt with `mask` for each of `pixels` values of a feature map, row by row: 1 if the mask is white (128
+/// and more), 0 if it is black, interpolated as in diffusers (`IPAdapterMaskProcessor.downsample`): bicubic without
+/// antialiasing, to a height that follows from the number of values. If the sizes do not agree, the rest is 0 or cut off.
 pub fn downsampled_mask(mask: &Gray8Image, pixels: usize) -> Vec<f32> {
     let (width, height) = mask.size();
     let ratio = width as f64 / height as f64;

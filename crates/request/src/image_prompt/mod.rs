@@ -22,12 +22,12 @@ use crate::settings::InputFile;
 /// An IP-Adapter of a job, with its image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IpAdapter {
-    /// What the request says, without the image: images of one batch have their own.
+    /// The fields of the request without the image: images of one batch have their own.
     pub using: IpAdapterUse,
     /// Red, green and blue, in any size; `None` where the features come from a file.
     #[serde(skip)]
     pub image: Option<Arc<Rgb8Image>>,
-    /// White where it acts, in the size of the results; `None` is everywhere.
+    /// The mask in the size of the results: white pixels see the prompt. `None` is everywhere.
     #[serde(skip)]
     pub mask: Option<Arc<Gray8Image>>,
     /// The files of image and mask without their folders, where the request names them.
@@ -42,7 +42,7 @@ impl IpAdapter {
         Self { using, image: Some(Arc::new(image)), mask: None, files: Vec::new() }
     }
 
-    /// What makes the prompt again, with files named without their folders.
+    /// The request that makes the prompt again, with files named without their folders.
     pub(crate) fn request(&self) -> IpAdapterUse {
         let name = |path: &Path| path.file_name().map_or_else(|| path.to_path_buf(), PathBuf::from);
         let named = |end: &str| self.files.iter().find(|file| file.option.ends_with(end));

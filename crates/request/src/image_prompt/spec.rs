@@ -82,7 +82,7 @@ impl IpAdapterUse {
         [Some(model), image.as_mut(), embeds.as_mut(), encoder.as_mut(), mask.as_mut()].into_iter().flatten()
     }
 
-    /// What is impossible about it, as the value and what was expected.
+    /// The first invalid value and the expected one; `None` if all are valid.
     pub(crate) fn problem(&self) -> Option<(String, String)> {
         let Self { weight, start, end, .. } = *self;
         if self.model.as_os_str().is_empty() {

@@ -17,7 +17,7 @@ pub struct InputCache {
     known: VecDeque<(Source, Prepared)>,
 }
 
-/// What an input image is prepared from.
+/// The files and options that an input image is prepared from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Source {
     /// The request's options of input images, its size and its rule.
@@ -38,10 +38,10 @@ impl Source {
 }
 
 impl InputCache {
-    /// The input images of `request`; `None` where it has none.
+    /// The input images of `request`; `None` if it has none.
     ///
     /// # Errors
-    /// Those of [`Request::prepare_input`].
+    /// See [`Request::prepare_input`].
     pub(crate) fn prepare(&mut self, request: &Request, multiple: usize) -> Result<Option<Prepared>> {
         if request.init.is_none() {
             return request.prepare_input(multiple);
@@ -63,8 +63,8 @@ impl InputCache {
 }
 
 impl Job {
-    /// The same job without the pixels of its input images, which [`Self::with_pixels`] reads again: a set of many jobs need not
-    /// hold them all. Sizes, plans and settings stay as they are. A job whose images no request named stays as it is.
+    /// Drops the pixels of the input images, which [`Self::with_pixels`] reads again: a set of many jobs need not hold them
+    /// all. Sizes, plans and settings stay. A job whose images no request named is returned unchanged.
     #[must_use]
     pub fn without_pixels(self) -> Self {
         match &self.input {
@@ -82,10 +82,10 @@ impl Job {
         self.input.as_ref().is_some_and(|input| input.lacks_pixels)
     }
 
-    /// The job with its input images, read again where [`Self::without_pixels`] dropped them.
+    /// The job with its input images, read again if [`Self::without_pixels`] dropped them.
     ///
     /// # Errors
-    /// Those of the files, and [`Error::Value`] where a file is another one than before.
+    /// Errors of the files, and [`Error::Value`] if a file has changed.
     pub fn with_pixels(self: &Arc<Self>, cache: &mut InputCache) -> Result<Arc<Self>> {
         let Some(input) = self.input.as_ref().filter(|input| input.lacks_pixels) else {
             return Ok(self.clone());

@@ -68,7 +68,7 @@ choice! {
 }
 
 choice! {
-    /// What AUTOMATIC1111's rule counts of a run to find the place where the refiner takes over.
+    /// The unit in which AUTOMATIC1111's rule finds the step at which the refiner takes over.
     SwitchBy {
         /// Evaluations of the denoiser: AUTOMATIC1111 up to 1.8, and later with its option for it.
         #[default]
@@ -92,7 +92,7 @@ choice! {
 }
 
 choice! {
-    /// What the masked part of the input is before noise is added.
+    /// The content of the masked part of the input before noise is added.
     MaskContent {
         /// The input itself.
         #[default]

@@ -26,16 +26,16 @@ pub(crate) struct FittedControl {
     pub(crate) image: Rgb8Image,
     /// The luminance of the image, made before it was fitted.
     pub(crate) gray: Gray8Image,
-    /// What is transparent of it.
+    /// Its transparent part.
     pub(crate) hole: Option<Gray8Image>,
     pub(crate) file: InputFile,
 }
 
-/// Reads control image number `i` and fits it to `size`, width and height. Where the network sees a part of the input, it
-/// sees the same part of the control image (`padding_mask_crop` of diffusers), which has the input's size or gets it.
+/// Reads control image number `i` and fits it to `size`, width and height. If the network sees a part of the input, it sees
+/// the same part of the control image (`padding_mask_crop` of diffusers), which has the input's size or gets it.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub(crate) fn fit_control(
     path: &Path,
     i: usize,
@@ -73,7 +73,7 @@ fn fitted<const C: usize>(
 }
 
 impl ResizeChoice {
-    /// As images are resized.
+    /// The mode of resizing images.
     pub(super) fn mode(self) -> ResizeMode {
         match self {
             Self::Stretch => ResizeMode::Stretch,

@@ -1,4 +1,4 @@
-//! What the programs make of a mask of the size of the results.
+//! Masks of each program's rules, from a mask of the size of the results.
 
 use candle_core::{Device, Tensor};
 use kiln_media::{Filter, Gray8Image};

@@ -4,7 +4,7 @@ use kiln_media::{Filter, Gray8Image, Image8, Region, ResizeMode, Rgb8Image};
 
 use crate::error::Result;
 
-/// What is pasted around the masked part of a result.
+/// The image and mask that are pasted around the masked part of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PasteBack {
     /// The input, of any size.
@@ -30,12 +30,12 @@ impl PasteBack {
         Ok(self.in_place(result)?.with_overlay(&self.original, &self.mask)?)
     }
 
-    /// The input with `result` where `seen` says so, instead of the mask: 255 shows the result, 0 the input. `seen` has the
-    /// size of the latents (`apply_adaptive_masks` of AUTOMATIC1111's `extensions-builtin/soft-inpainting`: Lanczos to the size
-    /// of the result, then Pillow's blur of radius 4).
+    /// The input with `result` pasted by `seen` instead of by the mask: 255 shows the result, 0 the input. `seen` has the size
+    /// of the latents (`apply_adaptive_masks` of AUTOMATIC1111's `extensions-builtin/soft-inpainting`: Lanczos to the size of
+    /// the result, then Pillow's blur of radius 4).
     ///
     /// # Errors
-    /// As [`Self::apply`].
+    /// See [`Self::apply`].
     pub fn apply_seen(&self, result: Rgb8Image, seen: &Gray8Image) -> Result<Rgb8Image> {
         let mask = self.mask_of(seen, result.size())?;
         Ok(self.in_place(result)?.with_overlay(&self.original, &mask)?)

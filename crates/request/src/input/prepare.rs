@@ -20,18 +20,18 @@ use crate::settings::{InputFile, NamedFile};
 /// The blur of AUTOMATIC1111's masks where a request has none.
 const AUTOMATIC_BLUR: f64 = 4.0;
 
-/// What a job keeps of its input images, besides what it begins with.
+/// The input images that a job keeps besides its initial latents.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
     /// The files, with their hashes.
     pub files: Vec<InputFile>,
     /// The request's fields that are no values of [`ImageOptions`], with files named without their folders.
     pub(super) request: Request,
-    /// What is pasted around the results.
+    /// The image that is pasted around the results.
     pub paste_back: Option<Arc<PasteBack>>,
     /// Pixels of the image that is pasted around the results, 0 without one.
     pub pasted: usize,
-    /// What the images are read from.
+    /// The files of the images.
     pub(super) source: Source,
     /// Whether the pixels were dropped.
     pub(super) lacks_pixels: bool,
@@ -77,10 +77,10 @@ impl Input {
 }
 
 impl Request {
-    /// Reads the input images; `None` where the request has none. Sizes are multiples of `multiple`.
+    /// Reads the input images; `None` if the request has none. Sizes are multiples of `multiple`.
     ///
     /// # Errors
-    /// Those of the files, and [`Error::Value`] for options that do not go together.
+    /// Errors of the files, and [`Error::Value`] for options that do not go together.
     pub fn prepare_input(&self, multiple: usize) -> Result<Option<Prepared>> {
         let set = |only_masks: bool| {
             let of_masks =
@@ -166,7 +166,7 @@ impl Request {
         }
     }
 
-    /// The mask, inverted and blurred, in the size of `image`. AUTOMATIC1111 resizes it where it is used (`init` of
+    /// The mask, inverted and blurred, in the size of `image`. AUTOMATIC1111 resizes it when it uses it (`init` of
     /// `StableDiffusionProcessingImg2Img`, `modules/processing.py`); a part of the image needs its size here.
     fn read_mask(&self, file: &ImageFile, image: &Rgb8Image, options: &ImageOptions) -> Result<Gray8Image> {
         let is_automatic = options.rule == Rule::Automatic1111;
@@ -230,7 +230,7 @@ fn with_border(mask: Option<Gray8Image>, border: Gray8Image, borders: Borders) -
     Ok(all)
 }
 
-/// What a job begins with, and what is pasted around its results.
+/// The initial latents of a job, and the image that is pasted around its results.
 fn begin(
     image: Rgb8Image,
     mask: Option<Gray8Image>,

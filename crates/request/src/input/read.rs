@@ -103,7 +103,7 @@ impl ImageBytes {
     /// The image.
     ///
     /// # Errors
-    /// As [`Self::header`].
+    /// See [`Self::header`].
     pub(super) fn decode(&self) -> Result<ImageFile> {
         let image = decode(&self.bytes, &self.name, &DecodeOptions::default())?;
         Ok(ImageFile { image, sha256: sha256(&self.bytes) })
@@ -114,7 +114,7 @@ impl ImageFile {
     /// Reads the image of the option `name`. `-` is the standard input, which is read once.
     ///
     /// # Errors
-    /// Those of [`ImageBytes::read`] and [`ImageBytes::decode`].
+    /// See [`ImageBytes::read`] and [`ImageBytes::decode`].
     pub(super) fn read(name: &'static str, path: &Path) -> Result<Self> {
         ImageBytes::read(name, path)?.decode()
     }
@@ -123,7 +123,7 @@ impl ImageFile {
 /// Reads an image of an image prompt, and gives its file as settings have it under the name `option`.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub(crate) fn read_prompt_image(path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
     let file = ImageFile::read("ip_adapters", path)?;
     let named = NamedFile { name: file_name(path).to_string_lossy().into_owned(), sha256: Some(file.sha256) };

@@ -21,7 +21,7 @@ impl Request {
     /// are multiples of `multiple`.
     ///
     /// # Errors
-    /// Those of the file, and [`crate::Error::Value`] for a side that results cannot have.
+    /// Errors of the file, and [`crate::Error::Value`] for a side that results cannot have.
     pub fn input_size(&self, multiple: usize) -> Result<Option<InputSize>> {
         let Some(path) = &self.init else { return Ok(None) };
         Ok(Some(self.size_of(ImageBytes::read("init", path)?.header()?, multiple)?))

@@ -66,7 +66,7 @@ pub fn lora_files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
 /// The file of a LoRA: a path, or a name in `folder`.
 ///
 /// # Errors
-/// [`Error::Files`] says where it was looked for.
+/// [`Error::Files`] names the paths that were tried.
 pub fn find_lora(name: &LoraName, folder: Option<&Path>) -> Result<PathBuf> {
     match name {
         LoraName::File(path) if path.is_file() => Ok(path.clone()),

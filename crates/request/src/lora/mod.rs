@@ -1,7 +1,7 @@
 //! LoRA files of a job: their paths, strengths and networks.
 //!
-//! A job names files by path (`Request::loras`) or by name (`<lora:name:0.8>` in the prompt, `Setup::lora_dir`). What differs from
-//! the job before is read again, segment by segment; everything else stays where it is.
+//! A job names files by path (`Request::loras`) or by name (`<lora:name:0.8>` in the prompt, `Setup::lora_dir`). Segments
+//! whose LoRAs differ from the job before are read again; all others stay.
 
 mod locate;
 mod tag;

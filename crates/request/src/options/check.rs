@@ -30,7 +30,7 @@ impl Request {
     }
 }
 
-/// What is expected in the place of `value`; `None` where it is in range.
+/// The expected values instead of `value`; `None` if it is in range.
 fn refusal(row: &OptionRow, value: f64) -> Option<String> {
     let (in_range, min, max) = match row.kind {
         OptionKind::Whole { min, max } => {

@@ -99,7 +99,7 @@ macro_rules! options {
 
 pub(super) use options;
 
-/// What a row has where it says nothing else.
+/// The defaults of a row.
 pub(super) const EMPTY: OptionRow = OptionRow {
     name: "",
     doc: "",

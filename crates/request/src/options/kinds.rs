@@ -47,7 +47,7 @@ pub(super) const SIGMA_RANGE: OptionKind = Choice(|| ids(SigmaRange::CHOICES));
 pub(super) const FIRST_LATENTS: OptionKind = Choice(|| ids(InitialNoise::CHOICES));
 /// The function B(h) of UniPC.
 pub(super) const UNIPC: OptionKind = Choice(|| ids(UniPcScale::CHOICES));
-/// What weights in a prompt do.
+/// Rules for weights in a prompt.
 pub(super) const EMPHASIS: OptionKind = Choice(|| Emphasis::ALL.into_iter().map(Emphasis::id).collect());
 
 const fn between((min, max): (f64, f64)) -> OptionKind {

@@ -86,7 +86,7 @@ mod tests {
         assert!(nearest_option("modle", &["model"]).starts_with(", did you mean model"));
     }
 
-    /// A help is a sentence with a full stop; what the range and the default are is said elsewhere.
+    /// A help is a sentence with a full stop; the range and the default are separate.
     #[test]
     fn help_texts_are_sentences() {
         for row in OPTIONS {

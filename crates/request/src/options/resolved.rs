@@ -13,7 +13,7 @@ pub(crate) trait OptionSet {
 
 /// An optional field of a request and the job's value of it.
 pub(super) trait Resolved<F>: Sized {
-    /// The job's value, with `default` where nothing is set.
+    /// The job's value, with `default` if nothing is set.
     fn of(field: F, default: Self) -> Self;
 
     /// The field of a request that resolves to the value.

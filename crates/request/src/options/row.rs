@@ -11,11 +11,11 @@ use super::value::OptionValue;
 pub struct OptionRow {
     /// The field's name in JSON, batch files and Python.
     pub name: &'static str,
-    /// What it does, as written in the table: lines of a doc comment.
+    /// Its help as written in the table: lines of a doc comment.
     pub(super) doc: &'static str,
     /// Its type and range.
     pub kind: OptionKind,
-    /// The default in words; empty where there is nothing to say.
+    /// The default in words; empty if there is none.
     pub default: &'static str,
     /// Usual values in words, for the message about a value out of range.
     pub(super) usual: &'static str,
@@ -27,7 +27,7 @@ pub struct OptionRow {
     pub aliases: &'static [&'static str],
     /// Short names that batch files read.
     pub short_names: &'static [&'static str],
-    /// What it belongs to, for lists.
+    /// Its group in lists.
     pub group: OptionGroup,
     pub(super) get: fn(&Request) -> &dyn OptionValue,
     pub(super) get_mut: fn(&mut Request) -> &mut dyn OptionValue,
@@ -95,7 +95,8 @@ pub enum OptionKind {
     IpAdapters,
 }
 
-/// How the infotext of an image has an option: under AUTOMATIC1111's key, where that program or an extension has one.
+/// The place of an option in the infotext of an image: under AUTOMATIC1111's key, if that program or an extension has
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InfotextKey {
@@ -105,19 +106,19 @@ pub enum InfotextKey {
     Text,
     /// Under this key in every image.
     Always(&'static str),
-    /// Under this key where it is not the default.
+    /// Under this key, if it is not the default.
     Changed(&'static str),
-    /// As a part of the value that another option has under this key.
+    /// A part of the value that another option has under this key.
     Within(&'static str),
 }
 
-/// What an option belongs to.
+/// The group of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OptionGroup {
     /// The prompts and how they are read.
     Prompt,
-    /// What is made: size, steps, seeds, counts.
+    /// The image: size, steps, seeds, counts.
     Image,
     /// The sampler, guidance and noise.
     Sampling,
@@ -136,7 +137,7 @@ impl fmt::Debug for OptionRow {
 }
 
 impl OptionRow {
-    /// What it does, in one or a few sentences.
+    /// Its help, in one or a few sentences.
     pub fn help(&self) -> String {
         self.doc.split_whitespace().collect::<Vec<_>>().join(" ")
     }

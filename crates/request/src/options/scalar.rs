@@ -20,12 +20,12 @@ pub(super) trait Scalar: Sized {
     /// Reads what a user typed, or says what was expected.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// The same for a path, which may be any bytes.
+    /// Parses a path, which may be any bytes.
     fn of_path(path: &Path) -> Result<Self, String> {
         Self::parse(path.to_str().ok_or("expected UTF-8")?)
     }
 
-    /// As an infotext has it.
+    /// Its text in an infotext.
     fn infotext(&self) -> String;
 
     /// Reads what an infotext has.
@@ -38,7 +38,7 @@ pub(super) trait Scalar: Sized {
         None
     }
 
-    /// As a message shows it.
+    /// Its text in a message.
     fn shown(&self) -> String {
         self.infotext()
     }

@@ -150,7 +150,7 @@ options! {
         }
     }
     by_hand in Sampling {}
-    /// What is changed within the network. The default changes nothing.
+    /// Changes of the network. The default changes nothing.
     group NetworkOptions in Sampling {
         /// Strength of perturbed attention guidance (PAG, arXiv 2403.17377): away from what the network predicts where tokens of
         /// the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual.
@@ -232,8 +232,8 @@ options! {
         ensd: Option<i64> { kind: Offset, default: "0", infotext: Changed("ENSD"), aliases: &["eta_noise_seed_delta"] }
         /// The random number generator: PyTorch's on the CPU or on CUDA. Both run on every device.
         rng: Rng { kind: Choice(|| vec!["cpu", "cuda"]), default: "cpu", infotext: Always(labels::RNG) }
-        /// What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy,
-        /// compel, or none, which reads brackets as text.
+        /// The rule for weights such as (word:1.3): original (AUTOMATIC1111's, with the mean restored), no-norm, ignore,
+        /// comfy, compel, or none, which reads brackets as text.
         emphasis: Emphasis { kind: EMPHASIS, default: "original", infotext: Changed("Emphasis"), group: Prompt }
         /// Pads the shorter of prompt and negative prompt with empty chunks. AUTOMATIC1111 and ComfyUI do not.
         pad_conds: Option<bool> { kind: Switch, default: "on", infotext: Changed("Pad conds"), group: Prompt }
@@ -251,7 +251,7 @@ options! {
         /// Reads braces and __name__ in the negative prompt as text.
         literal_negative_prompt: bool { kind: Flag, group: Internal }
     }
-    /// What is done with an input image. The defaults are those of an image without a mask.
+    /// Options of an input image. The defaults are for an image without a mask.
     group ImageOptions in Input {
         /// Fraction of the steps that is run on the input, more than 0. Less keeps more of it.
         strength as strength: f64 = 0.75; Option<f64> {
@@ -279,7 +279,8 @@ options! {
         mask_blur as mask_blur: Option<f64> = None; Option<f64> {
             kind: Number { min: 0.0, max: 256.0 }, default: "0; with `rule` a1111 4", infotext: Changed("Mask blur"),
         }
-        /// What the masked part begins with: original, fill (colors from around it), noise, or nothing (latents of 0).
+        /// Content of the masked part before noise is added: original, fill (colors from around it), noise, or nothing
+        /// (latents of 0).
         mask_content as mask_content: MaskContent = MaskContent::Original; Option<MaskContent> {
             kind: Choice(|| MaskContent::IDS.to_vec()), default: "original", infotext: Changed("Masked content"),
         }
@@ -291,7 +292,7 @@ options! {
         inpaint_padding as inpaint_padding: usize = 32; Option<usize> {
             kind: Whole { min: 0, max: MAX_SIDE }, default: "32", infotext: Changed("Masked area padding"),
         }
-        /// What an inpainting model sees of the masked part of the input: 1 is nothing of it, 0 all of it.
+        /// How much of the masked part of the input an inpainting model does not see: 1 hides all of it, 0 nothing.
         mask_weight as mask_weight: f64 = 1.0; Option<f64> {
             kind: PART, default: "1", infotext: Changed("Conditional mask weight"), aliases: &["inpainting_mask_weight"],
         }
@@ -328,10 +329,9 @@ options! {
         paste_back as paste_back: bool = true; Option<bool> { kind: Switch, default: "on", infotext: Changed("Paste back") }
     }
     by_hand in Hires {
-        /// The image to begin with; - is the standard input. The size of the results is its size, rounded down, where none is
-        /// given.
+        /// The image to begin with; - is the standard input. Without a size, the results have its size, rounded down.
         init: Option<PathBuf> { kind: File, aliases: &["init_img"], group: Input }
-        /// Part of the input that is regenerated: the white part of an image, or its opaque part where it has transparency.
+        /// Part of the input that is regenerated: the white part of an image, or its opaque part if it has transparency.
         mask: Option<PathBuf> { kind: File, group: Input }
         /// Regenerates the part outside of the mask instead.
         mask_invert: bool { kind: Flag, infotext: Changed(labels::MASK_MODE), infotext_aliases: &["Mask inverted"], group: Input }
@@ -342,8 +342,8 @@ options! {
         hires_scale: Option<f64> { kind: Number { min: 1.0, max: 16.0 }, usual: "1.5 to 2", infotext: Changed("Hires upscale") }
         /// Size of the second pass, as 1024x1536, instead of `hires_scale`. Of another shape, the middle is cut out.
         hires_size: Option<(usize, usize)> { kind: Size, infotext: Changed("Hires resize") }
-        /// What enlarges the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or
-        /// by a file of `kiln upscale` and encoded.
+        /// Upscaler of the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or by
+        /// a file of `kiln upscale` and encoded.
         hires_upscaler: Option<HiresUpscaler> {
             kind: Upscaler(HiresUpscaler::names), default: "latent", infotext: Changed("Hires upscaler"),
         }
@@ -378,7 +378,7 @@ options! {
         refiner_switch as switch: f64 = 0.8; Option<f64> {
             kind: PART, default: "0.8", infotext: Changed(labels::REFINER_SWITCH), aliases: &["refiner_switch_at"],
         }
-        /// What is counted for `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on.
+        /// Unit of `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on.
         refiner_switch_by as switch_by: SwitchBy = SwitchBy::Steps; Option<SwitchBy> {
             kind: Choice(|| SwitchBy::IDS.to_vec()), default: "steps", infotext: Changed("Refiner switch by"),
         }

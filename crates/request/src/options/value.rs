@@ -23,21 +23,21 @@ pub trait OptionValue {
         true
     }
 
-    /// Sets it to what a user typed.
+    /// Parses a value that a user typed.
     ///
     /// # Errors
-    /// What was expected.
+    /// The expected values.
     fn read(&mut self, text: &str) -> Result<(), String>;
 
-    /// The same for a path, which may be any bytes. Values that are no paths take paths that are UTF-8.
+    /// Parses a path, which may be any bytes. Other values accept paths in UTF-8.
     ///
     /// # Errors
-    /// What was expected.
+    /// The expected values.
     fn read_path(&mut self, path: &Path) -> Result<(), String> {
         self.read(path.to_str().ok_or("expected UTF-8")?)
     }
 
-    /// As an infotext has it; `None` where nothing is set.
+    /// Its text in an infotext; `None` if nothing is set.
     fn infotext(&self) -> Option<String>;
 
     /// Sets it to what an infotext has. Returns `false`, and changes nothing, where the text is no such value.
@@ -48,7 +48,7 @@ pub trait OptionValue {
         None
     }
 
-    /// As a message shows it.
+    /// Its text in a message.
     fn shown(&self) -> String {
         self.infotext().unwrap_or_default()
     }

@@ -43,7 +43,7 @@ impl Refiner {
     /// Opens the model at `path`, a path or a name as `model` has it.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is none, [`Error::Models`] where it is not valid.
+    /// [`Error::Files`] if there is none, [`Error::Models`] if it is not valid.
     pub fn open(path: &Path) -> Result<Self> {
         let named = |error| match error {
             kiln_models::Error::Files(kiln_files::Error::NotFound { path, looked_for }) => {
@@ -134,7 +134,7 @@ fn file_states(path: &Path) -> FileStates {
     states
 }
 
-/// What two models need to have in common for one to continue latents of the other.
+/// The properties that two models must share for one to continue latents of the other.
 #[derive(PartialEq)]
 struct Latents {
     channels: usize,

@@ -31,8 +31,8 @@ impl Job {
     /// The spans of the run in their order, made once. There is always one.
     ///
     /// # Errors
-    /// Those of [`Self::schedule`], and [`Error::Value`] where a switch leaves one of two models no evaluation, or where the
-    /// models predict different things.
+    /// See [`Self::schedule`]; also [`Error::Value`] if a switch leaves one of two models no evaluation, or if the models
+    /// predict different things.
     pub fn spans(&self, model: &ModelFolder) -> Result<Arc<[DenoiserSpan]>> {
         self.parsed.spans(|| {
             let schedule = self.schedule(model)?;
@@ -56,7 +56,7 @@ impl Job {
     /// Evaluations of the whole run.
     ///
     /// # Errors
-    /// Those of [`Self::spans`].
+    /// See [`Self::spans`].
     pub fn evaluations(&self, model: &ModelFolder) -> Result<usize> {
         Ok(self.spans(model)?.iter().map(|span| span.evaluations).sum())
     }

@@ -4,8 +4,8 @@ use crate::options::{InfotextKey, OPTIONS, OptionGroup, OptionRow, Request};
 use kiln_scheduler::{Convention, SamplerKind, SigmaSchedule};
 
 impl Request {
-    /// Removes what is done with an input image where none is named. Returns the infotext keys and values. For settings of an
-    /// image that was made from another one, which they do not have.
+    /// Removes options of an input image if no image is named. Returns the infotext keys and values. For settings of an image
+    /// that was made from another one, which is not at hand.
     pub fn drop_input(&mut self) -> Vec<(&'static str, String)> {
         if self.init.is_some() {
             return Vec::new();

@@ -43,7 +43,7 @@ impl ImageReport {
     /// Reads the settings in an image. Pixels are only read for hidden texts, if no other text is found.
     ///
     /// # Errors
-    /// Those of [`ImageTexts::read`].
+    /// See [`ImageTexts::read`].
     pub fn read(path: &Path) -> Result<Self> {
         let is_enough = |texts: &[ImageText]| own_of(texts).is_some() || infotext_of(texts).is_some();
         let ImageTexts { format, size, texts } = ImageTexts::read(path, is_enough)?;

@@ -22,12 +22,12 @@ pub(crate) const DEEP_SHRINK: &str = "kohya_hrfix_enabled";
 /// Forge's, before the factors.
 pub(crate) const FREEU: &str = "freeu_enabled";
 pub(crate) const MASK_MODE: &str = "Mask mode";
-/// What a mask that is inverted is called under that key.
+/// The value of that key for an inverted mask.
 pub(crate) const NOT_MASKED: &str = "Inpaint not masked";
 /// The model that took over the last steps.
 pub const REFINER: &str = "Refiner";
 pub(crate) const REFINER_SWITCH: &str = "Refiner switch at";
-/// What AUTOMATIC1111 from 1.9 on writes where its option counts steps.
+/// The key that AUTOMATIC1111 writes from 1.9 on if its option counts steps.
 pub(crate) const REFINER_BY_STEPS: &str = "Refiner switch by sampling steps";
 pub(crate) const RNG: &str = "RNG";
 /// The names and hashes of the LoRAs.
@@ -35,5 +35,5 @@ pub const LORA_HASHES: &str = "Lora hashes";
 pub(crate) const TEMPLATE: &str = "Template";
 pub(crate) const NEGATIVE_TEMPLATE: &str = "Negative Template";
 pub(crate) const VERSION: &str = "Version";
-/// What a version of ours begins with.
+/// The prefix of Kiln's versions.
 pub(crate) const KILN: &str = "Kiln ";

@@ -19,19 +19,19 @@ use crate::options::{OptionSet, Request, find_option, set_sampling};
 /// The key in a PNG.
 pub const KEY: &str = "kiln";
 
-/// What made an image.
+/// The program, model and request that made an image.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnSettings {
     /// The version of Kiln.
     pub kiln: String,
-    /// What was asked for: this image alone.
+    /// The request of this image alone.
     pub request: Request,
     /// The model: its name, and of a folder the U-Net's digest.
     pub model: NamedFile,
     /// Files that took the place of parts of the model.
     pub files: Vec<PartFile>,
-    /// What the denoiser was said to predict.
+    /// The prediction type of the denoiser, if it was set.
     pub prediction: Option<String>,
     /// The model that took over the last steps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,9 +48,9 @@ pub struct OwnSettings {
     pub embeddings: Vec<String>,
     /// The type of weights and activations.
     pub dtype: String,
-    /// The type of linear layers' matrices, where it was another one.
+    /// The type of linear layers' matrices, if it was another one.
     pub weight_type: Option<String>,
-    /// How the denoiser's large layers were computed, where it was not in that type.
+    /// The compute type of the denoiser's large layers, if it was another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
     /// `cpu` or `cuda`.
@@ -143,7 +143,7 @@ impl OwnSettings {
         self.loras.iter().find(|lora| lora.name == name)
     }
 
-    /// As it is written: one line, without what is a default.
+    /// One line of JSON without defaults.
     pub fn to_json(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         if let Some(request) = value.get_mut("request") {
@@ -158,10 +158,10 @@ impl OwnSettings {
         value.to_string()
     }
 
-    /// Reads what [`Self::to_json`] wrote, of this version or another: what of the request is not known is named.
+    /// Reads JSON of [`Self::to_json`], of this version or another; returns the names of unknown request fields.
     ///
     /// # Errors
-    /// What is wrong with the JSON.
+    /// Errors of the JSON.
     pub fn from_json(text: &str) -> Result<(Self, Vec<String>), serde_json::Error> {
         let mut value = Value::Object(serde_json::from_str(text)?);
         let mut unknown = Vec::new();
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(hashes, [None, Some("00ffAB")]);
     }
 
-    /// Kiln 0.1 wrote a flag where there is the component's name now.
+    /// Kiln 0.1 wrote a flag instead of the component's name.
     #[test]
     fn files_of_older_versions_are_read() {
         let names = ["config", "unet", "vae", "taesd", "text-encoder"];

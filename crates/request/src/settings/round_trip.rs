@@ -1,4 +1,4 @@
-//! What is written into images is what is read from them: over many requests.
+//! Round trip of the settings in images, over many requests.
 
 use std::path::PathBuf;
 
@@ -138,7 +138,8 @@ fn jobs(model: &ModelFolder, count: usize) -> Vec<Job> {
     jobs
 }
 
-/// What differs between a job of many images and that of one of them: the texts, of which choices are made, and counts.
+/// The differences between a job of many images and that of one of them: the texts, of which choices are made, and
+/// counts.
 fn alone(job: &Job, index: usize) -> Job {
     let prompts = job.prompts(index);
     let mut seeds = job.seeds;
@@ -187,7 +188,7 @@ fn the_request_of_a_picture_makes_its_job() {
     }
 }
 
-/// What the text has no field for, or says in another way.
+/// Removes values that the text has no field for, or writes in another way.
 fn as_text_tells(job: &Job, read: &Request) -> Request {
     let mut expected = job.request_of(0);
     let weighed = [Some(&expected.prompt), expected.negative_prompt.as_ref()];
@@ -200,7 +201,7 @@ fn as_text_tells(job: &Job, read: &Request) -> Request {
     expected.comma_backtrack = None;
     expected.chunk_cut = ChunkCut::Comma;
     expected.keep_comments = true;
-    // What is padded is said where a text may be long.
+    // The key for padding is written only if a text may be long.
     expected.pad_conds = expected.pad_conds.or(read.pad_conds.filter(|&padded| padded));
     expected.clip_skip = expected.clip_skip.filter(|&skip| skip > 1);
     (expected.literal_prompt, expected.literal_negative_prompt) = (true, true);

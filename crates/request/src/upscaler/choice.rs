@@ -6,7 +6,7 @@ use kiln_media::Filter;
 
 use crate::error::{Error, Result};
 
-/// What enlarges images.
+/// An upscaler: a filter or a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpscalerChoice {
     /// A filter: no network and no file.
@@ -23,7 +23,7 @@ const FILTERS: [(&str, Filter); 4] = [
     ("nearest", Filter::Nearest),
 ];
 
-/// What files of upscalers end with.
+/// Extensions of upscaler files.
 const ENDINGS: [&str; 5] = ["safetensors", "pth", "pt", "ckpt", "bin"];
 
 impl Default for UpscalerChoice {

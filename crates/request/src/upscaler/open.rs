@@ -30,7 +30,8 @@ impl OpenUpscaler {
     /// Opens an upscaler. `folder` is where files are that are named without a path.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is no such file, [`Error::Upscale`] with what the file has where it is no upscaler.
+    /// [`Error::Files`] if there is no such file, [`Error::Upscale`] with the contents of the file if it is no
+    /// upscaler.
     pub fn open(choice: &UpscalerChoice, folder: Option<&Path>) -> Result<Self> {
         let kind = match choice {
             UpscalerChoice::Filter(filter) => Kind::Filter(*filter),
@@ -100,7 +101,7 @@ impl OpenUpscaler {
         }
     }
 
-    /// What it is, in a line for users.
+    /// A description in one line, for users.
     pub fn description(&self) -> String {
         match &self.kind {
             Kind::Filter(_) => format!("{}, a filter", self.name()),
@@ -113,7 +114,7 @@ impl OpenUpscaler {
         matches!(self.kind, Kind::Network { .. })
     }
 
-    /// The scale where none is asked for: the network's own, and 2 for filters.
+    /// The default scale: the network's own, and 2 for filters.
     pub fn default_scale(&self) -> f64 {
         match &self.kind {
             Kind::Filter(_) => FILTER_SCALE,
@@ -135,10 +136,10 @@ impl OpenUpscaler {
     }
 
     /// The images between an image of `size` (width and height) and one of `target`: the network's result after each
-    /// pass, none for a filter. The last one is then resized where it has another size.
+    /// pass, none for a filter. The last one is then resized if it has another size.
     ///
     /// # Errors
-    /// What is too large, in words.
+    /// A sentence about the value that is too large.
     pub fn passes(&self, size: [usize; 2], target: [usize; 2]) -> std::result::Result<Vec<[usize; 2]>, String> {
         let check = |[w, h]: [usize; 2], what: &str| match w.checked_mul(h) {
             Some(pixels) if pixels <= MAX_PIXELS => Ok(()),

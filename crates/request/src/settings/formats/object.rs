@@ -43,7 +43,7 @@ impl<'a> Object<'a> {
         self.read(name, whole)
     }
 
-    /// The same for a count.
+    /// A field that is a count.
     pub(super) fn count(&mut self, name: &'a str) -> Option<usize> {
         self.whole(name).and_then(|number| usize::try_from(number).ok())
     }

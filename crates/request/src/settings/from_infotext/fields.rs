@@ -8,8 +8,8 @@ use kiln_media::Infotext;
 use crate::options::{OptionRow, Request};
 use crate::settings::labels as l;
 
-/// Fields that change nothing here: what is told of the program and of the batch, templates whose choices are made, and
-/// files, which a run with the settings of an image looks for.
+/// Fields that change nothing here: facts about the program and the batch, templates whose choices are made, and files,
+/// which a run with the settings of an image looks for.
 const SILENT: [&str; 24] = [
     l::VERSION,
     l::TEMPLATE,
@@ -54,12 +54,12 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Those of `info`. Fields that change nothing count as asked for.
+    /// The fields of `info`. Fields that change nothing count as read.
     pub(super) fn new(info: &'a Infotext) -> Self {
         Self { info, used: BTreeSet::from(SILENT), warnings: Vec::new() }
     }
 
-    /// What could not be met, a sentence each.
+    /// A sentence for each field that is not supported.
     pub(super) fn into_warnings(self) -> Vec<String> {
         self.warnings
     }
@@ -74,7 +74,7 @@ impl<'a> Fields<'a> {
         self.info.get(name)
     }
 
-    /// The value of a field as `read` understands it; a sentence where it does not.
+    /// The value of a field parsed by `read`; a warning if it fails.
     pub(super) fn read<T>(&mut self, name: &'a str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         self.used.insert(name);
         let text = self.info.get(name)?;

@@ -1,7 +1,7 @@
 //! A request from the text that AUTOMATIC1111 and Kiln write into images.
 //!
-//! What a field means depends on who wrote it: `Version` tells. Without a field AUTOMATIC1111's default holds,
-//! which is not always Kiln's: its noise is the card's where no `RNG` is named, and its own rules of sampling hold
+//! The meaning of a field depends on the program that wrote it: `Version` names it. Without a field AUTOMATIC1111's
+//! default holds, which is not always Kiln's: without `RNG` its noise is the GPU's, and its own rules of sampling hold
 //! ([`Convention::Automatic1111`]).
 
 mod fields;
@@ -53,7 +53,7 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
         (request.width, request.height) = (Some(width), Some(height));
     }
     if info.get(l::RNG).is_none() && !by_kiln {
-        request.rng = Rng::Cuda; // AUTOMATIC1111 names no generator where it is its default, the GPU's
+        request.rng = Rng::Cuda; // AUTOMATIC1111 names no generator if it is its default, the GPU's
     }
     sampler(&mut request, &mut fields, by_kiln);
     thresholding(&mut request, &mut fields);

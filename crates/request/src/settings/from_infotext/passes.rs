@@ -41,7 +41,7 @@ pub(super) fn second_pass(request: &mut Request, fields: &mut Fields<'_>, by_kil
     request.hires_scheduler = Some(programs::a1111_schedule(kind, named, wanted, written.is_some()));
 }
 
-/// What is said of the mask. AUTOMATIC1111 leaves out a blur of 0, which is not its default.
+/// Reads the fields of the mask. AUTOMATIC1111 leaves out a blur of 0, which is not its default.
 pub(super) fn mask(request: &mut Request, fields: &mut Fields<'_>, by_kiln: bool) {
     let not_masked = |text: &str| match text {
         l::NOT_MASKED => Some(true),
