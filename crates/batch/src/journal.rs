@@ -211,7 +211,7 @@ impl Journal {
     /// a full disk the written part is removed, because the next line would be appended to it.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub(crate) fn write(&self, lines: &[Line]) -> std::io::Result<()> {
         let bytes = bytes_of(lines)?;
         let before = self.file.metadata()?.len();

@@ -97,7 +97,7 @@ impl BatchRun {
     /// Checks a set as [`Self::plan`] does, and finds what it would refuse. Nothing is created, written or downloaded.
     ///
     /// # Errors
-    /// Those of [`Self::plan`], but for the jobs.
+    /// See [`Self::plan`], but for the jobs.
     pub fn check(set: &JobSet, options: &BatchOptions) -> Result<Checked> {
         let sheet = check_options(options)?;
         let path = options.own_file("journal", ".jsonl");

@@ -30,7 +30,7 @@ impl BatchRun {
     /// made by then is saved. An image that cannot be made is recorded, and the others go on.
     ///
     /// # Errors
-    /// Those of the journal, the index and the contact sheet, of a device that is not there, and [`kiln_engine::Error::Files`] where
+    /// Errors of the journal, the index and the contact sheet, of a device that is not there, and [`kiln_engine::Error::Files`] where
     /// the folder takes no more files: then the run stops, and nothing is recorded of what is missing. All else is
     /// counted in the report.
     pub fn run(self, watch: &mut Watch<'_>) -> Result<BatchReport> {
@@ -40,7 +40,7 @@ impl BatchRun {
     /// The same with a model that is loaded, instead of the one that the first setup loads. Jobs of other models load theirs, next to it.
     ///
     /// # Errors
-    /// Those of [`Self::run`].
+    /// See [`Self::run`].
     pub fn run_with(self, engine: &mut Engine, watch: &mut Watch<'_>) -> Result<BatchReport> {
         self.run_in(Some(engine), watch, Trial::NONE)
     }

@@ -141,7 +141,7 @@ impl ReportFile {
     /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// See [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
     /// extension than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
         let rules = FileRules { field: "json", what: "the report", extensions: &["json"], overwrite: true };

@@ -135,7 +135,7 @@ impl Meter<'_, '_> {
     /// The model's U-Net, with the layers in 8 bits that the setup asks for.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::Setup::scaled_layers`].
+    /// See [`kiln_engine::Setup::scaled_layers`].
     pub(super) fn unet(&self) -> Result<Box<dyn Denoiser>> {
         let unet = self.model.denoiser();
         unet.segments().set_8_bits(self.plan.setup.scaled_layers(None)?.as_deref());

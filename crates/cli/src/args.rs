@@ -228,7 +228,7 @@ impl PlanArgs {
     /// Starts the threads of the process, for one device.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::start_threads`] and of several devices.
+    /// See [`kiln_engine::start_threads`] and of several devices.
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
         self.place.check_one()?;
         self.place.start_threads()

@@ -88,7 +88,7 @@ impl BenchArgs {
     /// Starts the threads of the process, for one device.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::start_threads`] and of several devices.
+    /// See [`kiln_engine::start_threads`] and of several devices.
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
         self.place.check_one()?;
         self.place.start_threads()

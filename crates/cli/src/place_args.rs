@@ -87,7 +87,7 @@ impl PlaceArgs {
     /// Starts the threads of the process.
     ///
     /// # Errors
-    /// Those of [`start_threads`].
+    /// See [`start_threads`].
     pub fn start_threads(&self) -> Result<()> {
         start_threads(self.threads)
     }

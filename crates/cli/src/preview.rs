@@ -63,7 +63,7 @@ impl Previews {
     /// Previews, before anything runs; none where standard error is not a terminal.
     ///
     /// # Errors
-    /// Those of [`PlannedFile::plan`].
+    /// See [`PlannedFile::plan`].
     pub fn plan(to: &PreviewTo) -> Result<Option<Self>> {
         let screen = |protocol| To::Screen { protocol, shown: None };
         let to = match to {

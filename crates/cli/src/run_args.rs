@@ -110,7 +110,7 @@ impl RunArgs {
     /// model keeps its own, by which the cache has it now.
     ///
     /// # Errors
-    /// Those of the Hub.
+    /// Errors of the Hub.
     pub fn fetch(
         &mut self,
         loras: &mut [LoraUse],
@@ -152,7 +152,7 @@ impl RunArgs {
     /// Starts the threads of the process.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::start_threads`], and for an address space that is too small for images.
+    /// See [`kiln_engine::start_threads`], and for an address space that is too small for images.
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
         address_space::check()?;
         self.place.start_threads()
@@ -197,7 +197,7 @@ impl RunArgs {
     /// one engine.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::DeviceList::setups`] and [`kiln_engine::DeviceList::parallel_cfg`].
+    /// See [`kiln_engine::DeviceList::setups`] and [`kiln_engine::DeviceList::parallel_cfg`].
     pub fn setups(&self) -> Result<Vec<Setup>> {
         match self.parallel {
             Some(Parallel::Cfg) => Ok(vec![self.place.devices().parallel_cfg(&self.overlapped())?]),
@@ -208,7 +208,7 @@ impl RunArgs {
     /// The same for an engine on each NUMA node of the CPU.
     ///
     /// # Errors
-    /// Those of [`kiln_engine::DeviceList::per_node`].
+    /// See [`kiln_engine::DeviceList::per_node`].
     pub fn setups_of_nodes(&self) -> Result<Vec<Setup>> {
         self.place.devices().per_node()?.setups(&self.place.with_threads(self.overlapped()))
     }

@@ -61,7 +61,7 @@ impl Protocol {
     /// What shows an image at the cursor in so many columns and rows of characters.
     ///
     /// # Errors
-    /// Those of [`Rgb8Image::resize`] and of the PNG file.
+    /// See [`Rgb8Image::resize`] and of the PNG file.
     pub fn text(self, image: &Rgb8Image, columns: usize, rows: usize) -> Result<String> {
         Ok(match self {
             Self::Kitty => kitty(&encode(image, StillFormat::Png)?, columns, rows),

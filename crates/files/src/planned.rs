@@ -57,7 +57,7 @@ impl PlannedFile {
     /// Plans a file, with all checks.
     ///
     /// # Errors
-    /// Those of [`Self::named`] and [`Self::check_folder`].
+    /// See [`Self::named`] and [`Self::check_folder`].
     pub fn plan(path: &Path, rules: FileRules) -> Result<Self> {
         let this = Self::named(path, rules)?;
         this.check_folder()?;

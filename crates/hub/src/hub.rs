@@ -81,7 +81,7 @@ impl Hub {
     /// reached, the cache's weights in 16 bits are returned instead of full ones.
     ///
     /// # Errors
-    /// As [`Self::pull`].
+    /// See [`Self::pull`].
     pub fn find_or_pull(&self, reference: &Reference, wants: &Wants, listener: &mut Listener<'_>) -> Result<Pulled> {
         let found = self.found(reference, wants);
         let is_enough = |is_half: bool| !is_half || wants.precision == Precision::Half;

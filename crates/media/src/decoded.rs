@@ -93,7 +93,7 @@ impl DecodedImage {
     /// The image with another size; alpha too, with the colors as [`Rgba8Image::resize_with_alpha`] has them.
     ///
     /// # Errors
-    /// As [`crate::Image8::resize`].
+    /// See [`crate::Image8::resize`].
     pub fn resize(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         if self.alpha.is_none() {
             return Ok(Self::new(self.rgb.resize(width, height, filter)?, None, self.format));

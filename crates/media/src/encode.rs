@@ -36,7 +36,7 @@ const MAX_EXIF_OF_JPEG: usize = 65_535 - 2 - 6;
 /// JPEG can hold are left out of it.
 ///
 /// # Errors
-/// Those of [`encode`].
+/// See [`encode`].
 pub fn encode_with_settings(image: &Rgb8Image, format: StillFormat, settings: &str) -> Result<Vec<u8>> {
     let failed = |error: ::exif::Error| Error::Encode { format: "Exif", problem: error.to_string() };
     let data = exif::user_comment(settings).map_err(failed)?;

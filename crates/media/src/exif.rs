@@ -45,7 +45,7 @@ pub(crate) fn read(file: &mut (impl BufRead + Seek)) -> Vec<ImageText> {
 /// Exif data with a text in `UserComment`, in UTF-16 with the high byte first, as AUTOMATIC1111 writes it.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 pub(crate) fn user_comment(text: &str) -> Result<Vec<u8>, exif::Error> {
     let utf16 = text.encode_utf16().flat_map(u16::to_be_bytes);
     let value = Value::Undefined(b"UNICODE\0".iter().copied().chain(utf16).collect(), 0);

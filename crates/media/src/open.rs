@@ -9,7 +9,7 @@ use crate::{DecodeOptions, DecodedImage, Error, Result, decode};
 /// Reads and decodes an image file. The content determines its format.
 ///
 /// # Errors
-/// Those of [`read_file`] and [`decode`].
+/// See [`read_file`] and [`decode`].
 pub fn open(path: &Path, options: &DecodeOptions) -> Result<DecodedImage> {
     decode(&read_file(path, options)?, &path.display().to_string(), options)
 }

@@ -24,7 +24,7 @@ pub fn encode_png(size: (usize, usize), rgb: &[u8], texts: &[(&str, &str)]) -> R
 /// The same with another compression.
 ///
 /// # Errors
-/// Those of [`encode_png`].
+/// See [`encode_png`].
 pub fn encode_png_at(
     size: (usize, usize),
     rgb: &[u8],
@@ -42,7 +42,7 @@ pub fn encode_png_at(
 /// they come, so that no second copy of the image is in memory.
 ///
 /// # Errors
-/// Those of the writer; where the image has 2 or more than 4 channels, or a key is not [`is_png_key`].
+/// Errors of the writer; where the image has 2 or more than 4 channels, or a key is not [`is_png_key`].
 pub fn write_png<const C: usize>(
     to: impl Write,
     image: &Image8<C>,

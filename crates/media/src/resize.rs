@@ -113,7 +113,7 @@ impl Rgba8Image {
     /// mode `RGBA`, so the colors of transparent pixels do not show.
     ///
     /// # Errors
-    /// As [`Image8::resize`].
+    /// See [`Image8::resize`].
     pub fn resize_with_alpha(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         if filter == Filter::Nearest || self.size() == (width, height) {
             return self.resize(width, height, filter);

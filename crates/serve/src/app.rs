@@ -1,4 +1,4 @@
-//! What all routes share: the jobs, the scheduler, the models, and the way of a request into them.
+//! State shared by all routes: the jobs, the scheduler, the models, and the submission of requests.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ use crate::scratch;
 /// The bytes of a unit of the memory for input images of jobs that are not done, and how many units there are: 2 GiB.
 const KEPT_UNIT: usize = 64 << 10;
 const KEPT_UNITS: usize = 32 << 10;
-/// What one client may have of them: a quarter.
+/// The maximum for one client: a quarter.
 const KEPT_UNITS_EACH: usize = KEPT_UNITS / 4;
 /// A client has few jobs where they are at most this part of the queue.
 const FEW_OF_QUEUE: usize = 16;

@@ -19,7 +19,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// An option of the server.
@@ -29,15 +29,15 @@ pub enum Error {
         name: &'static str,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// The expected value.
         expected: String,
     },
     /// The system refuses a thread or a folder.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The requested resource.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -145,7 +145,7 @@ impl Refused {
         Self::new(RefusedKind::Invalid, message)
     }
 
-    /// The same with the field at fault.
+    /// A refusal of the field `param`.
     pub(crate) fn value(param: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Self {
         let mut found = found.to_string();
         cut_text(&mut found, LONGEST_VALUE);

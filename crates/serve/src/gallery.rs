@@ -24,7 +24,7 @@ const MAX_SETTINGS: usize = 1 << 20;
 const MAX_PROMPT: usize = 4 << 10;
 /// The images whose settings are kept in memory.
 const MAX_KNOWN: usize = 10_000;
-/// The images whose settings one request reads from files. A search goes on where it ended.
+/// The maximum number of images whose settings one request reads. The next request continues.
 const MAX_READ: usize = 2_000;
 /// Requests that read the folder at once.
 const TURNS: usize = 2;
@@ -47,7 +47,7 @@ pub(crate) struct Item {
     pub(crate) bytes: u64,
 }
 
-/// What the settings in an image say.
+/// The settings in an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// Width and height of a PNG in pixels.
@@ -130,7 +130,7 @@ impl Gallery {
     /// A part of the folder, with the settings of its images.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub(crate) fn part(&self, asked: &Asked) -> io::Result<Found> {
         let all = self.all()?;
         let is_later = |item: &&Item| {
@@ -188,7 +188,7 @@ fn is_image(name: &str) -> bool {
 }
 
 impl Facts {
-    /// The settings in a file; nothing where it has none, or cannot be read.
+    /// The settings in a file; empty if it has none, or cannot be read.
     fn read(path: &Path) -> Self {
         // Hidden texts in pixels are not looked for: the server writes none, and would have to decode every image.
         let Ok(ImageTexts { size, texts, .. }) = ImageTexts::read(path, |texts| !texts.is_empty()) else {

@@ -45,7 +45,7 @@ impl Intake {
     /// Does work that needs so many bytes of memory, on a thread of its own.
     ///
     /// # Errors
-    /// Those of the work; [`RefusedKind::Busy`] where the requests before it take a minute.
+    /// Errors of the work; [`RefusedKind::Busy`] where the requests before it take a minute.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -67,7 +67,7 @@ impl Intake {
     /// Does work on one input image at a time, of any size that is allowed.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     pub(crate) async fn run_images<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Refused> + Send + 'static,

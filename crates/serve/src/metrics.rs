@@ -34,17 +34,17 @@ pub struct Metrics {
     request: Histogram,
 }
 
-/// What one engine counts.
+/// The counters of one engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineNumbers {
     /// Texts that were encoded, known, and from a store that servers share.
     texts: [usize; 3],
-    /// Bytes in use on its GPU, where it has one.
+    /// Bytes in use on its GPU, if it has one.
     gpu_memory: Option<u64>,
 }
 
 impl EngineNumbers {
-    /// Those of an engine.
+    /// The counters of `engine`.
     pub(crate) fn of(engine: &Engine) -> Self {
         let timings = engine.timings();
         let texts = [timings.texts_encoded, timings.texts_known, timings.texts_shared];
@@ -115,7 +115,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// What the scheduler does.
+    /// Records the load of the scheduler.
     pub(crate) fn load(&self, load: Load) {
         for (gauge, value) in
             [(&self.waiting, load.waiting), (&self.running, load.running), (&self.images_running, load.images)]

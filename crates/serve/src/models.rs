@@ -42,14 +42,14 @@ pub(crate) struct Models {
     aliases: Vec<(String, String)>,
 }
 
-/// How the names of OpenAI's own image models begin, which its clients send where nothing is set.
+/// Prefixes of OpenAI's own image models, which its clients send by default.
 const OPENAI: [&str; 3] = ["gpt-image-", "dall-e-", "chatgpt-image-"];
 
 impl Models {
     /// Opens the models. No weights are read.
     ///
     /// # Errors
-    /// Those of [`ModelFolder::open_with`], and [`Error::Value`] where two models have one name, or an alias is the name of a
+    /// Errors of [`ModelFolder::open_with`], and [`Error::Value`] where two models have one name, or an alias is the name of a
     /// model or of none.
     pub(crate) fn open(options: &ServeOptions) -> Result<Self> {
         let mut models: Vec<Model> = Vec::new();
@@ -98,8 +98,8 @@ impl Models {
         &self.all[0]
     }
 
-    /// The model of this name; the first one where there is none. What other programs write around a name is left out: folders,
-    /// the ending of a file, and a hash as in `name.safetensors [6ce0161689]`.
+    /// The model of this name; the first one without a name. Parts that other programs write around a name are ignored:
+    /// folders, the ending of a file, and a hash as in `name.safetensors [6ce0161689]`.
     pub(crate) fn find(&self, name: Option<&str>) -> std::result::Result<&Model, Refused> {
         let Some(name) = name else { return Ok(self.first()) };
         let plain = name.split_once(" [").map_or(name, |(name, _)| name).trim();

@@ -7,7 +7,7 @@ use kiln_request::{file_stem, weight_files};
 
 /// The endings of weights.
 const ENDINGS: [&str; 5] = ["safetensors", "pth", "pt", "ckpt", "bin"];
-/// What makes a folder one network, in the layout of diffusers.
+/// The file that makes a folder one network, in the layout of diffusers.
 const CONFIG: &str = "config.json";
 
 /// The control networks of a folder by their names, sorted: files, and folders in the layout of diffusers. The folder itself may be
@@ -46,8 +46,8 @@ fn listed(all: impl Iterator<Item = (String, PathBuf)>) -> Vec<(String, PathBuf)
     all
 }
 
-/// The file of a name: as it is listed, with a known ending, or with a hash behind it as in `canny [d14c016b]`, in letters of any
-/// case where none is spelled so.
+/// The file of a name: as it is listed, with a known ending, or with a hash behind it as in `canny [d14c016b]`. If no name is
+/// spelled so, the case is ignored.
 pub(crate) fn find<'a>(all: &'a [(String, PathBuf)], name: &str) -> Option<&'a Path> {
     let name = name.split_once(" [").map_or(name, |(name, _)| name).trim();
     let without_ending = name.rsplit_once('.').filter(|(_, ending)| ENDINGS.contains(ending)).map(|(stem, _)| stem);

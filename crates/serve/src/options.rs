@@ -24,17 +24,17 @@ pub struct ServeOptions {
     pub models: Vec<PathBuf>,
     /// Other names of models in requests: a name, and the model's own.
     pub model_aliases: Vec<(String, String)>,
-    /// What of the models is not what their folders or files say.
+    /// Options that replace those of the models' folders or files.
     pub model_options: ModelOptions,
     /// How models run: an engine for each, all of which take jobs from one queue. They differ in what concerns their devices.
     pub setups: Vec<Setup>,
-    /// What a request may ask for.
+    /// The limits of a request.
     pub limits: Limits,
     /// The most images of one step; `None` is for 1 on the CPU and 8 on a GPU.
     pub max_batch: Option<usize>,
     /// The most jobs of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
-    /// How long a step waits for company where nothing runs.
+    /// How long a step waits for a batch to fill if nothing runs.
     pub max_delay: Duration,
     /// The folder of control networks that requests name.
     pub control_dir: Option<PathBuf>,
@@ -48,12 +48,12 @@ pub struct ServeOptions {
     pub prompt_store_key: Option<String>,
     /// The folder into which all images are written, with their settings.
     pub output: Option<PathBuf>,
-    /// What clients may do with the images of that folder.
+    /// Access of clients to the images of that folder.
     pub gallery: GalleryAccess,
     /// How long finished jobs and their images are kept.
     pub keep: Duration,
-    /// What the numbers of jobs begin with, before a `-`: letters and digits, by which a program in front of several servers knows
-    /// whose job it is.
+    /// The prefix of job numbers, before a `-`: letters and digits, by which a program in front of several servers knows the
+    /// server of a job.
     pub job_prefix: Option<String>,
     /// Who may come in.
     pub access: Access,
@@ -70,7 +70,7 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// What a request may ask for.
+/// The limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Pixels of an image.
@@ -128,7 +128,7 @@ impl Limits {
     }
 }
 
-/// What clients may do with the images of the folder `output`.
+/// Access of clients to the images of the folder `output`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GalleryAccess {
     /// Nothing.
@@ -186,14 +186,14 @@ impl Access {
 }
 
 impl ServeOptions {
-    /// What all engines have in common.
+    /// The setup of all engines.
     pub(crate) fn setup(&self) -> &Setup {
         static NONE: LazyLock<Setup> = LazyLock::new(Setup::default);
         self.setups.first().unwrap_or(&NONE)
     }
 
-    /// What clients may do with the gallery. The images of all clients are in one folder, so that several users have none, unless they
-    /// share their jobs.
+    /// Access of clients to the gallery. The images of all clients are in one folder, so that several users have none, unless
+    /// they share their jobs.
     pub(crate) fn gallery(&self) -> GalleryAccess {
         let clients = self.access.keys.len() + self.access.users.len();
         if self.output.is_none() || (clients > 1 && !self.access.shared_jobs) {

@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What Redis answers.
+    /// An error reply of Redis.
     #[error("{0}")]
     Redis(RedisError),
     /// The time of the call is over.
@@ -46,7 +46,7 @@ impl Link {
     /// Connects, gives the password, and chooses the database, until `until`.
     ///
     /// # Errors
-    /// [`Failure`] where there is no such server, or it refuses.
+    /// [`Failure`] if there is no such server, or it refuses.
     pub(crate) fn open(info: &ConnectionInfo, until: Instant) -> Result<Self> {
         /// The most bytes of an answer to a password.
         const MOST: usize = 4096;
@@ -134,7 +134,7 @@ fn connected(host: &str, port: u16, until: Instant) -> Result<TcpStream> {
 /// The time that is left until `until`.
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`] where there is none.
+/// [`ErrorKind::TimedOut`] if none is left.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }

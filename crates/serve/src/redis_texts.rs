@@ -60,7 +60,7 @@ impl RedisTexts {
         Ok(Self { info, shown, state: Mutex::default(), lines: Seldom::new(BETWEEN_LINES) })
     }
 
-    /// What `call` gives within [`LONGEST`], unless the store failed now or a short time ago.
+    /// The result of `call` within [`LONGEST`], unless the store failed a short time ago.
     fn ask<T>(&self, call: impl FnOnce(&mut Link, Instant) -> std::result::Result<T, Failure>) -> Option<T> {
         let mut state = self.state.lock();
         if state.again.is_some_and(|again| Instant::now() < again) {

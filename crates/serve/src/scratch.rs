@@ -85,7 +85,7 @@ impl Scratch {
     }
 }
 
-/// The folder in which requests store their images: that of the server, or the system's where none runs.
+/// The folder in which requests store their images: that of the server, or the system's if none runs.
 pub(crate) fn folder() -> PathBuf {
     let open = CURRENT.lock().upgrade();
     open.map_or_else(std::env::temp_dir, |open| open.folder.path().to_path_buf())

@@ -46,7 +46,7 @@ impl SealedTexts {
     }
 }
 
-/// What is sealed: no name has a byte that is 0.
+/// The bytes that are signed: no name contains a zero byte.
 fn sealed(name: &str, value: &[u8]) -> Vec<u8> {
     [name.as_bytes(), &[0], value].concat()
 }

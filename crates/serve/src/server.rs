@@ -96,7 +96,7 @@ impl Server {
         self.address
     }
 
-    /// The same as a URL.
+    /// The address as a URL.
     pub fn url(&self) -> String {
         let scheme = self.app.scheme();
         format!("{scheme}://{}", self.address)
@@ -115,7 +115,7 @@ impl Server {
     /// Waits for the end: after [`Self::drain`] or [`Self::stop`], or where the first model cannot be loaded.
     ///
     /// # Errors
-    /// Those of the model that could not be loaded.
+    /// Errors of the model that could not be loaded.
     pub fn wait(&self) -> Result<()> {
         while !self.app.scheduler.has_ended() {
             std::thread::sleep(LOOK_EVERY);

@@ -10,8 +10,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The time between two counts.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Starts `count` threads at once and ends them. The runtime of the answers cannot do without its threads: it would panic and wait
-/// for ever where it does not get them.
+/// Starts `count` threads at once and ends them. The runtime of the answers cannot do without its threads: it panics and waits
+/// for ever if it does not get them.
 ///
 /// # Errors
 /// The system's error for the first thread that it refuses.

@@ -15,7 +15,7 @@ use crate::options::Tls;
 /// The most bytes of a file with a certificate or a key.
 const MAX_PEM_BYTES: u64 = 1 << 20;
 
-/// What turns connections into encrypted ones.
+/// The acceptor of encrypted connections.
 ///
 /// # Errors
 /// [`Error::Engine`] for files that cannot be read, [`Error::Value`] for those that are no certificate and key in PEM, or do not

@@ -62,7 +62,7 @@ impl Upscaler {
     /// the tensors do not say it.
     ///
     /// # Errors
-    /// As [`Upscaler::open`].
+    /// See [`Upscaler::open`].
     pub fn from_source(source: impl ParamSource + 'static, activation: Option<CompactActivation>) -> Result<Self> {
         let (config, names) = recognize(&source, activation)?;
         let network = Network::new(&config);
@@ -162,7 +162,7 @@ impl Upscaler {
     /// The most bytes that images `(b, h, w)` in `dtype` take at once besides the weights, images and results counted.
     ///
     /// # Errors
-    /// As [`Upscaler::forward`].
+    /// See [`Upscaler::forward`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, strips: StripRows) -> Result<usize> {
         let device = MetaDevice::new(target, dtype);
         let [channels, _] = self.config.channels();
@@ -173,7 +173,7 @@ impl Upscaler {
     /// The fastest strips whose [`Upscaler::footprint`] is at most `bytes`; nothing where none are.
     ///
     /// # Errors
-    /// As [`Upscaler::forward`].
+    /// See [`Upscaler::forward`].
     pub fn fitting(
         &self,
         image @ [_, h, w]: [usize; 3],

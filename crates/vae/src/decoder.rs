@@ -92,7 +92,7 @@ impl Decoder {
     /// As [`Decoder::decode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// See [`Decoder::decode`].
     pub fn decode_with<T: TensorLike>(&self, latents: &T, tiling: Tiling) -> Result<T> {
         if !matches!(*latents.dims(), [_, c, _, _] if c == self.latent_channels) {
             let expected = format!("(b, {}, h, w)", self.latent_channels);
@@ -162,7 +162,7 @@ impl Decoder {
     /// including the images.
     ///
     /// # Errors
-    /// As [`Decoder::decode_with`].
+    /// See [`Decoder::decode_with`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
         footprint(target, &[b, self.latent_channels, h, w], dtype, |latents| {
             self.decode_with(latents, tiling).map(drop)
@@ -172,7 +172,7 @@ impl Decoder {
     /// The fastest tiling whose [`Decoder::footprint`] is at most `bytes`; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Decoder::decode_with`].
+    /// See [`Decoder::decode_with`].
     pub fn fitting(&self, latents: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(latents, dtype, target, tiling))
     }

@@ -92,7 +92,7 @@ impl Encoder {
     /// As [`Encoder::encode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
-    /// As [`Encoder::encode`].
+    /// See [`Encoder::encode`].
     pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<DiagonalGaussian<T>> {
         let (c, f) = (self.in_channels, self.downscale);
         if !matches!(*image.dims(), [_, found, h, w] if found == c && h % f == 0 && w % f == 0 && h * w > 0) {
@@ -156,7 +156,7 @@ impl Encoder {
     /// including the outputs.
     ///
     /// # Errors
-    /// As [`Encoder::encode_with`].
+    /// See [`Encoder::encode_with`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
         footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
     }
@@ -164,7 +164,7 @@ impl Encoder {
     /// The fastest tiling whose [`Encoder::footprint`] is at most `bytes`; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Encoder::encode_with`].
+    /// See [`Encoder::encode_with`].
     pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
     }

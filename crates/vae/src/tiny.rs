@@ -132,7 +132,7 @@ impl TinyEncoder {
     /// The same with less in memory at once. On the CPU the tiling changes no bit. Nothing is computed twice in any.
     ///
     /// # Errors
-    /// As [`TinyEncoder::encode`].
+    /// See [`TinyEncoder::encode`].
     pub fn encode_with<T: TensorLike>(&self, image: &T, tiling: Tiling) -> Result<T> {
         check(image, self.in_channels)?;
         // Strips are of one image.
@@ -153,7 +153,7 @@ impl TinyEncoder {
     /// counted.
     ///
     /// # Errors
-    /// As [`TinyEncoder::encode_with`].
+    /// See [`TinyEncoder::encode_with`].
     pub fn footprint(&self, [b, h, w]: [usize; 3], dtype: DType, target: Target, tiling: Tiling) -> Result<usize> {
         footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
     }
@@ -161,7 +161,7 @@ impl TinyEncoder {
     /// The fastest tiling whose [`TinyEncoder::footprint`] is at most `bytes`; nothing where none is.
     ///
     /// # Errors
-    /// As [`TinyEncoder::encode_with`].
+    /// See [`TinyEncoder::encode_with`].
     pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
     }

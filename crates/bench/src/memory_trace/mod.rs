@@ -81,7 +81,7 @@ impl MemoryTraceFile {
     /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// See [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
     /// extension than `.jsonl`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the trace of memory";

@@ -31,7 +31,7 @@ impl DevicePool {
     /// The memory of the pool, and that of CUDA graphs.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn memory(&self) -> Result<DeviceMemory> {
         match self.0 {}
     }
@@ -39,7 +39,7 @@ impl DevicePool {
     /// Bytes that tensors have in use.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn used(&self) -> Result<u64> {
         match self.0 {}
     }
@@ -47,7 +47,7 @@ impl DevicePool {
     /// Resets the peaks to the current values.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn reset_peaks(&self) -> Result<()> {
         match self.0 {}
     }
@@ -55,7 +55,7 @@ impl DevicePool {
     /// Lets another GPU read and write this pool's memory.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn share_with(&self, _ordinal: usize) -> Result<bool> {
         match self.0 {}
     }
@@ -63,7 +63,7 @@ impl DevicePool {
     /// Releases unused memory to the GPU.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn trim(&self, _threshold: f64) -> Result<u64> {
         match self.0 {}
     }

@@ -51,11 +51,11 @@ pub(crate) struct Connection {
     closing: Notify,
 }
 
-/// What a connection does.
+/// The state of a connection.
 struct Activity {
     /// Requests that are not answered: none or one.
     requests: usize,
-    /// Since when it waits for a request, where it has none.
+    /// Since when it waits for a request, if it has none.
     idle: Instant,
     /// Since when its client reads nothing of what is to be written.
     stalled: Option<Instant>,
@@ -77,16 +77,16 @@ pub(crate) enum NoRoom {
 }
 
 impl Connections {
-    /// No connections; an address may have `per_address` of them, or all where that is 0.
+    /// No connections; an address may have `per_address` of them, or all if that is 0.
     pub(crate) fn new(per_address: usize) -> Arc<Self> {
         Arc::new(Self { per_address, open: Mutex::default() })
     }
 
-    /// Adds a connection. Where there is no room, one that waits for a request is closed for it: one of its own address, or of
-    /// the address that has the most.
+    /// Adds a connection. If all are in use, one that waits for a request is closed for it: one of its own address, or of the
+    /// address that has the most.
     ///
     /// # Errors
-    /// [`NoRoom`] where none waits.
+    /// [`NoRoom`] if none waits.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Entered, NoRoom> {
         let network = peer::network_of(address);
         let mut open = self.open.lock();
@@ -112,7 +112,7 @@ impl Connections {
         Ok(Entered { all: self.clone(), connection })
     }
 
-    /// Closes a connection that waits for a request, of the address that has the most. False where there is none.
+    /// Closes a connection that waits for a request, of the address that has the most. False if none waits.
     pub(crate) fn close_one(&self) -> bool {
         self.open.lock().close_one(None)
     }

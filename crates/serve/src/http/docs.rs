@@ -81,7 +81,7 @@ fn job_schema() -> Value {
     schema
 }
 
-/// The same as a page.
+/// The API's description as a page.
 pub(super) async fn page() -> impl IntoResponse {
     // It needs no script, and nothing from elsewhere.
     let policy = [(header::CONTENT_SECURITY_POLICY, "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'")];

@@ -40,7 +40,7 @@ const QUALITY: StillFormat = StillFormat::Jpeg(85);
 pub(super) struct GalleryView {
     /// The newest first.
     images: Vec<GalleryImage>,
-    /// What `before` is for the next part; null at the end.
+    /// The value of `before` for the next part; null at the end.
     next: Option<String>,
     /// The number of all images of the folder.
     total: usize,
@@ -86,7 +86,7 @@ pub(super) struct Part {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct How {
-    /// The longer side of a thumbnail in pixels; the file itself where it is left out.
+    /// The longer side of a thumbnail in pixels. Without it the file itself is sent.
     #[param(minimum = 16, maximum = 1024)]
     side: Option<usize>,
 }

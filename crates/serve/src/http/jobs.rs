@@ -30,7 +30,7 @@ const PRIORITY: &str = "priority";
 const TIMEOUT: &str = "timeout";
 /// The highest priority; the lowest is its opposite.
 pub(super) const MOST_PRIORITY: i64 = crate::options::MOST_PRIORITY as i64;
-/// Steps between previews where nothing is said.
+/// Default preview interval in steps.
 const USUAL_PREVIEW: usize = 1;
 /// Fields with images, which are not shown again.
 const IMAGES: [&str; 2] = ["init", "mask"];

@@ -22,7 +22,7 @@ pub(super) async fn read(app: &App, body: Bytes) -> Result<Map<String, Value>, R
 /// Parses a body by `parse`, and drops it.
 ///
 /// # Errors
-/// Those of `parse`, and of [`crate::intake::Intake::run`].
+/// Errors of `parse`, and of [`crate::intake::Intake::run`].
 pub(super) async fn parse_with<T: Send + 'static>(
     app: &App,
     body: Bytes,

@@ -19,7 +19,7 @@ use crate::error::Refused;
 use crate::models::Model;
 use crate::named_files::{control_networks, ip_adapters, upscalers};
 
-/// What the server has and allows.
+/// The models, networks and limits of the server.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Capabilities {
     /// The version of Kiln.
@@ -37,7 +37,7 @@ pub(super) struct Capabilities {
     ip_adapters: Vec<String>,
     /// Names for `hires_upscaler`: filters, and the server's networks.
     upscalers: Vec<String>,
-    /// What this server allows with the images of its folder: `off`, `read` or `full`.
+    /// Access to the images of the server's folder: `off`, `read` or `full`.
     gallery: &'static str,
     /// The fields of a request.
     options: Vec<OptionView>,
@@ -92,7 +92,7 @@ pub(super) struct OptionView {
     help: String,
 }
 
-/// What a request may ask for.
+/// The limits of a request.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Limits)]
 pub(super) struct LimitsView {
@@ -114,7 +114,7 @@ pub(super) struct LimitsView {
     queue: usize,
 }
 
-/// What the server has and allows.
+/// The models, networks and limits of the server.
 #[utoipa::path(get, path = "/v1/capabilities", tag = "lists", responses((status = 200, description = "The lists.", body = Capabilities)))]
 pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
     let limits = app.options.limits;

@@ -45,12 +45,12 @@ pub(crate) fn read_job(body: &[u8]) {
     let _ = jobs::submission(body, Client(String::new())); // what is wrong is of no interest
 }
 
-/// The same for the fields of OpenAI's routes.
+/// Removes the fields that OpenAI's routes have read.
 pub(crate) fn read_openai(fields: Map<String, Value>) {
     openai::read(fields);
 }
 
-/// The same for the fields of AUTOMATIC1111's routes.
+/// Removes the fields that AUTOMATIC1111's routes have read.
 pub(crate) fn read_a1111(fields: Map<String, Value>) {
     a1111::read(fields);
 }

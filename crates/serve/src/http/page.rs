@@ -40,7 +40,7 @@ static FILES: &[(&str, &[u8])] = &files![
 /// A file with its media type and its tag.
 struct PageFile {
     bytes: &'static [u8],
-    /// The same by gzip.
+    /// The contents compressed by gzip.
     packed: Vec<u8>,
     media_type: &'static str,
     tag: HeaderValue,

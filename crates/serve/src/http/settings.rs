@@ -18,14 +18,14 @@ use crate::jobs::request_of;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Settings)]
 pub(crate) struct SettingsView {
-    /// What `POST /v1/jobs` takes.
+    /// The body of `POST /v1/jobs`.
     #[schema(value_type = Object)]
     pub(crate) request: Map<String, Value>,
     /// The model's name in the image.
     pub(crate) model: Option<String>,
     /// The text that AUTOMATIC1111 writes.
     pub(crate) parameters: Option<String>,
-    /// What of the settings was left out.
+    /// A sentence for each setting that was left out.
     pub(crate) warnings: Vec<String>,
 }
 

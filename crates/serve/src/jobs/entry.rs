@@ -33,7 +33,7 @@ pub(crate) enum Status {
     Failed,
 }
 
-/// What a job is known by when it comes.
+/// A job as it is submitted.
 pub(crate) struct NewJob {
     pub(crate) id: String,
     /// Who sent it.
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
     changed: watch::Sender<()>,
 }
 
-/// What changes.
+/// The mutable part of a job.
 struct State {
     status: Status,
     position: usize,
@@ -81,7 +81,7 @@ struct State {
     order: Vec<usize>,
     /// Images that are being encoded.
     pending: usize,
-    /// What becomes of the job when no image is pending.
+    /// The end of the job when no image is pending.
     end: Option<End>,
     warnings: Vec<String>,
     /// By the indices of their images, each with the number of the preview among all of the job. There is one of an image
@@ -111,7 +111,7 @@ pub(crate) struct Image {
     pub(crate) settings: String,
 }
 
-/// What a reader of events has seen.
+/// The events that a reader has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     position: Option<usize>,
@@ -275,7 +275,7 @@ impl Entry {
         self.state.lock().images.get(&index).cloned()
     }
 
-    /// What was not done as asked.
+    /// A sentence for each part of the request that was not done.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.state.lock().warnings.clone()
     }
@@ -380,7 +380,7 @@ impl Entry {
 }
 
 impl State {
-    /// Finishes the job where nothing is awaited any more.
+    /// Finishes the job if nothing is pending.
     fn settle(&mut self) {
         if self.pending > 0 || self.finished.is_some() {
             return;
@@ -421,7 +421,7 @@ impl State {
         }
     }
 
-    /// What the rest takes at the speed of the steps so far.
+    /// The remaining time at the speed of the steps so far.
     fn eta(&self) -> Option<Duration> {
         let (_, started) = self.started.filter(|_| self.finished.is_none() && self.step > 0)?;
         let left = self.steps.saturating_sub(self.step) as f64 / self.step as f64;

@@ -42,7 +42,7 @@ pub(crate) struct JobView {
     pub(crate) request: Map<String, Value>,
     /// The images that are done.
     pub(crate) images: Vec<ImageView>,
-    /// What was not done as asked.
+    /// A sentence for each part of the request that was not done.
     pub(crate) warnings: Vec<String>,
     /// Why it failed.
     pub(crate) error: Option<ErrorView>,
@@ -74,14 +74,14 @@ pub(crate) struct ImageView {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorView {
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     pub(crate) message: String,
     /// Its kind.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// The field at fault.
     pub(crate) param: Option<String>,
-    /// The same as `type`, where OpenAI's clients look for it.
+    /// The value of `type`, in the field in which OpenAI's clients look for it.
     pub(crate) code: String,
 }
 
@@ -93,11 +93,11 @@ pub(crate) struct StepView {
     pub(crate) steps: usize,
     pub(crate) progress: f64,
     pub(crate) eta: Option<f64>,
-    /// What is done.
+    /// The name of the stage.
     pub(crate) stage: &'static str,
 }
 
-/// What an image is about to become.
+/// A preview of an image.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Preview)]
 pub(crate) struct PreviewView {

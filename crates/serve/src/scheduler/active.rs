@@ -47,7 +47,7 @@ pub(super) struct Part {
 }
 
 impl Active {
-    /// A task in the order of arrival; with the error where it has no schedule.
+    /// A task in the order of arrival; the error if it has no schedule.
     pub(super) fn new(task: Task, arrived: u64) -> std::result::Result<Self, Box<(Task, kiln_engine::Error)>> {
         let evaluations = match task.job.evaluations_of_passes(&task.model) {
             Ok(evaluations) => evaluations,
@@ -64,7 +64,7 @@ impl Active {
         self.next += 1;
     }
 
-    /// The same task from its start, where another worker can begin it: none of its images is done.
+    /// Resets the task to its start, if another worker can begin it: none of its images is done.
     pub(super) fn restarted(self) -> std::result::Result<Self, Box<Self>> {
         if self.finished > 0 || self.decoding > 0 {
             return Err(Box::new(self));
@@ -105,7 +105,7 @@ impl Active {
         self.task.listener.tell(News::Step { done, total });
     }
 
-    /// Reports how many tasks wait before this one, where that changed.
+    /// Reports how many tasks wait before this one, if that changed.
     pub(super) fn tell_position(&mut self, position: usize) {
         if self.position.replace(position) != Some(position) {
             self.task.listener.tell(News::Position(position));
@@ -144,7 +144,7 @@ impl Active {
     }
 }
 
-/// What an event of the engine means for a task.
+/// The task's event for an event of the engine.
 pub(super) fn news_of(event: Event) -> Option<News> {
     Some(match event {
         Event::Begin(stage) => News::Stage(stage),

@@ -25,7 +25,7 @@ pub(super) struct Decoded {
     pub(super) image: std::result::Result<Box<GeneratedImage>, (Undecoded, Error)>,
 }
 
-/// What the thread gets.
+/// The input of the thread.
 type Work = (Undecoded, OverlappedNetworks, Arc<Origin>);
 
 /// The thread.

@@ -66,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// Has a batch whose steps are done go on with its second pass. False where there is none.
+    /// Has a batch whose steps are done go on with its second pass. False if there is none.
     fn begin_second_pass(&mut self, place: usize, part: usize) -> Result<bool> {
         let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(false) };
         let stop = Stop::of(&tasks[place].task, shared);
@@ -94,8 +94,8 @@ impl Worker {
         self.finish_part(place, 0)
     }
 
-    /// Takes a batch of a task out of the running batch, and decodes its images as they are: on the thread that does so while
-    /// steps run, where there is room for both.
+    /// Takes a batch of a task out of the running batch, and decodes its images: on the thread that does so while steps run,
+    /// if memory has room for both.
     pub(super) fn finish_part(&mut self, place: usize, part: usize) -> Result<()> {
         self.room = None;
         let Self { engine: Some(engine), lanes, tasks, shared, decoding, .. } = self else { return Ok(()) };

@@ -74,7 +74,7 @@ impl Lanes {
     /// Brings a lane's networks into memory.
     ///
     /// # Errors
-    /// Those of [`Engine::set_refiner`], [`Engine::set_controls`], [`Engine::set_ip_adapters`] and [`Engine::set_loras`].
+    /// See [`Engine::set_refiner`], [`Engine::set_controls`], [`Engine::set_ip_adapters`] and [`Engine::set_loras`].
     pub(super) fn enter(&mut self, number: usize, engine: &mut Engine) -> Result<()> {
         if self.current.is_some_and(|(current, _)| current == number) {
             return Ok(());

@@ -23,7 +23,7 @@ pub struct Candidate<'a> {
     pub remaining: usize,
     /// Images that run at once.
     pub images: usize,
-    /// What candidates of one step have in common: the networks in memory, and the size of the images.
+    /// The properties that candidates of one step share: the networks in memory, and the size of the images.
     pub kind: (usize, [usize; 2]),
     /// Whether the images are in the running batch already.
     pub is_running: bool,

@@ -23,7 +23,7 @@ pub struct SchedulerOptions {
     pub max_batch: Option<usize>,
     /// The most tasks of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
-    /// How long a step waits for company where nothing runs and the batch is not full.
+    /// How long a step waits for a batch to fill if nothing runs.
     pub max_delay: Duration,
     /// A store of encoded texts that servers share.
     pub texts: Option<Arc<dyn TextStore>>,
@@ -45,7 +45,7 @@ pub enum Refusal {
     Stopping,
 }
 
-/// What the scheduler does at the moment.
+/// The current load of the scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// Tasks that wait.
@@ -63,7 +63,7 @@ pub struct Scheduler {
     arrivals: AtomicU64,
 }
 
-/// What the threads and their callers share.
+/// State shared by the threads and their callers.
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
@@ -108,7 +108,7 @@ impl Pace {
 }
 
 impl Queue {
-    /// What all workers do together.
+    /// The load of all workers.
     fn load(&self) -> Load {
         let sum = |of: fn(&Seat) -> usize| self.seats.iter().map(of).sum();
         Load {
@@ -269,8 +269,8 @@ impl Drop for TakenSeat<'_> {
 }
 
 impl Shared {
-    /// The tasks that came for a worker; waits for the first one where it has nothing else to do. `None` where nothing is to be done
-    /// any more.
+    /// The tasks that came for a worker; waits for the first one if it has nothing else to do. `None` if no more work will
+    /// come.
     pub(super) fn take(&self, number: usize, has_nothing: bool) -> Option<Vec<Active>> {
         let mut queue = self.queue.lock();
         while has_nothing && queue.seats[number].inbox.is_empty() && queue.errands.is_empty() {
@@ -287,7 +287,7 @@ impl Shared {
         Some(seat.inbox.drain(..).collect())
     }
 
-    /// Gives a task that a worker could not make to another one. Comes back where there is none.
+    /// Gives a task that a worker could not make to another one. Returns it if there is none.
     pub(super) fn pass_on(&self, number: usize, mut active: Active) -> std::result::Result<(), Box<Active>> {
         active.tried.push(number);
         let mut active = active.restarted()?;

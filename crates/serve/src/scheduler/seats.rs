@@ -12,12 +12,12 @@ use crate::metrics::EngineNumbers;
 /// Loading a model takes about as long as so many calls of the denoiser for one image.
 const SWITCH: usize = 50;
 
-/// What the others know of a worker.
+/// The state of a worker that others see.
 #[derive(Default)]
 pub(super) struct Seat {
     /// Tasks that it has not taken yet.
     pub(super) inbox: VecDeque<Active>,
-    /// What it does at the moment.
+    /// Its current load.
     pub(super) load: Load,
     /// Calls of the denoiser, times images, that its tasks need.
     work: usize,
@@ -29,7 +29,7 @@ pub(super) struct Seat {
     pub(super) is_idle: bool,
     /// Whether it has ended.
     pub(super) is_gone: bool,
-    /// What its engine counts.
+    /// The counters of its engine.
     pub(super) numbers: EngineNumbers,
 }
 
@@ -61,7 +61,7 @@ impl Seat {
     }
 }
 
-/// The worker for a task: that with the least work before it, of those that have not tried it. `None` where there is none.
+/// The worker for a task: that with the least work before it, of those that have not tried it. `None` if all have.
 pub(super) fn choose(seats: &[Seat], task: &Active) -> Option<usize> {
     let open = seats.iter().enumerate().filter(|(i, seat)| !seat.is_gone && !task.tried.contains(i));
     open.min_by_key(|(i, seat)| (seat.cost(&task.task.model), *i)).map(|(i, _)| i)

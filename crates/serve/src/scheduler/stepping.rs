@@ -38,7 +38,7 @@ impl Worker {
         (chosen.first().map_or(0, |(lane, _)| *lane), chosen.into_iter().map(|(_, chosen)| chosen).collect())
     }
 
-    /// One step of those who are chosen. False where there is none.
+    /// One step of the chosen tasks. False if there is none.
     pub(super) fn advance(&mut self) -> bool {
         let (lane, chosen) = self.choose();
         if !chosen.is_empty() {

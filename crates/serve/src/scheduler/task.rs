@@ -1,4 +1,4 @@
-//! What the scheduler runs, and what it reports about it.
+//! Tasks of the scheduler, and their events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub struct Task {
     pub submitted: Instant,
     /// After this time it ends without its images.
     pub limit: Option<Duration>,
-    /// What is made.
+    /// The job.
     pub job: Arc<Job>,
     /// Requests to the running task.
     pub control: Arc<Control>,
@@ -34,7 +34,7 @@ pub trait Listener: Send {
     fn tell(&mut self, news: News);
 }
 
-/// What happens to a task.
+/// An event of a task.
 pub enum News {
     /// It waits, with so many tasks before it.
     Position(usize),
@@ -49,7 +49,7 @@ pub enum News {
         /// All calls.
         total: usize,
     },
-    /// What an image would look like, small.
+    /// A small preview of an image.
     Preview {
         /// The number of the image in its job.
         index: usize,

@@ -18,7 +18,7 @@ use crate::metrics::EngineNumbers;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
 const STAY: u32 = 4;
-/// Images of one step on a GPU, where nothing is said.
+/// The default number of images in one step on a GPU.
 const MAX_BATCH_GPU: usize = 8;
 
 /// The thread's state.
@@ -156,8 +156,8 @@ impl Worker {
         }
     }
 
-    /// How long a step waits for company: where nothing runs, the images that wait do not fill a batch, and the oldest came less
-    /// than the option's time ago.
+    /// How long a step waits for a batch to fill: if nothing runs, the images that wait do not fill a batch, and the oldest
+    /// came less than the option's time ago.
     fn delay(&self) -> Option<Duration> {
         let waiting: usize = self.tasks.iter().map(|active| active.task.job.images()).sum();
         let runs = self.tasks.iter().any(Active::has_started);
@@ -214,7 +214,7 @@ impl Worker {
         Instant::now() >= self.stays_until && self.tasks.iter().any(|active| !self.is_own(active))
     }
 
-    /// Loads another model where it is its turn.
+    /// Loads another model if it is its turn.
     fn take_turn(&mut self) {
         let has_own = self.tasks.iter().any(|active| self.is_own(active));
         let decodes = self.tasks.iter().any(|active| active.decoding > 0);
@@ -231,7 +231,8 @@ impl Worker {
         }
     }
 
-    /// A task cannot be made here: another worker makes it, where that may help and none of its images is done, or it has failed.
+    /// A task cannot be made here: another worker makes it if that may help and none of its images is done; otherwise it has
+    /// failed.
     pub(super) fn give_up(&mut self, place: usize, error: &Error) {
         if !error.is_of_device() {
             return self.end(place, self.end_of(place, error));

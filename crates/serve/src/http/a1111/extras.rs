@@ -137,7 +137,7 @@ fn html(warnings: &[String]) -> String {
 
 /// How images are enlarged.
 struct Size {
-    /// What enlarges it, and how much of each result is seen over the one before; none for the image as it is.
+    /// The upscalers, each with its opacity over the result before; none for the image as it is.
     upscalers: Vec<(UpscalerChoice, f64)>,
     by: By,
     warnings: Vec<String>,

@@ -26,7 +26,7 @@ pub(super) struct Fields {
     /// The images of the request in Base64: what to begin with, one for each result of a batch, and a mask.
     pub(super) inits: Vec<String>,
     pub(super) mask: Option<String>,
-    /// What preprocessors made of control images, PNG files in Base64.
+    /// Maps of preprocessors, PNG files in Base64.
     pub(super) maps: Vec<String>,
     pub(super) previews: Previews,
     pub(super) task_id: Option<String>,
@@ -333,7 +333,7 @@ mod tests {
         (spec.request, left_out(&fields, false))
     }
 
-    /// What PyPI's webuiapi sends, where nothing is asked for but a prompt.
+    /// A request of PyPI's webuiapi with nothing but a prompt.
     #[test]
     fn a_client_that_sends_every_field_gets_no_warning() {
         let (request, warnings) = taken(

@@ -111,7 +111,8 @@ fn is_large(parameters: &Map<String, Value>) -> bool {
     ["init_images", "mask", "alwayson_scripts"].iter().any(|name| parameters.get(*name).is_some_and(|v| !v.is_null()))
 }
 
-/// What was made, as `Processed.js` of that program, with its `comments`. `batch` is the number of input images where there are several.
+/// The results as `Processed.js` of that program, with its `comments`. `batch` is the number of input images if there are
+/// several.
 fn info(entries: &[Arc<Entry>], images: &[Arc<Image>], batch: usize, warnings: &[String]) -> Value {
     let entry = entries.first();
     let batch_size = entry.and_then(|entry| entry.request.get("batch_size").cloned()).unwrap_or_else(|| 1.into());

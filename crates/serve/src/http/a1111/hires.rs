@@ -13,8 +13,8 @@ const STRENGTH: f64 = 0.75;
 /// Values that stand for what the first pass has.
 const SAME: [&str; 5] = ["", "None", "Use same sampler", "Use same scheduler", "Use same checkpoint"];
 
-/// Moves the fields of the second pass from `fields` into the fields of a job of Kiln, where one is asked for. What of them
-/// cannot be met stays.
+/// Moves the fields of the second pass from `fields` into the fields of a job of Kiln, if one is requested. Fields that are
+/// not supported stay.
 ///
 /// # Errors
 /// [`Refused`] with the field.

@@ -45,7 +45,7 @@ const OF_IMG2IMG: [(&str, &[f64]); 11] = [
     ("include_init_images", &[]),
     ("mask_blur_x", &[4.0]),
 ];
-/// Those of them that are about a mask.
+/// The fields of masks.
 const OF_MASKS: [&str; 5] =
     ["mask_blur", "inpainting_fill", "inpaint_full_res", "inpaint_full_res_padding", "inpainting_mask_invert"];
 

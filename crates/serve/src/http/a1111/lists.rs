@@ -63,7 +63,7 @@ pub(super) async fn models(State(app): Shared) -> Json<Value> {
     Json(app.models.iter().map(one).collect())
 }
 
-/// The SHA-256 of a model where it is known: nothing is computed for a list. Images have it after the first one was made.
+/// The SHA-256 of a model if it is known: nothing is computed for a list. It is known after the first image.
 pub(super) fn known_hash(app: &App, model: &Model) -> Option<String> {
     Hashed::model(model.folder.path())?.known(app.options.setup().cache_dir.as_deref()?)
 }

@@ -14,7 +14,7 @@ use crate::image_format::ImageFormat;
 /// The options that a request may set for itself, too.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
-    /// The name of the model; the first one where nothing was set.
+    /// The name of the model; the first one if none is set.
     pub(super) model: Option<String>,
     pub(super) clip_skip: usize,
     pub(super) ensd: i64,

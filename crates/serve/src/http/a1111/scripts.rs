@@ -19,7 +19,7 @@ const SOFT: [&str; 6] = [
     "soft_difference_contrast",
 ];
 
-/// What the scripts of a request say.
+/// The scripts of a request.
 #[derive(Debug, Default)]
 pub(super) struct Scripts {
     /// Control networks.
@@ -81,8 +81,8 @@ pub(super) fn no_script(fields: &mut Map<String, Value>) -> Result<(), Refused> 
     }
 }
 
-/// Moves `refiner_checkpoint` and `refiner_switch_at` into the fields of a job of Kiln. There is no refiner without a name, and none
-/// where it takes over at the very beginning or the end.
+/// Moves `refiner_checkpoint` and `refiner_switch_at` into the fields of a job of Kiln. There is no refiner without a name,
+/// and none that takes over at the very beginning or the end.
 pub(super) fn refiner(fields: &mut Map<String, Value>, job: &mut Map<String, Value>) {
     let (name, switch) = (fields.remove("refiner_checkpoint"), fields.remove("refiner_switch_at"));
     let name = name

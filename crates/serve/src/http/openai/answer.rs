@@ -60,7 +60,7 @@ pub(super) fn stream(app: Arc<App>, entry: Arc<Entry>, wanted: Wanted) -> Respon
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// Adds the field `warnings` where there are some, which OpenAI's answers do not have.
+/// Adds the field `warnings` if there are any, which OpenAI's answers do not have.
 fn add_warnings(answer: &mut Value, entry: &Entry) {
     let warnings = entry.warnings();
     if !warnings.is_empty() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(super) struct Module {
     /// The name in requests.
     pub(super) name: &'static str,
-    /// What the extension's page shows.
+    /// The label on the extension's page.
     pub(super) label: &'static str,
     /// The groups of `/controlnet/control_types` to which it belongs.
     pub(super) groups: &'static [&'static str],
@@ -124,7 +124,7 @@ impl Module {
         self.name == "canny"
     }
 
-    /// What `module_detail` says of it.
+    /// Its entry in `module_detail`.
     pub(super) fn detail(&self) -> Value {
         let resolution =
             || json!({ "name": "Preprocessor Resolution", "value": RESOLUTION, "min": 64, "max": 2048, "step": 8 });

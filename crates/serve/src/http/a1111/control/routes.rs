@@ -101,7 +101,7 @@ async fn control_types(State(app): Shared) -> Json<Value> {
     Json(json!({ "control_types": types }))
 }
 
-/// What a preprocessor makes of images.
+/// Runs a preprocessor on images.
 async fn detect(State(app): Shared, Payload(body): Payload) -> Result<Json<Value>, Detail> {
     let fields = json_body::read(&app, body).await?;
     let (most, decode) = (app.options.limits.images, app.options.limits.input_images());

@@ -33,7 +33,7 @@ pub(crate) struct Units {
     pub(crate) controls: Vec<ControlUse>,
     /// The IP-Adapters by their names, with images in Base64.
     pub(crate) ip_adapters: Vec<IpAdapterUse>,
-    /// What preprocessors made of the images, PNG files in Base64, to be shown after the results.
+    /// Maps of preprocessors, PNG files in Base64, shown after the results.
     pub(crate) maps: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
@@ -311,7 +311,7 @@ fn mode(value: &Value) -> ControlMode {
     }
 }
 
-/// `pixel_perfect_resolution` of `scripts/external_code.py`: the shorter side of the image where it has the size of the results.
+/// `pixel_perfect_resolution` of `scripts/external_code.py`: the shorter side of the image if it has the size of the results.
 fn pixel_perfect((w, h): (usize, usize), (width, height): (usize, usize), resize: Resize) -> usize {
     let factors = [height as f64 / h as f64, width as f64 / w as f64];
     let factor = match resize {
@@ -341,7 +341,7 @@ mod tests {
         Units::read(units.as_array().unwrap(), &place())
     }
 
-    /// What PyPI's webuiapi sends for a unit.
+    /// A unit of PyPI's webuiapi.
     #[test]
     fn a_unit_is_a_control_network() {
         let unit = json!({
