@@ -1,4 +1,4 @@
-//! What each engine of a run did, and where it waited.
+//! The work of each engine of a run, and its waits.
 
 use kiln_engine::Timings;
 

@@ -24,7 +24,7 @@ use super::saver::SaveQueue;
 use super::todos::Todo;
 use super::work_queue::{At, LOOK_AHEAD, WorkQueue};
 
-/// What the engines of a run share.
+/// State shared by the engines of a run.
 pub(super) struct Common<'s, 'a, 'w> {
     pub(super) state: &'s Mutex<RunState<'a, 'w>>,
     pub(super) queue: &'s WorkQueue,
@@ -36,7 +36,7 @@ pub(super) struct Common<'s, 'a, 'w> {
     pub(super) trial: Trial<'s>,
 }
 
-/// What a test has happen, instead of what happens.
+/// Test hooks: simulated failures and timings.
 #[derive(Clone, Copy)]
 pub(super) struct Trial<'s> {
     /// Whether the device of the engine of this number is lost.
@@ -74,7 +74,7 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
     saving: SaveQueue,
     /// A model that was loaded before the run.
     loaded: Option<&'s mut Engine>,
-    /// Encodes and decodes while the engine denoises, from the first image on where that is done.
+    /// Encodes and decodes while the engine denoises, if that pays, from the first image on.
     pub(super) worker: Option<OverlapWorker>,
     /// Images for which the worker had no memory. They are decoded when the engine has its turn.
     pub(super) undecoded: Vec<ImageTask<Latents>>,
@@ -82,7 +82,7 @@ pub(super) struct DeviceRun<'s, 'a, 'w> {
     pub(super) size: GroupSize,
     /// Images that were taken and are neither saved nor failed.
     pub(super) held: HashMap<usize, Arc<Job>>,
-    /// What it did, but for the waits.
+    /// The report of this engine, without the waits.
     pub(super) report: DeviceReport,
     waits: Cell<Waits>,
 }
@@ -238,7 +238,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         engine.is_alive() && !(self.common.trial.is_lost)(self.number)
     }
 
-    /// Leaves everything to the other engines; an error where there is none.
+    /// Leaves everything to the other engines; an error if there is none.
     fn lose(&mut self, error: &Error) -> Result<()> {
         let device = self.setup.device;
         let lost = format!("{device} does not work any more: {error}");
@@ -337,10 +337,10 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
         state.look()
     }
 
-    /// An image could not be made here: another engine makes it, where that may help, or it has failed.
+    /// An image could not be made here: another engine makes it if that may help; otherwise it has failed.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is lost: the image stays with this engine then, which gives it back.
+    /// [`Error::Device`] if the device is lost: the image stays with this engine then, which gives it back.
     pub(super) fn fail(&mut self, engine: &Engine, id: usize, error: String, of_device: bool) -> Result<()> {
         if of_device && !self.is_alive(engine) {
             return Err(Error::Device(error));

@@ -52,8 +52,8 @@ impl DeviceRun<'_, '_, '_> {
         Ok(())
     }
 
-    /// Runs one batch, or several where it is known that memory has no room for it. Where that fails, its images are run one by
-    /// one, so that one does not take others along.
+    /// Runs one batch, or several if memory is known to have no room for it. If that fails, its images are run one by one, so
+    /// that one failure does not affect the others.
     fn run_images(&mut self, engine: &mut Engine, images: &[&(usize, Arc<Job>)], shape: Shape, n: usize) -> Result<()> {
         let most = self.size.most();
         if images.len() > most {
@@ -136,7 +136,7 @@ fn has_no_room(error: &Error) -> bool {
 struct SetImages<'r, 's, 'a, 'w> {
     run: &'r mut DeviceRun<'s, 'a, 'w>,
     images: &'r [&'r (usize, Arc<Job>)],
-    /// The networks that run while steps run, where there are any.
+    /// The networks that run while steps run, if any.
     overlapped: Option<OverlappedNetworks>,
     times: BatchTimes,
     /// Images that went on to the worker or to the threads that save.

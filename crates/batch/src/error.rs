@@ -1,4 +1,4 @@
-//! What can go wrong with an image set.
+//! Errors of image sets.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::problems::Problems;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the engine reports: a value, a file, a model, a device.
+    /// An error of the engine: a value, a file, a model, a device.
     #[error(transparent)]
     Engine(#[from] kiln_engine::Error),
     /// A line of a job file or a journal is wrong.
@@ -21,7 +21,7 @@ pub enum Error {
         file: String,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Several lines of a job file are wrong.

@@ -89,6 +89,6 @@ pub struct BatchReport {
     pub timings: Timings,
     /// Peak physical memory of this process in bytes.
     pub peak_memory: u64,
-    /// What each engine did, in the order of the setups.
+    /// The work of each engine, in the order of the setups.
     pub devices: Vec<DeviceReport>,
 }

@@ -152,17 +152,17 @@ fn check(field: &str, value: &Value) -> Result<(), String> {
     serde_json::from_value::<Request>(fields.into()).map(drop).map_err(|error| error.to_string())
 }
 
-/// What a field of numbers or switches takes.
+/// The values that a field of numbers or switches takes.
 fn expected(field: &str) -> Option<&'static str> {
     let kinds = [(Value::from(1.5), "a number"), (1.into(), "a whole number"), (true.into(), "true or false")];
     kinds.into_iter().find(|(example, _)| check(field, example).is_ok()).map(|(_, kind)| kind)
 }
 
-/// What is wrong with a field of a job.
+/// An invalid field of a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct FieldError {
-    /// The field, as it was written; `None` where none is at fault.
+    /// The field as written; `None` if the problem concerns no single field.
     pub field: Option<String>,
     /// The problem, with the field's name.
     pub message: String,
@@ -236,7 +236,7 @@ impl JobSpec {
     /// The job of an object of JSON, with the fields of a line of a job file.
     ///
     /// # Errors
-    /// As [`Self::parse`], with the field by itself.
+    /// See [`Self::parse`]; the field is separate.
     pub fn of_object(object: Map<String, Value>) -> Result<Self, FieldError> {
         Ok(Self::new(fields_of_json(object)?)?)
     }
@@ -260,7 +260,7 @@ impl JobSpec {
     }
 }
 
-/// What a request says, without what it leaves to defaults.
+/// The fields that a request sets, without defaults.
 pub(crate) fn said(request: &Request) -> Fields {
     let fields = |request: &Request| match serde_json::to_value(request) {
         Ok(Value::Object(fields)) => fields,

@@ -31,7 +31,7 @@ pub(crate) struct Unsaved {
 }
 
 impl<S> ImageTask<S> {
-    /// The same image at its next stage, and what there was of it.
+    /// Moves the image to its next stage, and returns its content of the stage before.
     pub(crate) fn with<T>(self, content: T) -> (ImageTask<T>, S) {
         let Self { id, job, origin, seconds, content: before } = self;
         (ImageTask { id, job, origin, seconds, content }, before)

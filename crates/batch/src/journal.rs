@@ -117,8 +117,7 @@ impl Journal {
     /// Opens or creates the journal at `path` and reads it. A file that is not a journal is not changed.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another process writes to it, [`Error::Job`] where it is none, [`kiln_engine::Error::Files`] and
-    /// [`kiln_engine::Error::Files`].
+    /// [`Error::Busy`] if another process writes to it, [`Error::Job`] if it is no journal, [`kiln_engine::Error::Files`].
     pub(crate) fn open(path: &Path) -> Result<(Self, Records)> {
         match path.metadata() {
             Ok(found) if !found.is_file() => {
@@ -162,7 +161,7 @@ impl Journal {
     /// Reads a journal that another process may be writing.
     ///
     /// # Errors
-    /// As [`Self::open`], except for locks.
+    /// See [`Self::open`], except for locks.
     pub(crate) fn peek(path: &Path) -> Result<Records> {
         let bytes = read_small(path, MAX_BYTES).map_err(Error::read(path))?;
         let whole = whole(&bytes);
@@ -207,8 +206,8 @@ impl Journal {
         self.write(lines).map_err(Error::write(&self.path))
     }
 
-    /// The same for callers of which one writes at a time. One write call, so that a kill leaves at most one incomplete line. On
-    /// a full disk the written part is removed, because the next line would be appended to it.
+    /// Writes lines, for callers of which one writes at a time. One write call, so that a kill leaves at most one incomplete
+    /// line. On a full disk the written part is removed, because the next line would be appended to it.
     ///
     /// # Errors
     /// Errors of the file.

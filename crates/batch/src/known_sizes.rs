@@ -16,7 +16,7 @@ const ENTRIES: usize = 1000;
 /// The maximum file size of such a list.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Entry {
     /// The SHA-256 of all that decides on the speed ([`kiln_engine::Engine::kind_of_batches`]).

@@ -10,11 +10,11 @@ use kiln_engine::{Error, Event, Result};
 
 use super::image_task::ImageTask;
 
-/// Images that may wait: those of the largest batch that is searched for, so that the next one begins at once. Their latents take little
-/// memory. The denoiser waits where there are more, since decoding is the slower part then.
+/// Images that may wait: those of the largest batch that is searched for, so that the next one begins at once. Their latents
+/// take little memory. The denoiser waits if there are more, since decoding is the slower part then.
 const WAITING: usize = super::size_search::MOST;
 
-/// What the worker has done.
+/// A result of the worker.
 pub(crate) enum Done {
     /// Texts were encoded in this time.
     Encoded(Duration),
@@ -24,7 +24,7 @@ pub(crate) enum Done {
 
 /// The end of decoding one image.
 pub(crate) struct Decoded {
-    /// The image with its pixels, or still with its latents where there was an error.
+    /// The image with its pixels, or with its latents after an error.
     pub(crate) task: std::result::Result<ImageTask<DecodedImage>, (ImageTask<Latents>, Error)>,
     /// News of it: types that were too narrow.
     pub(crate) events: Vec<Event>,

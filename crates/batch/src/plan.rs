@@ -144,11 +144,11 @@ impl BatchOptions {
 /// The result of [`BatchRun::check`].
 #[derive(Debug, Clone)]
 pub struct Checked {
-    /// What is wrong with jobs, in the order of lines.
+    /// The problems of jobs, in the order of lines.
     pub problems: Problems,
     /// The images of the jobs that are right, or whose values are wrong for their model alone.
     pub images: usize,
-    /// Those of them that a run would generate.
+    /// The number of them that a run would generate.
     pub pending: usize,
     /// Models on the Hub that are not in the cache: their jobs were not checked against them.
     pub not_downloaded: Vec<NotDownloaded>,
@@ -173,7 +173,7 @@ impl SetPlan {
         Ok(Self { todos, lines, models, problems, not_downloaded })
     }
 
-    /// Itself, where nothing is wrong.
+    /// The plan, if it has no problem.
     fn checked(mut self) -> Result<Self> {
         if self.problems.is_empty() {
             self.not_downloaded.iter().for_each(|one| self.problems.push(one.line, &*one.problem));
@@ -200,7 +200,7 @@ fn check_options(options: &BatchOptions) -> Result<Option<PlannedFile>> {
     Ok(sheet)
 }
 
-/// Creates the folder for the images where it is not there. None is left where the sheet cannot be written.
+/// Creates the folder for the images if it is missing. It is removed if the sheet cannot be written.
 fn create_folder(folder: &Path, sheet: Option<&PlannedFile>, todos: &[Todo]) -> Result<()> {
     let is_new = !folder.is_dir();
     if is_new {

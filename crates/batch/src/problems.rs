@@ -14,7 +14,7 @@ const SHOWN: usize = 20;
 pub struct Problem {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub text: String,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct OfModel {
 }
 
 impl OfModel {
-    /// What does not suit the model, for all jobs.
+    /// Warnings about options that do not suit the model, for all jobs.
     pub(super) fn advice(&self) -> impl Iterator<Item = String> {
         self.jobs.iter().flat_map(|(_, job)| job.advice(&self.model))
     }
@@ -35,7 +35,7 @@ pub struct NotDownloaded {
     pub model: PathBuf,
     /// The first line that names it.
     pub line: usize,
-    /// What the cache says of it.
+    /// The problem of the cached values.
     pub problem: String,
     /// Its images.
     pub images: usize,
@@ -48,11 +48,11 @@ pub(super) struct Resolved {
     pub(super) not_downloaded: Vec<NotDownloaded>,
 }
 
-/// Opens the models and resolves every pending job. No weights are read. What is wrong with jobs is added to `problems`: a
-/// value that its model does not allow, a model, a LoRA, a control network or an input image that is missing.
+/// Opens the models and resolves every pending job. No weights are read. Problems of jobs are added to `problems`: a value
+/// that its model does not allow, a model, a LoRA, a control network or an input image that is missing.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for what is said for all jobs.
+/// [`kiln_engine::Error::Request`] and [`kiln_engine::Error::Files`] for options of all jobs.
 pub(super) fn resolve(todos: &[Todo], options: &BatchOptions, problems: &mut Problems) -> Result<Resolved> {
     options.setups.iter().try_for_each(Setup::check)?;
     let mut resolver = Resolver {

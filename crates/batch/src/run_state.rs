@@ -1,4 +1,4 @@
-//! What the engines of a run have in common: what is pending, made and failed, and who gets the events.
+//! State shared by the engines of a run: pending, finished and failed images, and the receiver of events.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use crate::error::Error as BatchError;
 /// Who listens, and may stop the run. Where there are several engines, each calls it from its own thread, one at a time.
 pub(super) type Watch<'a> = dyn FnMut(BatchEvent<'_>) -> ControlFlow<()> + Send + 'a;
 
-/// What a run has besides the engines.
+/// The parts of a run besides the engines.
 pub(super) struct RunState<'a, 'w> {
     pub(super) todos: Vec<Todo>,
     pub(super) journal: Arc<SharedJournal>,

@@ -37,7 +37,8 @@ impl BatchRun {
         self.run_in(None, watch, Trial::NONE)
     }
 
-    /// The same with a model that is loaded, instead of the one that the first setup loads. Jobs of other models load theirs, next to it.
+    /// Runs with a model that is loaded, instead of loading that of the first setup. Jobs of other models load theirs, next to
+    /// it.
     ///
     /// # Errors
     /// See [`Self::run`].

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Threads that save for each engine, at least and at most. Two are enough where the CPU makes the images. Small images of a GPU wait
 /// for the disk longer than they take to compress, and several threads wait at the same time.
 const THREADS: [usize; 2] = [2, 8];
-/// Images for each of the threads that may wait for it. The engine waits where there are more, so that memory stays bounded.
+/// The number of images that may wait for each thread. The engine waits if there are more, so that memory stays bounded.
 const WAITING: usize = 2;
 
 /// The end of saving an image.
@@ -75,7 +75,7 @@ impl Savers {
         Ok((Self { saved, threads }, SaveQueue(tasks)))
     }
 
-    /// What was saved since this was asked before.
+    /// The images that were saved since the last call.
     pub(crate) fn news(&self) -> Vec<Saved> {
         self.saved.try_iter().collect()
     }

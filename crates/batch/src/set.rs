@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 pub struct JobSet {
     pub(crate) tasks: Vec<Task>,
     pub(crate) axes: Vec<Axis>,
-    /// What is wrong with the jobs that are no tasks.
+    /// The problems of jobs that are no tasks.
     pub(crate) problems: Problems,
 }
 
@@ -48,19 +48,19 @@ impl JobSet {
     /// combinations. Jobs without a model use `model`.
     ///
     /// # Errors
-    /// [`Error::Job`] or [`Error::Jobs`] with the lines of all jobs that cannot be, [`kiln_engine::Error::Request`] where there are
-    /// too many images or two axes of one field.
+    /// [`Error::Job`] or [`Error::Jobs`] with the lines of all invalid jobs, [`kiln_engine::Error::Request`] if there are too
+    /// many images or two axes of one field.
     pub fn new(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         let this = Self::with_problems(file, set, axes, model)?;
         this.problems.clone().result()?;
         Ok(this)
     }
 
-    /// The same, where jobs that cannot be are errors of [`BatchRun::plan`](crate::BatchRun::plan), which reports them with all
-    /// others.
+    /// Like [`Self::new`], but invalid jobs are errors of [`BatchRun::plan`](crate::BatchRun::plan), which reports them with
+    /// all others.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Request`] where there are too many images or two axes of one field.
+    /// [`kiln_engine::Error::Request`] if there are too many images or two axes of one field.
     pub fn with_problems(file: &JobFile, set: &[Assignment], axes: Vec<Axis>, model: Option<&Path>) -> Result<Self> {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {

@@ -24,7 +24,7 @@ pub(crate) struct SharedJournal {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the next call writes, and its result.
+    /// The lines that the next call writes, and its result.
     lines: Vec<Line>,
     outcome: Arc<OnceLock<Outcome>>,
     is_writing: bool,

@@ -100,7 +100,8 @@ pub(crate) fn check_name(sheet: &PlannedFile, todos: &[Todo]) -> Result<()> {
 /// Writes the sheet atomically. The longest side of an image on it is at most `side` pixels.
 ///
 /// # Errors
-/// [`kiln_engine::Error::Request`] where there are too many images, [`kiln_engine::Error::Files`] where a file cannot be read or written.
+/// [`kiln_engine::Error::Request`] if there are too many images, [`kiln_engine::Error::Files`] if a file cannot be read or
+/// written.
 pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes: &[Axis]) -> Result<()> {
     let layout = if axes.is_empty() { square(todos) } else { table(todos, axes) };
     let canvas = draw(&layout, side)?;
@@ -108,7 +109,7 @@ pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes:
     Ok(file.write(|to| to.write_all(&bytes))?)
 }
 
-/// What differs between the jobs of a set, for labels.
+/// The differences between the jobs of a set, for labels.
 struct Differences {
     fields: Vec<Fields>,
     differing: Vec<String>,

@@ -26,7 +26,7 @@ const FIRST_BATCHES: usize = 16;
 /// The first size is not made smaller than this for that: smaller batches lose more to launches than the last decoding takes.
 const FIRST_LEAST: usize = 16;
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Next {
     /// To run so many batches of a size, and to say how long they took.
@@ -76,7 +76,7 @@ impl SizeSearch {
         self.no_room.map_or(usize::MAX, |images| images / 2)
     }
 
-    /// What to do next where `left` images are left. `has_room` says whether the memory plan has room for a size.
+    /// The next action if `left` images are left. `has_room` returns whether the memory plan has room for a size.
     pub(super) fn next(&self, left: usize, has_room: &mut dyn FnMut(usize) -> bool) -> Next {
         let start = self.start.min(self.most());
         if let Some(next) = self.missing(start, left) {
@@ -107,7 +107,7 @@ impl SizeSearch {
         Next::Found { size, speed: 1.0 / self.median(size) }
     }
 
-    /// What is to be done before the time of a size is known.
+    /// The next action before the time of a size is known.
     fn missing(&self, size: usize, left: usize) -> Option<Next> {
         if self.is_known(size) {
             return None;
@@ -147,7 +147,7 @@ impl SizeSearch {
         (time(low) + time(high)) / 2.0 / size as f64
     }
 
-    /// The fastest size of those that are known; the first one where none is.
+    /// The fastest known size; the first one if none is known.
     fn best(&self) -> usize {
         let known = self.times.keys().copied().filter(|size| *size <= self.most() && self.is_known(*size));
         known.min_by(|a, b| self.median(*a).total_cmp(&self.median(*b))).unwrap_or(self.start.min(self.most()))
@@ -162,7 +162,7 @@ mod tests {
     struct Fake<'c> {
         cost: &'c dyn Fn(usize) -> f64,
         room: usize,
-        /// What the memory plan takes for that.
+        /// Bytes of its memory plan.
         planned: usize,
     }
 

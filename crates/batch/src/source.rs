@@ -41,7 +41,7 @@ impl FromStr for JobFormat {
 #[derive(Debug, Clone)]
 pub struct JobFile {
     pub(crate) entries: Vec<Entry>,
-    /// What is wrong with the lines that are no entries.
+    /// The problems of lines that are no entries.
     pub(crate) problems: Problems,
 }
 
@@ -66,8 +66,8 @@ impl JobFile {
     /// [`JobSet::new`](crate::JobSet::new) or of [`BatchRun::plan`](crate::BatchRun::plan), which report all of them at once.
     ///
     /// # Errors
-    /// [`kiln_engine::Error::Files`] where the file cannot be read, is no regular file or has more than 256 MiB, [`Error::Job`]
-    /// where it has no jobs.
+    /// [`kiln_engine::Error::Files`] if the file cannot be read, is no regular file or has more than 256 MiB, [`Error::Job`]
+    /// if it has no jobs.
     pub fn read(path: &Path, format: Option<JobFormat>) -> Result<Self> {
         let (name, bytes) = if path == Path::new(STANDARD_INPUT) {
             let name = "the standard input".to_string();

@@ -36,7 +36,7 @@ pub(crate) enum State {
 /// The contents of the journals in a folder.
 pub(super) struct Known {
     pub(super) own: Records,
-    /// Those of other shards or of the whole set, which may have been split differently before.
+    /// The records of other shards or of the whole set, which may have been split differently before.
     pub(super) others: Records,
 }
 

@@ -1,8 +1,8 @@
 //! The pending images of a set, from which the engines of several devices take.
 //!
-//! A device stays with the model that it has loaded, and with a group of images that have all in common but texts and noise,
-//! as long as there are such. The portions become smaller towards the end of a group, so that the devices end together.
-//! What a device could not make goes to another one that has not tried it. A device that was lost is left out.
+//! A device stays with the model that it has loaded, and with a group of images that share all but texts and noise, as long as
+//! there are such. The portions become smaller towards the end of a group, so that the devices end together. An image that
+//! failed on a device goes to another one that has not tried it. A device that was lost is left out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -76,12 +76,12 @@ impl WorkQueue {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The group that a device continues with, and how many images of it there are; `None` where there is none at the moment.
+    /// The group that a device continues with, and how many images of it there are; `None` if there is none at the moment.
     pub(super) fn next(&self, device: usize) -> Option<(At, usize)> {
         self.state.lock().next(device)
     }
 
-    /// The same for a device that holds no image. It waits while others may give images back.
+    /// The next group for a device that holds no image. It waits while others may give images back.
     pub(super) fn wait_for_next(&self, device: usize) -> Option<(At, usize)> {
         let mut state = self.state.lock();
         loop {

@@ -1,10 +1,10 @@
-//! What can go wrong with a measurement.
+//! Errors of measurements.
 
 /// Why a measurement, or a trace of memory, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the engine reports: a value, a file, a device, a network.
+    /// An error of the engine: a value, a file, a device, a network.
     #[error(transparent)]
     Engine(#[from] kiln_engine::Error),
     /// A measurement does not fit into memory.
@@ -13,11 +13,11 @@ pub enum Error {
         gib(*needed), gib(*available)
     )]
     Memory {
-        /// What is measured.
+        /// The measured stage.
         what: String,
-        /// What it takes, in bytes.
+        /// The memory that it needs, in bytes.
         needed: u64,
-        /// What could be had, in bytes.
+        /// The available memory, in bytes.
         available: u64,
     },
 }

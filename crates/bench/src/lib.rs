@@ -53,9 +53,9 @@ use stage::Meter;
 pub enum BenchStage {
     /// One guided step: the U-Net over the conditional and the unconditional halves of a batch, and the guidance.
     Step,
-    /// The same step with one ControlNet, which runs for both halves.
+    /// The step with one ControlNet, which runs for both halves.
     ControlStep,
-    /// The same step with the tokens of one image of a plain IP-Adapter.
+    /// The step with the tokens of one image of a plain IP-Adapter.
     IpAdapterStep,
     /// [`DEEP_CACHE_STEPS`] guided steps with DeepCache, the first of which runs the whole network.
     DeepCacheSteps,

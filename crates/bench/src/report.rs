@@ -29,7 +29,7 @@ pub struct BenchReport {
     pub dtype: String,
     /// The weight type of linear layers, if it differs.
     pub weight_type: Option<String>,
-    /// How the denoiser's large layers are computed, where it is not in the type of the activations.
+    /// The compute type of the denoiser's large layers, if it is not the type of the activations.
     pub compute: Option<String>,
     /// Steps of a whole call.
     pub steps: usize,

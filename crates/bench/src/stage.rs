@@ -39,7 +39,7 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) model: &'a Architecture,
     pub(crate) device: &'a Device,
     pub(crate) dtype: DType,
-    /// The type of linear layers' matrices, where it is another one.
+    /// The type of linear layers' matrices, if it is another one.
     pub(crate) matrices: Option<MatrixType>,
     /// The device with its rates, for plans of streamed weights.
     pub(crate) on: ExecutionTarget,
@@ -210,7 +210,7 @@ impl Meter<'_, '_> {
         Placement::new(self.device.clone(), dtype).with_matrices(self.matrices)
     }
 
-    /// Makes the weights of `networks` in their types, one after another, and streams them where that was asked for.
+    /// Makes the weights of `networks` in their types, one after another, and streams them if requested.
     pub(super) fn load(&self, what: &'static str, networks: &[Weights<'_>]) -> Result<Loaded> {
         let start = Instant::now();
         let mut streams = Vec::new();

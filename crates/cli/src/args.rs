@@ -39,12 +39,12 @@ pub struct Args {
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = MESSAGES,
           hide_possible_values = true, value_parser = named::<LogFormat>(&["text", "json"]))]
     pub log_format: LogFormat,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What Kiln can do.
+/// Commands of Kiln.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Generates images from a prompt.
@@ -77,7 +77,7 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Replays or plots memory traces.
     Memory {
-        /// What to do with them.
+        /// The command for models.
         #[command(subcommand)]
         command: MemoryCommand,
     },
@@ -193,7 +193,7 @@ pub struct PlanArgs {
     /// Includes a second pass that is larger by this factor.
     #[arg(long, value_name = "X", value_parser = parse_scale)]
     pub hires_scale: Option<f64>,
-    /// What enlarges the images before the second pass: a name, or a file of kiln upscale.
+    /// Upscaler of the images before the second pass: a name, or a file of kiln upscale.
     #[arg(long, value_name = "NAME|FILE", default_value = "latent", requires = "hires_scale")]
     pub hires_upscaler: HiresUpscaler,
     /// Includes a control network: net=FILE|DIR. Can be repeated. Its image is not read.

@@ -193,7 +193,7 @@ fn stages(timings: &Timings) -> serde_json::Value {
     json!({"load": load, "encode": encode, "denoise": denoise, "decode": decode, "save": save})
 }
 
-/// What a device did in JSON.
+/// The report of a device in JSON.
 fn device(report: &DeviceReport) -> serde_json::Value {
     let DeviceReport { device, images, begun, ended, timings, waits } = report;
     let Waits { state, decoding, saving, others } = waits;

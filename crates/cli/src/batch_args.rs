@@ -67,10 +67,10 @@ pub struct BatchArgs {
 }
 
 impl BatchArgs {
-    /// As the engine takes it.
+    /// The engine's options.
     ///
     /// # Errors
-    /// Where all GPUs are asked for and CUDA cannot list them, or a GPU with an engine for each NUMA node.
+    /// Errors if all GPUs are requested and CUDA cannot list them, or for a GPU with an engine for each NUMA node.
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
         let setups = if self.per_node { self.run.setups_of_nodes() } else { self.run.setups() };

@@ -67,7 +67,7 @@ impl BenchArgs {
         if self.models.is_empty() { &[Preset::Emoji] } else { &self.models }
     }
 
-    /// What is measured of them.
+    /// The measurements to make.
     pub fn plan(&self) -> BenchPlan {
         BenchPlan {
             size: self.size,

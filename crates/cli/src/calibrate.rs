@@ -52,7 +52,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the user sees: a bar on a terminal, and a line for each stage.
+/// Progress: a bar on a terminal, and a line for each stage.
 struct Shown {
     bar: Bar,
     stage: Option<CalibrationStage>,

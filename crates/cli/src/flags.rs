@@ -28,18 +28,18 @@ fn collect(command: &Command, flags: &mut BTreeSet<String>) {
     command.get_subcommands().for_each(|command| collect(command, flags));
 }
 
-/// The flag that sets `field`, where there is one: `--cfg-scale`.
+/// The flag that sets `field`, if any: `--cfg-scale`.
 pub fn spell(field: &str) -> Option<String> {
     let flag = flag(field);
     FLAGS.contains(&flag).then(|| format!("--{flag}"))
 }
 
-/// A message or warning of the engine with flags where it names fields.
+/// Replaces fields by flags in a message or warning of the engine.
 pub fn with_flags(text: &str) -> String {
     respell(text, &spell)
 }
 
-/// The same for a message about a job of a batch file, whose options are fields of that file.
+/// A message about a job of a batch file, whose options are fields of that file.
 pub fn in_job(text: &str) -> String {
     kiln_batch::in_job(text, &spell)
 }

@@ -22,7 +22,7 @@ use crate::pull::located;
 use crate::status::{self, is_json};
 use crate::txt2img_args::Common;
 
-/// What the images begin with, and what follows their first pass.
+/// The initial image, and the steps after the first pass.
 pub enum Kind<'a> {
     /// Noise, and perhaps a second pass: `kiln txt2img`.
     Text(&'a HiresArgs),

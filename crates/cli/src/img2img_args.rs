@@ -20,8 +20,8 @@ pub struct Img2img {
 /// The input images, and what is done with them.
 #[derive(Debug, Args)]
 pub struct Inputs {
-    /// The image to begin with; - is the standard input. Can be repeated: one job for each. The size of the results is its
-    /// size, rounded down, where none is given.
+    /// The image to begin with; - is the standard input. Can be repeated: one job for each. Without a size, the results have
+    /// its size, rounded down.
     #[arg(short = 'i', long, visible_alias = "init-img", value_name = "IMAGE", required_unless_present = "like")]
     init: Vec<PathBuf>,
     #[command(flatten)]

@@ -89,7 +89,7 @@ fn list(report: &ListReport) -> String {
     text
 }
 
-/// What a LoRA says about itself.
+/// The metadata of a LoRA.
 fn lora(notes: &LoraNotes) -> String {
     let mut text = String::new();
     let base = notes.base.as_deref().map_or("not named in the file".into(), plain);

@@ -13,7 +13,7 @@ pub fn listen() {
     listen_with_message("stopping after this step");
 }
 
-/// The same with another message for the first signal.
+/// Like [`listen`], with another message for the first signal.
 pub fn listen_with_message(first: &'static str) {
     let handler = move || {
         if STOP.swap(true, Ordering::SeqCst) {
@@ -27,7 +27,7 @@ pub fn listen_with_message(first: &'static str) {
     }
 }
 
-/// The same for a server: the first signal calls `first`, the second one `second`. A third one ends the process.
+/// For a server: the first signal calls `first`, the second one `second`. A third one ends the process.
 pub fn listen_twice(first: impl Fn() + Send + 'static, second: impl Fn() + Send + 'static) {
     let mut signals = 0;
     let handler = move || {

@@ -5,7 +5,7 @@ use kiln_engine::{ByteSize, MemoryOptions, ModeChoice, VaeMemory};
 
 use crate::values::parse_count;
 
-/// What a user may say of memory. Without any of it Kiln takes the fastest mode that fits.
+/// Memory options. By default Kiln takes the fastest mode that fits.
 #[derive(Debug, Clone, Args)]
 pub struct MemoryArgs {
     /// Keeps one of text encoders, U-Net and VAE in memory at a time.
@@ -17,7 +17,7 @@ pub struct MemoryArgs {
     /// Keeps all networks in memory.
     #[arg(long, conflicts_with_all = ["medvram", "lowvram"])]
     highvram: bool,
-    /// The most memory that Kiln may use, of the GPU, or of the CPU where it runs there: 6G, 512M, 64K.
+    /// The most memory that Kiln may use, of the GPU, or of the CPU if it runs there: 6G, 512M, 64K.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     vram_budget: Option<ByteSize>,
     /// Decodes one image of a batch at a time. Kiln always does; the flag is accepted for compatibility.
@@ -45,7 +45,7 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// As the engine takes it.
+    /// The engine's memory options.
     pub fn options(&self) -> MemoryOptions {
         let mode = match (self.highvram, self.medvram, self.lowvram) {
             (true, ..) => ModeChoice::Full,

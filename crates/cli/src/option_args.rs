@@ -70,13 +70,13 @@ pub struct OptionArgs<S> {
     subset: PhantomData<S>,
 }
 
-/// Those of every command that makes images.
+/// Options of every command that makes images.
 pub type CommonArgs = OptionArgs<Common>;
-/// Those of input images.
+/// Options of input images.
 pub type InputArgs = OptionArgs<Input>;
-/// Those of a second pass.
+/// Options of a second pass.
 pub type HiresArgs = OptionArgs<Hires>;
-/// Those of `kiln plan`.
+/// Options of `kiln plan`.
 pub type NetworkArgs = OptionArgs<Network>;
 
 /// The options of a part of the table that have an argument of their own.
@@ -120,7 +120,7 @@ impl CommonArgs {
                 _ => {}
             }
         }
-        // What the request has for another sampler; what is given here is refused where it does not fit.
+        // Drops options of another sampler; those of the command line are refused if they do not fit.
         request.drop_unfit();
         let mut request = self.copy(others.into_iter(), request);
         if self.has("negative_prompt") {

@@ -84,7 +84,7 @@ fn value_name(kind: OptionKind) -> &'static str {
     }
 }
 
-/// What an option does, its values and its default.
+/// The help of an option: its sentences, its values and its default.
 fn help(row: &OptionRow) -> String {
     let mut help = respell(&row.help(), &spelled_by_rule);
     let names = row.kind.names();

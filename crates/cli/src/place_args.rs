@@ -12,7 +12,7 @@ const WEIGHT_TYPES: &[&str] = &[
     "auto", "f32", "f16", "bf16", "f8", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k",
 ];
 
-/// What a user may say of where a model runs.
+/// Options of the devices.
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Device: auto, cpu, cuda or cuda:N. kiln batch and kiln serve take several, each with an engine: cuda:0,cuda:1, or all
@@ -45,8 +45,8 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// A setup with these, and nothing said of all else. The threads are the process's. Where several devices are named it has the
-    /// first that a command with one engine would take.
+    /// A setup with these options and defaults for all others. The threads are the process's. If several devices are named it
+    /// has the first that a command with one engine would take.
     pub fn setup(&self) -> Setup {
         let device = self.device.one().unwrap_or(DeviceChoice::Auto);
         Setup {

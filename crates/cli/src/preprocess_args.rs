@@ -22,7 +22,7 @@ fn names() -> PossibleValuesParser {
 /// `kiln preprocess`.
 #[derive(Debug, Args)]
 pub struct PreprocessArgs {
-    /// What is made of the image.
+    /// The preprocessor.
     #[arg(value_name = "NAME", value_parser = names())]
     pub name: String,
     /// The image: PNG, JPEG, WebP, BMP, TIFF or GIF. - is the standard input.

@@ -14,7 +14,7 @@ use crate::place_args::PlaceArgs;
 use crate::pull::located;
 use crate::values::{named, parse_count};
 
-/// What a user may say of the model and of where it runs.
+/// Options of the model and of the device that it runs on.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// A model folder in the diffusers layout, a checkpoint file (.safetensors, .ckpt, .gguf), a name in KILN_MODELS,
@@ -28,7 +28,7 @@ pub struct RunArgs {
     /// Does not access the network; uses cached files only.
     #[arg(long)]
     offline: bool,
-    /// What the denoiser predicts: epsilon or v. Default: by the model's configuration, else by its tensors.
+    /// The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors.
     #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = named::<Prediction>(&["epsilon", "v"]))]
     prediction: Option<Prediction>,
     /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
@@ -138,7 +138,7 @@ impl RunArgs {
         HubOptions { offline: self.offline, dtype: self.place.dtype }
     }
 
-    /// What of the model is not what its folder or file says.
+    /// Options that replace those of the model's folder or file.
     pub fn model_options(&self) -> ModelOptions {
         ModelOptions {
             config: self.config.clone(),
@@ -205,7 +205,7 @@ impl RunArgs {
         }
     }
 
-    /// The same for an engine on each NUMA node of the CPU.
+    /// Setups for an engine on each NUMA node of the CPU.
     ///
     /// # Errors
     /// See [`kiln_engine::DeviceList::per_node`].

@@ -21,7 +21,7 @@ pub struct ServeArgs {
     /// The most images that share a step. Default: 1 on the CPU, 8 on a GPU.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     max_batch: Option<usize>,
-    /// Milliseconds for which a step waits for more images where nothing runs.
+    /// Milliseconds that a step waits for a batch to fill if nothing runs.
     #[arg(long, value_name = "MS", default_value = "0", allow_negative_numbers = true, value_parser = parse_count)]
     max_delay_ms: usize,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
@@ -34,10 +34,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true, value_parser = parse_count)]
     keep: usize,
 
-    /// A folder into which all images are written, with their settings. It is made where it is missing.
+    /// A folder into which all images are written, with their settings. It is created if it is missing.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// What clients may do with the images of that folder, in the gallery of the page: off, read, or full, with deletion.
+    /// Access of clients to the images of that folder, in the gallery of the page: off, read, or full, with deletion.
     #[arg(long, value_name = "ACCESS", default_value = "full", value_parser = parse_as::<GalleryAccess>, requires = "output",
           help_heading = ACCESS)]
     gallery: GalleryAccess,

@@ -37,7 +37,7 @@ impl Protocol {
     pub const IDS: [(&str, Self); 4] =
         [("kitty", Self::Kitty), ("iterm2", Self::Iterm2), ("sixel", Self::Sixel), ("blocks", Self::Blocks)];
 
-    /// What the variables of the environment say about the terminal. Programs between it and us, as tmux, pass characters only.
+    /// The terminal's protocol by the variables of the environment. Programs between it and us, as tmux, pass characters only.
     pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Self {
         let term = variable("TERM").unwrap_or_default();
         let program = variable("TERM_PROGRAM").unwrap_or_default();
@@ -58,10 +58,10 @@ impl Protocol {
         }
     }
 
-    /// What shows an image at the cursor in so many columns and rows of characters.
+    /// The characters that show an image at the cursor in so many columns and rows.
     ///
     /// # Errors
-    /// See [`Rgb8Image::resize`] and of the PNG file.
+    /// Errors of [`Rgb8Image::resize`] and of the PNG file.
     pub fn text(self, image: &Rgb8Image, columns: usize, rows: usize) -> Result<String> {
         Ok(match self {
             Self::Kitty => kitty(&encode(image, StillFormat::Png)?, columns, rows),

@@ -40,7 +40,7 @@ pub fn run(mut args: UpscaleArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the user sees: a bar on a terminal, lines elsewhere, objects for programs.
+/// Progress: a bar on a terminal, lines elsewhere, objects for programs.
 struct Shown {
     bar: Bar,
     all: usize,

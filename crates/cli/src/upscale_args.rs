@@ -62,7 +62,7 @@ impl UpscaleArgs {
         HubOptions { offline: self.offline, dtype: self.dtype }
     }
 
-    /// Where a network would run; the CPU where there is none.
+    /// The device of a network; the CPU without a network.
     pub fn device(&self) -> DeviceChoice {
         match UpscalerChoice::from(self.upscaler.clone()) {
             UpscalerChoice::Filter(_) => DeviceChoice::Cpu,
@@ -70,7 +70,7 @@ impl UpscaleArgs {
         }
     }
 
-    /// As the engine takes it.
+    /// The engine's options.
     pub fn options(&self) -> UpscaleOptions {
         let memory = MemoryOptions { budget: self.vram_budget, ..MemoryOptions::default() };
         let Self { device, dtype, .. } = *self;

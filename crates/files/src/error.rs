@@ -21,7 +21,7 @@ pub enum Error {
     NotFound {
         /// The expected location.
         path: PathBuf,
-        /// What was searched for.
+        /// The file that was searched for.
         looked_for: String,
     },
     /// A file cannot be read.

@@ -19,7 +19,7 @@ use crate::temporary::{folder_of, persist, persist_new, remove_orphans, temporar
 pub struct FileRules {
     /// The field that contains the path, for messages.
     pub field: &'static str,
-    /// What is written, for messages: "the trace".
+    /// A name of the file for messages: "the trace".
     pub what: &'static str,
     /// The allowed extensions of a regular file, in lower case.
     pub extensions: &'static [&'static str],

@@ -31,7 +31,7 @@ pub fn open_regular(path: &Path) -> Result<File> {
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open_regular`]; [`ErrorKind::FileTooLarge`] if the file has more than `most` bytes.
+/// See [`open_regular`]; [`ErrorKind::FileTooLarge`] if the file has more than `most` bytes.
 pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = open_regular(path)?;
     let mut bytes = Vec::new();
@@ -46,7 +46,7 @@ pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
 /// Reads a regular file of at most `most` bytes as UTF-8 text.
 ///
 /// # Errors
-/// As [`read_small`]; [`ErrorKind::InvalidData`] if the file is not UTF-8.
+/// See [`read_small`]; [`ErrorKind::InvalidData`] if the file is not UTF-8.
 pub fn read_small_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read_small(path, most)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

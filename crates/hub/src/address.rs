@@ -8,7 +8,7 @@ use crate::http::plain;
 /// Parses the address of an HTTP server.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A sentence about the problem.
 pub(crate) fn parse(text: &str) -> Result<Url, String> {
     let wrong = |problem: &str| format!("{:?}, which is no address of a server: {problem}", plain(text));
     let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;

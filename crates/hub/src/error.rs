@@ -14,7 +14,7 @@ pub enum Error {
     Name {
         /// The text.
         found: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// An environment variable, or the file that it names, has an invalid value.
@@ -22,7 +22,7 @@ pub enum Error {
     Setting {
         /// The variable.
         name: String,
-        /// What is wrong with it, and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
     /// The cache does not have the files, and connections are not allowed or were not wanted.
@@ -34,7 +34,7 @@ pub enum Error {
     NotCached {
         /// The repository, with revision and file.
         what: String,
-        /// What is missing.
+        /// The missing part.
         problem: String,
         /// The cache's folder.
         cache: PathBuf,
@@ -96,7 +96,7 @@ pub enum Error {
         status: u16,
         /// The server's message, if any.
         message: String,
-        /// What to do; empty or a clause of its own.
+        /// A remedy; empty or a clause of its own.
         advice: &'static str,
     },
     /// The server cannot be reached, or stopped answering, several times in a row.
@@ -104,7 +104,7 @@ pub enum Error {
     Network {
         /// The requested address.
         address: String,
-        /// What happened.
+        /// The event.
         problem: String,
         /// Whether a part of the files is in the cache.
         kept: bool,
@@ -117,7 +117,7 @@ pub enum Error {
     Offline {
         /// The server's address.
         address: String,
-        /// What happened.
+        /// The event.
         problem: String,
         /// The cache's folder.
         cache: PathBuf,
@@ -127,7 +127,7 @@ pub enum Error {
     Refused {
         /// The requested address.
         address: String,
-        /// What is wrong with the answer.
+        /// The problem of the answer.
         problem: String,
     },
     /// A file has the wrong checksum.
@@ -219,7 +219,7 @@ impl Error {
     }
 }
 
-/// What is left after a failed download.
+/// The state of the file after a failed download.
 fn after(kept: bool) -> &'static str {
     match kept {
         true => "the downloaded part is kept, and the same command continues it",

@@ -50,7 +50,7 @@ pub enum Event<'a> {
     Retry {
         /// The file or repository.
         name: &'a str,
-        /// What failed.
+        /// The failure.
         problem: &'a str,
         /// The pause before the next attempt.
         pause: Duration,

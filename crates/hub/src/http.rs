@@ -32,7 +32,7 @@ pub(crate) const QUEUE: usize = 8;
 /// The longest message of a server that is shown.
 const MAX_MESSAGE: usize = 200;
 
-/// What the headers of the answers say.
+/// Headers of the answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     /// The HTTP status of the last answer.

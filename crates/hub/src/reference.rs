@@ -122,7 +122,7 @@ fn split_revision(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What is wrong with an owner or a name. They become the name of a folder, joined by `--`.
+/// The problem of an owner or a name, if any. They become the name of a folder, joined by `--`.
 fn part_problem(part: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match part {
@@ -142,8 +142,8 @@ fn part_problem(part: &str) -> Option<String> {
     }
 }
 
-/// What is wrong with the path of a file in a repository, or with a revision. Both become paths in the cache and must not lead
-/// out of it on any system.
+/// The problem of the path of a file in a repository, or of a revision, if any. Both become paths in the cache and must not
+/// lead out of it on any system.
 pub(crate) fn path_problem(path: &str) -> Option<String> {
     if path.is_empty() {
         return Some("has an empty revision or file".into());

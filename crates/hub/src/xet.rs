@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::http::{QUEUE, Reply, too_slow};
 use crate::min_speed::MinSpeed;
 
-/// What differs from the defaults of `hf-xet`.
+/// Settings that differ from the defaults of `hf-xet`.
 const CONFIG: [(&str, &str); 9] = [
     // Nothing is reported about transfers.
     ("telemetry.enabled", "false"),

@@ -15,8 +15,8 @@ fn blend(under: u8, over: u8, mask: u8) -> u8 {
 }
 
 impl<const C: usize> Image8<C> {
-    /// Pastes `over` through `mask`: its pixels where the mask is 255, this image's bits where it is 0 (Pillow's
-    /// `paste` with a mask).
+    /// Pastes `over` through `mask`: its pixels if the mask is 255, this image's bits if it is 0 (Pillow's `paste` with
+    /// a mask).
     ///
     /// # Errors
     /// [`crate::Error::Size`] if the three differ in size.

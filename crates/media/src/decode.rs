@@ -123,7 +123,7 @@ impl ImageHeader {
 /// Reads the header of an image file: its format and its size, within the limits of [`decode`]. No pixel is decoded.
 ///
 /// # Errors
-/// As [`decode`], except for damage after the header.
+/// See [`decode`], except for damage after the header.
 pub fn header(data: &[u8], name: &str, options: &DecodeOptions) -> Result<ImageHeader> {
     let (format, mut decoder) = decoder(data, name, options)?;
     let (width, height) = decoder.dimensions();

@@ -1,8 +1,8 @@
-//! What a file has in it: colors, and alpha where the file has it.
+//! The contents of an image file: colors, and alpha if the file has it.
 
 use crate::{FileFormat, Filter, Gray8Image, Result, Rgb8Image, Rgba8Image};
 
-/// What becomes of alpha when an image with three channels is made.
+/// The treatment of alpha when an image with three channels is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AlphaRule {
     /// The colors stay as they are, those of transparent pixels too: Pillow's `convert("RGB")`, and so diffusers.

@@ -73,7 +73,7 @@ fn encode_with_exif<const C: usize>(image: &Image8<C>, format: StillFormat, exif
     Ok(bytes.into_inner())
 }
 
-/// Writes pixels, their width, height and color, with Exif data where there is some.
+/// Writes pixels, their width, height and color, with Exif data if there is any.
 fn write(
     mut encoder: impl ImageEncoder,
     exif: Option<Vec<u8>>,

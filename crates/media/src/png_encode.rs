@@ -21,7 +21,7 @@ pub fn encode_png(size: (usize, usize), rgb: &[u8], texts: &[(&str, &str)]) -> R
     encode_png_at(size, rgb, texts, PngLevel::default())
 }
 
-/// The same with another compression.
+/// Encodes with another compression.
 ///
 /// # Errors
 /// See [`encode_png`].

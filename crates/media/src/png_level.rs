@@ -20,7 +20,7 @@ pub enum PngLevel {
 impl PngLevel {
     const ALL: [Self; 4] = [Self::None, Self::Fast, Self::Balanced, Self::Best];
 
-    /// As the encoder takes it.
+    /// The encoder's compression.
     pub(crate) fn compression(self) -> png::Compression {
         match self {
             Self::None => png::Compression::NoCompression,

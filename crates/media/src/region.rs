@@ -49,7 +49,7 @@ impl Region {
     }
 
     /// The region, wider or higher so that it has the shape of `target` (width and height), shifted to stay inside of
-    /// an image of size `image`, and cut where it does not fit (`expand_crop_region` of AUTOMATIC1111's
+    /// an image of size `image`, and cut if it does not fit (`expand_crop_region` of AUTOMATIC1111's
     /// `modules/masking.py`; diffusers has the same). The region is not empty and lies inside of the image.
     #[must_use]
     pub fn expanded(&self, target: (usize, usize), image: (usize, usize)) -> Self {

@@ -123,7 +123,7 @@ impl Rgba8Image {
 }
 
 /// The index of the pixel that each new one takes. The position is summed up as in Pillow (`libImaging/Geometry.c`), whose
-/// rounding decides where it falls between two pixels.
+/// rounding decides if it falls between two pixels.
 fn nearest_indices(from: usize, to: usize) -> Vec<usize> {
     let step = from as f64 / to as f64;
     let mut position = step * 0.5;

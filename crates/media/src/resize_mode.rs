@@ -12,7 +12,7 @@ pub enum ResizeMode {
     /// The middle of the image, its shape kept: "Crop and resize", mode 1, diffusers' `crop`.
     Crop,
     /// The whole image, its shape kept, and bars with the colors of its edge: "Resize and fill", mode 2, diffusers' `fill`.
-    /// As in both programs, the last line stays 0 if the target's side is odd and the image's is even.
+    /// In both programs the last line stays 0 if the target's side is odd and the image's is even.
     Fill,
 }
 
@@ -23,9 +23,9 @@ pub struct Placement {
     pub width: usize,
     /// Height of the resized image.
     pub height: usize,
-    /// The column of the target at which it begins; negative where it is cropped.
+    /// The column of the target at which it begins; negative if it is cropped.
     pub left: i64,
-    /// The row of the target at which it begins; negative where it is cropped.
+    /// The row of the target at which it begins; negative if it is cropped.
     pub top: i64,
 }
 

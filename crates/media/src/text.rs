@@ -90,7 +90,7 @@ impl ImageTexts {
         })
     }
 
-    /// The same for an open file; `None` if it has none of the formats.
+    /// Reads an open file; `None` if it has none of the formats.
     ///
     /// # Errors
     /// Errors of the system.

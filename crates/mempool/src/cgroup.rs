@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// What the groups of a process leave it, in bytes.
+/// The memory that the groups of a process leave it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CgroupMemory {
     /// The least limit of all groups.
@@ -58,7 +58,7 @@ pub(crate) fn memory(root: &Path) -> Option<CgroupMemory> {
 }
 
 impl Files {
-    /// What the group in `folder` leaves; `None` where it has no limit.
+    /// The memory that the group in `folder` leaves; `None` if it has no limit.
     fn read(&self, folder: &Path) -> Option<CgroupMemory> {
         let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
         let number = |name: &str| text(name)?.trim().parse::<u64>().ok(); // `max` is no number

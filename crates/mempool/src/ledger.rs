@@ -40,9 +40,9 @@ struct Counts {
 pub enum Rounding {
     /// Not at all.
     Exact,
-    /// As [`HostPool`]: to a size class of its policy. Small requests are not the pool's.
+    /// Like [`HostPool`]: to a size class of its policy. Small requests are not the pool's.
     HostPool,
-    /// As CUDA's driver: to multiples of 512 bytes.
+    /// Like CUDA's driver: to multiples of 512 bytes.
     Gpu,
 }
 

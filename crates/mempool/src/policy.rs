@@ -16,7 +16,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The size of the block for a request of `bytes`. `None` where it exceeds the address space.
+    /// The size of the block for a request of `bytes`. `None` if it exceeds the address space.
     pub const fn class(&self, bytes: usize) -> Option<usize> {
         let bytes = if bytes == 0 { 1 } else { bytes };
         let step = match (bytes - 1).checked_ilog2() {

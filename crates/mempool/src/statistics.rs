@@ -5,7 +5,7 @@
 pub struct Statistics {
     /// Requests that were served, including growth in place.
     pub allocations: u64,
-    /// Those of them that needed no new memory.
+    /// The requests that needed no new memory.
     pub reused: u64,
     /// Calls of the system or the driver for memory.
     pub system_calls: u64,

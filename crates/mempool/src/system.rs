@@ -8,10 +8,11 @@ use crate::cgroup;
 /// The memory that this process may use, in bytes, as Linux counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemMemory {
-    /// Physical memory, or the limit of the control groups that this process is in where that is less.
+    /// Physical memory, or the limit of the control groups that this process is in if that is less.
     pub total: u64,
-    /// What can be had without swapping, pages of cached files among it: `MemAvailable`, or what the control groups
-    /// leave where that is less. Of what groups use, cached files that nothing used recently are subtracted.
+    /// Memory that is available without swapping, pages of cached files included: `MemAvailable`, or the memory that
+    /// the control groups leave if that is less. Cached files that were not used recently do not count as used by the
+    /// groups.
     pub available: u64,
     /// Physical memory of the machine.
     pub physical: u64,

@@ -14,7 +14,7 @@ use crate::call::{Watcher, goes_on};
 use crate::engine::Loaded;
 use crate::error::{of_batch, refused};
 
-/// The longest side of an image on a contact sheet where none is given.
+/// The default of the longest side of an image on a contact sheet.
 const THUMBNAIL: usize = 256;
 
 /// Where jobs are.

@@ -269,7 +269,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// What a capsule keeps alive.
+/// The owner of the memory of a capsule.
 struct Owner {
     _memory: Arc<Memory>,
     shape: Vec<i64>,

@@ -34,7 +34,7 @@ pub struct Engine {
     loaded: Mutex<Option<Loaded>>,
     /// The thread that makes a call.
     caller: Mutex<Option<ThreadId>>,
-    /// What is known without the engine.
+    /// The model, known without the engine.
     model: ModelFolder,
     /// The process that loaded the model: the engine's threads do not come along to a process that was forked from it.
     process: u32,

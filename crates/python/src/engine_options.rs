@@ -19,7 +19,7 @@ pub struct EngineOption {
 }
 
 impl EngineOption {
-    /// What it does, in one or a few sentences.
+    /// Its help, in one or a few sentences.
     pub fn help(&self) -> String {
         self.doc.iter().flat_map(|line| line.split_whitespace()).collect::<Vec<_>>().join(" ")
     }
@@ -38,7 +38,7 @@ macro_rules! engine_options {
             &[$(EngineOption { name: stringify!($name), python: $python, doc: &[$($doc),+] }),+];
 
         impl EngineOptions {
-            /// Sets the option `name`; `None` where there is none of this name.
+            /// Sets the option `name`; `None` if there is none of this name.
             fn set(&mut self, name: &str, value: Value) -> Option<Result<(), serde_json::Error>> {
                 match name {
                     $(stringify!($name) => Some(from_value(value).map(|value| self.$name = value)),)+
@@ -67,7 +67,7 @@ engine_options! {
     threads: usize, "int";
     /// For a model in one file: a folder with configurations and tokenizers.
     config: PathBuf, "StrPath";
-    /// What the denoiser predicts: epsilon or v. Default: by the model's configuration, else by its tensors.
+    /// The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors.
     prediction: String, "str";
     /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
     unet: PathBuf, "StrPath";
@@ -85,10 +85,10 @@ engine_options! {
     weight_cache: PathBuf, "StrPath";
     /// Number of encoded prompts that are kept for the next images. Default: 32.
     prompt_cache: usize, "int";
-    /// What is in memory: auto (the fastest that fits), full (all networks), medvram (one network at a time) or lowvram (only
-    /// the layers that run next). It does not change images.
+    /// The networks in memory: auto (the fastest mode that fits), full (all networks), medvram (one network at a time) or
+    /// lowvram (only the layers that run next). It does not change images.
     memory: String, "str";
-    /// The most memory that Kiln may use, of the GPU, or of the CPU where it runs there: 6G, 512M, or a number of bytes.
+    /// The most memory that Kiln may use, of the GPU, or of the CPU if it runs there: 6G, 512M, or a number of bytes.
     vram_budget: Value, "str | int";
     /// Decodes in strips of rows, without seams.
     vae_tiling: bool, "bool";
@@ -133,10 +133,10 @@ impl EngineOptions {
         Ok(HubOptions { offline: self.offline.unwrap_or(false), dtype: parsed("dtype", self.dtype.as_deref())? })
     }
 
-    /// What of the model is not what its folder or file says.
+    /// Options that replace those of the model's folder or file.
     ///
     /// # Errors
-    /// [`Error::Value`] for a prediction that there is not.
+    /// [`Error::Value`] for an unknown prediction type.
     pub fn model_options(&self) -> Result<ModelOptions, Error> {
         Ok(ModelOptions {
             config: self.config.clone(),
@@ -205,7 +205,7 @@ fn value(name: &'static str, found: &str, expected: &str) -> Error {
     Error::Value { name, found: format!("{found:?}"), expected: expected.into() }
 }
 
-/// The value of an option that is a name; its default where none is given.
+/// The value of an option that is a name; its default if none is given.
 fn parsed<T: Default + std::str::FromStr<Err = String>>(name: &'static str, text: Option<&str>) -> Result<T, Error> {
     text.map_or_else(|| Ok(T::default()), |text| parsed_text(name, text))
 }

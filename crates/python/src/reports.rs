@@ -1,4 +1,4 @@
-//! What is known of models, devices and options, as JSON.
+//! Facts about models, devices and options, as JSON.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub(crate) fn plan(model: &ModelFolder, job: &Job, setup: &Setup) -> kiln_engine
     Ok(report.to_json(&model.name(), refiner.as_deref()).to_string())
 }
 
-/// What is in a model folder, a checkpoint file or an image, without reading weights.
+/// The contents of a model folder, a checkpoint file or an image, without reading weights.
 #[pyfunction]
 pub fn inspect(py: Python<'_>, path: PathBuf, dtype: &str) -> PyResult<String> {
     let dtype = dtype.parse().map_err(|_| refused("dtype", dtype, "auto, f32, bf16 or f16"))?;

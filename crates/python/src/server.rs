@@ -35,7 +35,7 @@ struct Settings {
     /// The keys of clients; without one everybody on this machine may come in.
     #[pyo3(default)]
     keys: Vec<String>,
-    /// What the numbers of jobs begin with.
+    /// The prefix of job numbers.
     #[pyo3(default)]
     job_prefix: Option<String>,
     /// The folders of control networks, IP-Adapters and upscalers that requests name.

@@ -5,7 +5,7 @@
 //! activations of order 100. Every comparison prints its result; `cargo xtask parity` collects the same figures into
 //! `docs/parity.md`.
 //!
-//! As a test tool, this crate panics if a fixture is missing or a comparison fails.
+//! This crate is a test tool: it panics if a fixture is missing or a comparison fails.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -6,7 +6,7 @@ use crate::{Gray8Image, Image8, Result};
 /// tan(22.5 degrees) in 1/32768, rounded as OpenCV's constant.
 const TANGENT: i64 = 13573;
 
-/// What a pixel may be.
+/// The state of a pixel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     No,

@@ -11,7 +11,7 @@ pub use canny::canny;
 use crate::{Error, Gray8Image, Result, Rgb8Image};
 use opencv_resize::OpenCvFilter;
 
-/// What a preprocessor makes of an image.
+/// A preprocessor of images.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Preprocessor {
     /// Edges, [`canny`]: pixels above `high`, and those above `low` that touch them.
@@ -142,7 +142,7 @@ fn resized(image: &Rgb8Image, side: usize) -> Result<Rgb8Image> {
     image.opencv_resize(scaled(width), scaled(height), filter)
 }
 
-/// What `map` makes of the image with its right and lower edge repeated up to a multiple of 64, without these pixels.
+/// The map of the image with its right and lower edge repeated up to a multiple of 64, without these pixels.
 fn padded(image: &Rgb8Image, map: impl FnOnce(&Rgb8Image) -> Result<Gray8Image>) -> Result<Gray8Image> {
     let (width, height) = image.size();
     let more = |side: usize| side.next_multiple_of(CELL) - side;

@@ -145,8 +145,8 @@ impl<const N: usize> Arena<N> {
         self.find(start).is_some()
     }
 
-    /// Grows or shrinks the block in use at `start` to `bytes` in place. False where it cannot grow, or where there is
-    /// no such block.
+    /// Grows or shrinks the block in use at `start` to `bytes` in place. False if it cannot grow, or if there is no
+    /// such block.
     pub fn resize(&mut self, policy: &Policy, start: usize, bytes: usize) -> bool {
         let (Some(i), Some(size)) = (self.find(start), policy.class(bytes)) else { return false };
         let block = self.blocks[i];
@@ -177,7 +177,7 @@ impl<const N: usize> Arena<N> {
         true
     }
 
-    /// Frees the block in use at `start`. False where there is none.
+    /// Frees the block in use at `start`. False if there is none.
     pub fn free(&mut self, start: usize) -> bool {
         let Some(i) = self.find(start) else { return false };
         let size = self.blocks[i].size;
@@ -197,8 +197,8 @@ impl<const N: usize> Arena<N> {
         Some(block.start..block.end())
     }
 
-    /// Frees the block that was taken out at `start`. `untouched` says whether the system has released its memory.
-    /// False where there is no such block.
+    /// Frees the block that was taken out at `start`. `untouched` is whether the system has released its memory. False
+    /// if there is no such block.
     pub fn put_back(&mut self, start: usize, untouched: bool) -> bool {
         let Some(i) = self.find(start) else { return false };
         let dirty = if untouched { 0 } else { self.blocks[i].size };

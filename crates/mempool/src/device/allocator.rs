@@ -75,7 +75,7 @@ static DRIVER_CALLS: AtomicU64 = AtomicU64::new(0);
 static STREAMS: RwLock<Vec<Arc<CudaStream>>> = RwLock::new(Vec::new());
 
 /// Declares a stream as Kiln's own. With the feature `interpose`, allocations on it come from the [`DevicePool`] of its
-/// GPU, and are counted, bounded, recorded, and served from a [`Scratch`] where one is active. Allocations on all other
+/// GPU, and are counted, bounded, recorded, and served from a [`Scratch`] if one is active. Allocations on all other
 /// streams of the process are left to the driver. Without the feature this changes nothing.
 ///
 /// The stream lives as long as the process from then on.
@@ -194,7 +194,7 @@ pub(super) fn driver_calls() -> u64 {
     DRIVER_CALLS.load(Ordering::Relaxed)
 }
 
-/// Releases the unused memory of a GPU's pool, once the work of `stream` has ended. False where that is not possible:
+/// Releases the unused memory of a GPU's pool, once the work of `stream` has ended. False if that is not possible:
 /// while the stream is being captured.
 pub(super) fn trim(device: sys::CUdevice, stream: CUstream) -> bool {
     let own = table().devices.get(&device).and_then(|usage| usage.pool.clone());

@@ -93,7 +93,7 @@ impl Block {
         self.planned.is_empty() && self.unplanned.statistics().used == 0
     }
 
-    /// The address of a planned allocation. `None` where that range is still in use.
+    /// The address of a planned allocation. `None` if that range is still in use.
     pub(super) fn allocate_planned(&mut self, offset: usize, bytes: usize) -> Option<u64> {
         let end = offset + bytes.max(1);
         let taken = self.planned.range(..end).next_back().is_some_and(|(_, &other)| other > offset);
@@ -104,7 +104,7 @@ impl Block {
         Some(self.base + offset as u64)
     }
 
-    /// The address of an allocation of another stage. `None` where it does not fit, or during a capture.
+    /// The address of an allocation of another stage. `None` if it does not fit, or during a capture.
     pub(super) fn allocate_unplanned(&mut self, bytes: usize) -> Option<u64> {
         if !self.planned.is_empty() {
             return None;
@@ -114,7 +114,7 @@ impl Block {
         Some(self.base + (start - ALIGNMENT) as u64)
     }
 
-    /// Frees the allocation at `address`. False where there is none.
+    /// Frees the allocation at `address`. False if there is none.
     pub(super) fn free(&mut self, address: u64) -> bool {
         let offset = (address - self.base) as usize;
         self.planned.remove(&offset).is_some() || self.unplanned.free(offset + ALIGNMENT)

@@ -131,8 +131,8 @@ impl DevicePool {
             .map_err(|error| Error::driver(self.ordinal, "resetting the peak of CUDA graphs", error))
     }
 
-    /// Releases the unused memory to the GPU, once pending work has ended, where it is more than `threshold`, from 0 to
-    /// 1, of the reserved memory. Returns the released bytes.
+    /// Releases the unused memory to the GPU, once pending work has ended, if it is more than `threshold`, from 0 to 1,
+    /// of the reserved memory. Returns the released bytes.
     ///
     /// # Errors
     /// [`Error::Driver`].

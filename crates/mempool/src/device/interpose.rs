@@ -32,7 +32,7 @@ pub(super) fn requests() -> u64 {
 /// Replaces the driver's function of this name.
 ///
 /// # Safety
-/// As for the driver's function: `address` is valid for a write, and `stream` is a valid stream.
+/// The driver's contract: `address` is valid for a write, and `stream` is a valid stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
     if !allocator::is_managed(stream) {
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize
 /// Replaces the driver's function of this name. Memory that was not allocated here is freed by the driver.
 ///
 /// # Safety
-/// As for the driver's function: `address` was allocated and not freed yet, and `stream` is a valid stream.
+/// The driver's contract: `address` was allocated and not freed yet, and `stream` is a valid stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
     if scratch::free(address) {

@@ -96,7 +96,7 @@ impl Scratch {
         Ok(Self { memory: Arc::new(memory), plan: Arc::new(plan) })
     }
 
-    /// The same block for another step on the same stream; `None` where `plan` needs a larger one.
+    /// Shares the block with another step on the same stream; `None` if `plan` needs a larger one.
     pub fn share(&self, plan: ScratchPlan) -> Option<Self> {
         (plan.bytes <= self.memory.bytes).then(|| Self { memory: self.memory.clone(), plan: Arc::new(plan) })
     }

@@ -83,9 +83,8 @@ impl HostPool {
     /// vector's memory is mapped to the file: it costs no memory besides the page cache until it is written to, and writing
     /// does not change the file. `check` gets its bytes first and may refuse them.
     ///
-    /// `None` where that is not possible, and the caller has to read the file: the program has another allocator, the
-    /// numbers are fewer than the pool serves, the file is too short or the system refuses to map it; and where `check`
-    /// refuses.
+    /// `None` if that is not possible, and the caller has to read the file: the program has another allocator, the
+    /// numbers are fewer than the pool serves, the file is too short, the system refuses to map it, or `check` refuses.
     ///
     /// The file must not become shorter while the vector lives: the system ends a process that reads a page past the end.
     /// Replace it by renaming another one to its name.

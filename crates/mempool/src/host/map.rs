@@ -18,7 +18,7 @@ pub(super) const CALLS_TO_MAP: u64 = if cfg!(target_os = "linux") { 2 } else { 1
 pub(super) fn map(size: usize, below: Option<usize>) -> Option<Range<usize>> {
     let hint = below.and_then(|below| below.checked_sub(size)).unwrap_or(0);
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: without MAP_FIXED the kernel uses the hint only where nothing is mapped, so no memory in use changes.
+    // SAFETY: without MAP_FIXED the kernel uses the hint only if nothing is mapped there, so no memory in use changes.
     let start = unsafe { libc::mmap(ptr::without_provenance_mut(hint), size, access, kind, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;

@@ -68,7 +68,7 @@ impl HostPool {
         pool::block_size(bytes)
     }
 
-    /// Releases the unused memory to the system where it is more than `threshold`, from 0 to 1, of the reserved memory.
+    /// Releases the unused memory to the system if it is more than `threshold`, from 0 to 1, of the reserved memory.
     /// Returns the released bytes. Other threads may allocate meanwhile; the next requests fault pages in again.
     pub fn trim(threshold: f64) -> usize {
         pool::trim(threshold)

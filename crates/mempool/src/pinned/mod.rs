@@ -109,7 +109,7 @@ struct Shared {
 
 struct State {
     arena: Box<Arena<BLOCKS>>,
-    /// The chunk whose addresses begin at the index's spacing. `None` where it has been released.
+    /// The chunk whose addresses begin at the index's spacing. `None` if it has been released.
     chunks: Vec<Option<Arc<Chunk>>>,
     locked: usize,
     peak_locked: usize,

@@ -22,7 +22,7 @@ const GRANULE: usize = 2 << 20;
 /// An allocation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayPolicy {
-    /// Kiln's: [`crate::Arena`], with growing address space, and physical memory where it was touched.
+    /// Kiln's: [`crate::Arena`], with growing address space, and physical memory only for pages that were touched.
     Kiln,
     /// First fit, with the same address space and without size classes.
     FirstFit,

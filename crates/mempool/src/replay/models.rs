@@ -8,7 +8,7 @@ use crate::policy::Policy;
 
 /// With the driver's alignment of GPU memory.
 const POLICY: Policy = Policy { granule: 512, divisions: 128, split: 512 };
-/// The same as for the host pool.
+/// The value of the host pool.
 const BLOCKS: usize = 8192;
 /// Address space is added below this.
 const TOP: usize = 1 << 46;

@@ -3,7 +3,7 @@
 //! After the rules of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.11). Sizes are rounded up to 512 bytes, or to
 //! divisions of a power of two. Requests of up to 1 MiB come from segments of 2 MiB, those below 10 MiB from segments
 //! of 20 MiB, larger ones from segments of their own in multiples of 2 MiB. A request gets the smallest free block of
-//! its kind that is large enough, and the rest becomes a block where it has at least 512 bytes, or for large ones more
+//! its kind that is large enough, and the rest becomes a block if it has at least 512 bytes, or for large ones more
 //! than 1 MiB. Blocks are joined within their segment only. Segments are released only without memory, which does not
 //! happen here.
 
