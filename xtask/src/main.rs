@@ -8,6 +8,7 @@ mod deny;
 mod floors;
 mod parity;
 mod png_file;
+mod sentences;
 mod size;
 mod words;
 mod workspace;
@@ -21,7 +22,7 @@ cargo xtask NAME: the project's own checks
   floors             which crate may import which
   deny               licenses, duplicate versions and sources of all packages, by deny.toml
   size [--files]     lines and unsafe code, by crate (and by file)
-  words [--all]      phrases that plain English avoids
+  words [--all]      phrases and sentence patterns that plain English avoids
   chart              generates the chart of the README from benches/speed.json
   parity             runs the parity tests and writes docs/parity.md
   check-cuda         type-checks and lints the feature cuda, without a GPU

@@ -50,7 +50,7 @@ impl Compact {
         self.forward_watched(image, strips, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same with a listener.
+    /// Like [`Self::forward`], with a listener.
     pub(crate) fn forward_watched<T: TensorLike>(
         &self,
         image: &T,

@@ -1,4 +1,4 @@
-//! What the networks are made of.
+//! The configurations of upscalers.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ pub struct CompactConfig {
     pub convolutions: usize,
     /// How much larger the result is than the image, in each direction.
     pub scale: usize,
-    /// What follows each convolution but the last.
+    /// The activation after each convolution but the last.
     pub activation: CompactActivation,
 }
 

@@ -7,7 +7,7 @@ use kiln_weights::ParamBuilder;
 
 /// The slope of LeakyReLU in the whole network.
 pub(crate) const SLOPE: f32 = 0.2;
-/// What a block computes is multiplied by this before its input is added.
+/// The factor of a block's result before its input is added.
 const RESIDUAL_SCALE: f32 = 0.2;
 /// Convolutions of a dense block.
 const CONVS: usize = 5;

@@ -1,4 +1,4 @@
-//! What can be wrong with an upscaler.
+//! Errors of upscalers.
 
 /// Why an upscaler cannot be opened or run.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum Error {
     NotAnUpscaler {
         /// The file.
         origin: String,
-        /// What it holds.
+        /// The contents of the file.
         found: String,
     },
     /// A tensor that the network needs is missing.
@@ -33,7 +33,7 @@ pub enum Error {
         tensor: String,
         /// The network that the other tensors belong to.
         network: String,
-        /// What fits.
+        /// The expected value.
         expected: String,
         /// The shape in the file.
         found: Vec<usize>,
@@ -48,7 +48,7 @@ pub enum Error {
         /// The network that the other tensors belong to.
         network: String,
     },
-    /// The file has no slopes of PReLU, and ReLU and LeakyReLU cannot be told apart by tensors.
+    /// The file has no slopes of PReLU, and the tensors of ReLU and LeakyReLU are the same.
     #[error(
         "{origin}: SRVGGNetCompact without the slopes of PReLU (`{tensor}`): the file does not say whether it was \
          trained with ReLU or LeakyReLU"
@@ -62,7 +62,7 @@ pub enum Error {
     /// An image does not fit the network.
     #[error("the upscaler's input has shape {found:?}, expected {expected}")]
     Input {
-        /// What fits.
+        /// The expected value.
         expected: String,
         /// The input's shape.
         found: Vec<usize>,

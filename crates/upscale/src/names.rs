@@ -50,7 +50,7 @@ impl RrdbNames {
 /// How a file names the tensors of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// What precedes all names: that of a dictionary in which training programs keep weights.
+    /// The prefix of all names: that of a dictionary in which training programs keep weights.
     pub(crate) prefix: &'static str,
     /// `None` where the network declares the file's names.
     pub(crate) rrdb: Option<RrdbNames>,

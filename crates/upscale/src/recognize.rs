@@ -131,7 +131,7 @@ impl File<'_> {
         let [growth, _] = self.kernel(names.of("body.0.rdb1.conv1.weight"), network)?;
         let last = names.of("conv_last.weight");
         let [out_channels, _] = self.kernel(last.clone(), network)?;
-        // Squares of pixels go in where there are as many times more channels than come out.
+        // Pixels are unshuffled if as many times more channels go in than come out.
         let unshuffle = match channels / out_channels {
             square @ (4 | 16) if channels == square * out_channels => {
                 if square == 4 {

@@ -69,7 +69,7 @@ impl Rrdb {
         self.forward_watched(image, strips, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same with a listener.
+    /// Like [`Self::forward`], with a listener.
     pub(crate) fn forward_watched<T: TensorLike>(
         &self,
         image: &T,

@@ -76,7 +76,7 @@ impl Upscaler {
         Ok(Self { config, network, source: Arc::new(Renamed { source, names, keys }), stored })
     }
 
-    /// What the network is made of. Its text is a line for users.
+    /// The network's configuration. Its text is a line for users.
     pub fn config(&self) -> &NetworkConfig {
         &self.config
     }
@@ -107,7 +107,7 @@ impl Upscaler {
     /// Reads all weights.
     ///
     /// # Errors
-    /// What [`kiln_weights::load`] reports.
+    /// See [`kiln_weights::load`].
     pub fn load(&self, placement: &Placement) -> Result<LoadReport> {
         Ok(load(self.segments(), self.source.as_ref(), placement)?)
     }
@@ -125,10 +125,10 @@ impl Upscaler {
         }
     }
 
-    /// [`Upscaler::forward`] that tells `listener` how much is done, after each block or strip, and stops where it says so.
+    /// [`Upscaler::forward`] with a `listener` that gets the completed part after each block or strip, and may stop the run.
     ///
     /// # Errors
-    /// As [`Upscaler::forward`], and [`crate::Error::Interrupted`].
+    /// See [`Upscaler::forward`]; also [`crate::Error::Interrupted`].
     pub fn forward_watched<T: TensorLike>(
         &self,
         image: &T,
@@ -170,7 +170,7 @@ impl Upscaler {
         Ok(device.ledger().peak())
     }
 
-    /// The fastest strips whose [`Upscaler::footprint`] is at most `bytes`; nothing where none are.
+    /// The fastest strips whose [`Upscaler::footprint`] is at most `bytes`; `None` if none are.
     ///
     /// # Errors
     /// See [`Upscaler::forward`].

@@ -1,4 +1,4 @@
-//! What an encoder gives: a normal distribution of the latents.
+//! The encoder's result: a normal distribution of the latents.
 
 use candle_core::{DType, Tensor};
 
@@ -22,7 +22,7 @@ impl DiagonalGaussian {
     /// The standard deviations, in f32.
     ///
     /// # Errors
-    /// What candle reports.
+    /// Errors of candle.
     pub fn std(&self) -> Result<Tensor> {
         Ok((self.log_variance.to_dtype(DType::F32)? * 0.5)?.exp()?)
     }
@@ -31,7 +31,7 @@ impl DiagonalGaussian {
     /// means.
     ///
     /// # Errors
-    /// What candle reports, also where the noise has another shape.
+    /// Errors of candle, also if the noise has another shape.
     pub fn sample(&self, noise: &Tensor) -> Result<Tensor> {
         let noise = noise.to_dtype(DType::F32)?.to_device(self.mean.device())?;
         Ok((self.mean.to_dtype(DType::F32)? + self.std()?.mul(&noise)?)?)
@@ -41,7 +41,7 @@ impl DiagonalGaussian {
     /// go beyond. An image whose distribution is not finite is to be encoded again in a wider type.
     ///
     /// # Errors
-    /// What candle reports.
+    /// Errors of candle.
     pub fn is_finite(&self) -> Result<bool> {
         let finite = |tensor: &Tensor| -> Result<bool> {
             // A sum of zeros, or NaN: infinity times 0 is NaN.

@@ -129,7 +129,8 @@ impl TinyEncoder {
         self.encode_with(image, Tiling::Whole)
     }
 
-    /// The same with less in memory at once. On the CPU the tiling changes no bit. Nothing is computed twice in any.
+    /// Like [`TinyEncoder::encode`], with less in memory at once. On the CPU the tiling changes no bit. Nothing is
+    /// computed twice in any.
     ///
     /// # Errors
     /// See [`TinyEncoder::encode`].
@@ -158,7 +159,7 @@ impl TinyEncoder {
         footprint(target, &[b, self.in_channels, h, w], dtype, |image| self.encode_with(image, tiling).map(drop))
     }
 
-    /// The fastest tiling whose [`TinyEncoder::footprint`] is at most `bytes`; nothing where none is.
+    /// The fastest tiling whose [`TinyEncoder::footprint`] is at most `bytes`; `None` if none is.
     ///
     /// # Errors
     /// See [`TinyEncoder::encode_with`].
@@ -226,7 +227,7 @@ impl Block {
         Self { convs: ["conv.0", "conv.2", "conv.4"].map(|name| Conv2d::new(&p.pp(name), channels, channels, 3)) }
     }
 
-    /// The same in strips.
+    /// The layers for strips.
     fn layers<'a, T>(&'a self) -> Vec<CascadeLayer<'a, T>> {
         let layer = |(i, conv)| CascadeLayer::next(conv, i, Slope::Constant(0.0));
         let mut layers: Vec<_> = self.convs.iter().enumerate().map(layer).collect();

@@ -83,7 +83,7 @@ pub(crate) struct Int8Param {
 }
 
 impl Segment {
-    /// Parameter `index`, where it is in 8-bit integers.
+    /// Parameter `index`, if it is in 8-bit integers.
     pub(crate) fn int8(&self, index: usize) -> Option<Int8Param> {
         let In8Bits { input, .. } = self.in_8_bits(index).filter(|layer| layer.kind == EightBits::Int8)?;
         let param = self.params().get(index)?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The reasons why parameters could not be read. Every message names the file and, where there is one, the tensor.
+/// The reasons why parameters could not be read. Every message names the file and the tensor, if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -35,7 +35,7 @@ impl Placement {
         Self { device, dtype, matrices: None }
     }
 
-    /// The same placement with a separate type for the matrices of linear layers.
+    /// Sets a separate type for the matrices of linear layers.
     pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
         Self { matrices, ..self }
     }
@@ -148,7 +148,7 @@ pub(crate) fn packed_one(
     slabs.into_iter().next().ok_or_else(|| Error::NotLoaded(segment.name().into()))
 }
 
-/// The packed parameters of each segment, as flat CPU tensors, from the source's folder of packed slabs where it has one.
+/// The packed parameters of each segment, as flat CPU tensors, from the source's folder of packed slabs if it has one.
 fn kept_or_packed(
     segments: &[Segment],
     source: &dyn ParamSource,

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::ldm::Names;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
-/// The tensors of a network: those of `changes` where it has them, else those of `base`, to which the product of `up` and
-/// `down` is added where `changes` has these two (`ControlLoraOps` of ComfyUI's `comfy/controlnet.py`): `up` `(n, r, ..)`,
-/// `down` `(r, k, ..)`, both read as matrices.
+/// The tensors of a network: those of `changes` if it has them, else those of `base`, to which the product of `up` and `down`
+/// is added if `changes` has these two (`ControlLoraOps` of ComfyUI's `comfy/controlnet.py`): `up` `(n, r, ..)`, `down` `(r,
+/// k, ..)`, both read as matrices.
 pub struct LowRank<A, B> {
     changes: A,
     /// Where `changes` has the tensors of a declared name.

@@ -58,7 +58,7 @@ impl ParamSpec {
         self.packing.elements(&self.shape)
     }
 
-    /// Its memory as a weight in 8-bit floats. `None` where it cannot be one.
+    /// Its memory as a weight in 8-bit floats. `None` if it cannot be one.
     pub(crate) fn fp8(&self) -> Option<Fp8Matrix> {
         Fp8Matrix::of(self.packing, &self.shape)
     }

@@ -63,8 +63,8 @@ fn known_or_made<T>(map: &Map<T>, name: String, make: impl FnOnce() -> Result<T>
     Ok(made)
 }
 
-/// Where a segment's slab is shared, with its [`slab_name`]. `None` where it is not shared: the source says so, or changes an
-/// element of it.
+/// The place at which a segment's slab is shared, with its [`slab_name`]. `None` if it is not shared: the source does not
+/// share, or changes an element of it.
 pub(crate) fn place<'a>(
     segment: &Segment,
     source: &'a dyn ParamSource,

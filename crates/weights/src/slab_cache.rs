@@ -59,7 +59,7 @@ struct State {
     refused: AtomicBool,
 }
 
-/// What a model's file is.
+/// The identity of a model's file.
 #[derive(Debug, Clone)]
 struct Identity {
     path: String,
@@ -246,7 +246,7 @@ impl Entry {
         Ok(number(LENGTH_END, SLAB_SUM_END) as u32)
     }
 
-    /// The slab in memory of its own, where it cannot be mapped. `file` is at its first byte.
+    /// The slab in memory of its own, if it cannot be mapped. `file` is at its first byte.
     fn read_copy<T: Element>(&self, file: &mut File, expected: usize, sum: u32) -> std::result::Result<Vec<T>, Unread> {
         let mut bytes = vec![0; expected];
         file.read_exact(&mut bytes).map_err(|error| Unread::Damaged(format!("cannot be read ({error})")))?;

@@ -56,13 +56,12 @@ pub trait ParamSource: Send + Sync {
     /// All names, in no particular order.
     fn keys(&self) -> Vec<String>;
 
-    /// The slabs that others who read the same files have, and the name of the network among those of the files. `None` where nothing
-    /// is shared.
+    /// Shared slabs for this source, and the name of the network among those of the files. `None` if nothing is shared.
     fn shared(&self) -> Option<(&SharedSlabs, &str)> {
         None
     }
 
-    /// The folder of packed slabs from earlier runs. `None` where there is none.
+    /// The folder of packed slabs from earlier runs. `None` if there is none.
     fn slab_cache(&self) -> Option<&SlabCache> {
         None
     }

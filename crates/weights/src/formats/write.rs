@@ -66,7 +66,7 @@ pub fn write_safetensors(
 /// Writes a GGUF file of version 3.
 ///
 /// # Errors
-/// As [`write_safetensors`].
+/// See [`write_safetensors`].
 pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTreeMap<String, String>) -> Result<()> {
     let string = |header: &mut Vec<u8>, text: &str| {
         header.extend((text.len() as u64).to_le_bytes());

@@ -63,7 +63,7 @@ pub struct UnetShape {
     pub middle: Option<usize>,
     /// The up path, with the smallest maps first.
     pub up: Vec<UnetLevel>,
-    /// Channels of the text's tokens; 0 where there is no cross attention.
+    /// Channels of the text's tokens; 0 without cross attention.
     pub context_dim: usize,
     /// Whether the outer projections of the transformers are matrices rather than 1x1 convolutions.
     pub linear_projection: bool,

@@ -5,14 +5,14 @@
 
 use super::targets::{Network, Targets};
 
-/// What the names of an IP-Adapter's tensors begin with.
+/// Prefixes of the names of an IP-Adapter's tensors.
 const PREFIXES: [&str; 2] = ["ip_adapter.", "image_proj."];
 
 /// The attention layers of a U-Net by their numbers.
 pub(super) struct AttentionLayers(Vec<String>);
 
 impl AttentionLayers {
-    /// Those of `targets`.
+    /// The adapters of `targets`.
     pub(super) fn new(targets: &Targets) -> Self {
         let paths = targets.paths(Network::Unet);
         let blocks: Vec<&str> = paths.iter().filter_map(|path| path.strip_suffix(".attn1.to_q")).collect();

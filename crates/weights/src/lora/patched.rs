@@ -31,14 +31,14 @@ impl<S: ParamSource> Patched<S> {
         Self { source, patches: RwLock::default(), shared: None, slab_cache: None }
     }
 
-    /// The same source, whose slabs without patches are shared with other sources of the same files. `network` distinguishes the networks
-    /// of one file.
+    /// Shares the slabs without patches with other sources of the same files. `network` distinguishes the networks of one
+    /// file.
     pub fn sharing(self, shared: Option<SharedSlabs>, network: &str) -> Self {
         Self { shared: shared.map(|shared| (shared, network.into())), ..self }
     }
 
-    /// The same source, whose slabs without patches are kept in files. The path of a tensor's origin must be that of the one file
-    /// that its elements are read from.
+    /// Keeps the slabs without patches in files. The path of a tensor's origin must be that of the one file that its elements
+    /// are read from.
     pub fn cached(self, slab_cache: Option<SlabCache>) -> Self {
         Self { slab_cache, ..self }
     }

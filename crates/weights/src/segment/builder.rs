@@ -37,12 +37,12 @@ impl ParamBuilder<'_> {
         Self { prefix: self.key(name), ..*self }
     }
 
-    /// The same builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
+    /// A builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
     pub fn allows_8_bits(&self) -> Self {
         Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Int8, EightBits::Fp8], ..*self }
     }
 
-    /// The same builder for layers that may be computed in 8-bit floats, but not in integers: some channels of their input are much
+    /// A builder for layers that may be computed in 8-bit floats, but not in integers: some channels of their input are much
     /// larger than the others.
     pub fn allows_fp8(&self) -> Self {
         Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Fp8], ..*self }

@@ -38,7 +38,7 @@ pub(crate) struct Streamed {
     pub(crate) slot: usize,
 }
 
-/// What a segment and its parameters share, and what changes while the network lives.
+/// State shared by a segment and its parameters, and the part that changes while the network lives.
 struct Cell {
     name: String,
     slab: RwLock<Option<Slab>>,
@@ -101,7 +101,7 @@ impl Segment {
         *self.cell.in_8_bits.write() = params;
     }
 
-    /// How a parameter's layer is computed in 8 bits; `None` where it is not.
+    /// How a parameter's layer is computed in 8 bits; `None` if it is not.
     pub(crate) fn in_8_bits(&self, index: usize) -> Option<In8Bits> {
         self.cell.in_8_bits.read().get(&index).cloned()
     }

@@ -55,7 +55,7 @@ impl Param {
         })
     }
 
-    /// How its layer is computed in 8 bits; `None` where it is not.
+    /// How its layer is computed in 8 bits; `None` if it is not.
     pub fn eight_bits(&self) -> Option<EightBits> {
         self.cell.in_8_bits.read().get(&self.index).map(|layer| layer.kind)
     }

@@ -18,7 +18,7 @@ pub(crate) struct Slab {
     pub(crate) held: Option<Arc<Tensor>>,
 }
 
-/// What a loaded segment has in memory.
+/// The memory of a loaded segment.
 pub(crate) struct Contents {
     /// Flat, on the device of the slab.
     pub(crate) memory: Tensor,

@@ -75,7 +75,7 @@ impl Stream {
     /// pass.
     ///
     /// # Errors
-    /// Those of [`crate::load`]; [`Error::OtherPlan`] if the plan is for other segments; [`Error::Ops`] if memory
+    /// Errors of [`crate::load`]; [`Error::OtherPlan`] if the plan is for other segments; [`Error::Ops`] if memory
     /// cannot be allocated. Nothing is loaded then.
     pub fn start(
         segments: &[Segment],
@@ -152,7 +152,7 @@ impl Stream {
     /// alone.
     ///
     /// # Errors
-    /// Those of a run.
+    /// Errors of a run.
     pub fn pass(&self) -> Result<()> {
         let streamer: &dyn Streamer = match &self.streamer {
             Some(Streaming::Gpu(gpu)) => gpu.as_ref(),

@@ -36,7 +36,7 @@ fn piece_of(ring: usize) -> usize {
 /// Ring sizes to try, in quarters of the largest streamed segment. Beyond that, memory is more useful for resident
 /// segments.
 const RINGS: std::ops::RangeInclusive<usize> = 4..=16;
-/// The same where no segment is resident, for the least memory.
+/// The range if no segment is resident, for the least memory.
 const LEAST_RINGS: std::ops::RangeInclusive<usize> = 4..=12;
 /// Sizes of the largest streamed segment to try, in quarters of the largest segment: a few large resident segments
 /// allow a smaller ring.
@@ -85,7 +85,7 @@ impl Residency {
         Ok(Self { sizes, resident, ring, piece: piece_of(ring), types: placement.slab() })
     }
 
-    /// The same with copies to a GPU in pieces of at most about `bytes`, instead of those that suit the ring.
+    /// Sets copies to a GPU in pieces of at most about `bytes`, instead of those that suit the ring.
     pub fn with_pieces(self, bytes: usize) -> Self {
         Self { piece: bytes, ..self }
     }

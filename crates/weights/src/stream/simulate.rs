@@ -59,7 +59,7 @@ impl SimulatedStep {
         (self.copy_seconds - self.stall_seconds).max(0.0)
     }
 
-    /// The part of what can overlap, the shorter of copying and computing, that does: from 0 to 1. It is 1 where nothing can.
+    /// The overlapped part of the shorter of copying and computing: from 0 to 1. It is 1 if nothing can overlap.
     pub fn overlap(&self) -> f64 {
         let compute = self.seconds - self.stall_seconds;
         let most = self.copy_seconds.min(compute);

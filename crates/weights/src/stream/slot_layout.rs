@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::param_spec::ALIGNMENT;
 
-/// The slots of segments in a ring of bytes. They follow each other in running order, and wrap to the start where one
-/// does not fit before the end. A segment has the same slot in every pass, so its views into the ring are created once.
-/// The unused bytes at the end of a pass are fewer than a segment.
+/// The slots of segments in a ring of bytes. They follow each other in running order, and wrap to the start if one does
+/// not fit before the end. A segment has the same slot in every pass, so its views into the ring are created once. The
+/// unused bytes at the end of a pass are fewer than a segment.
 ///
 /// A segment is copied in pieces, so that the first bytes of a large one are copied while segments before it still use the
 /// bytes for its last ones.
