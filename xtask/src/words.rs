@@ -20,7 +20,7 @@ const PHRASES: &[Row] = &[
     ("is told", "is reported", 1),
     ("are told", "are reported", 1),
     ("tells", "reports, shows, prints", 7),
-    ("told", "reported, shown", 39),
+    ("told", "reported, shown", 38),
     ("beside", "next to, with, in parallel with; or name the thing", 26),
     ("card", "GPU", 20),
     ("cards", "GPUs", 11),
