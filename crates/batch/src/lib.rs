@@ -5,6 +5,24 @@
 //! model is loaded once, and images that differ only in texts and noise share batches. The crate knows no
 //! arguments and no networks: batches run in [`kiln_engine::pipeline::run_batch`].
 //!
+//! `batch` reads a file of requests, one image each. On a GPU a thread (`batch/overlap_worker.rs`) encodes the next
+//! texts and decodes finished latents while steps run, on a second stream with its own weights; values pass through
+//! host memory, so that the streams share no tensor. With several devices each has an engine on a thread of its own
+//! (`batch/device_run.rs`), and all take from `batch/work_queue.rs`, which prefers the model and the group of images
+//! that an engine has loaded. What one cannot make goes to another that has not tried it; a lost device gives back what
+//! it holds. The batch size of a group (`batch/group_size.rs`) is given or searched while its images are made
+//! (`size_search.rs`, which knows times alone), and kept for later runs (`known_sizes.rs`). They share the state of the
+//! set (`run_state.rs`), which a lock gives to one at a time. An `ImageTask` carries an image from latents to pixels to
+//! a file. Threads compress and save. The journal records an image before its file gets its name, so that a kill at any
+//! moment loses only what was not yet on the disk.
+//!
+//! The engines of several devices have slabs in host memory in common (`weights/shared.rs`, `Setup::shared`): all of
+//! the CPU's, and the pinned copies from which a GPU's are streamed. The first engine that needs a slab makes it, the
+//! last one frees it. Slabs with a LoRA are each engine's own, and so are the buffers of streaming on the CPU. With
+//! `kiln batch --per-node` (`DeviceList::per_node`, `setup/topology.rs`) each engine has all weights for itself: its
+//! threads are kept on the CPUs of a NUMA node, and what they write first is in the memory of that node. Plans count
+//! the weights for each engine.
+//!
 //! ```no_run
 //! use std::ops::ControlFlow;
 //! use kiln_batch::{BatchEvent, BatchOptions, BatchRun, JobFile, JobSet};

@@ -7,6 +7,13 @@
 //!
 //! The library shares its process with others, such as PyTorch. It has threads of its own for each engine, a memory pool of its
 //! own, and changes no setting of the process.
+//!
+//! `Engine` holds the engine behind a lock, and is waited for without the interpreter's lock. `Watcher` is the callback
+//! of a call: it looks for signals on the main thread, calls Python's callbacks and keeps their exceptions. `Elements`
+//! is memory that NumPy and DLPack share. As a guest in the process, an engine always has threads of its own, and the
+//! pool leaves the C library's allocator alone. Cargo links it with no Python (`PYO3_NO_PYTHON` in
+//! `.cargo/config.toml`), so that the workspace builds without one; what of it needs no Python is tested by
+//! `crates/python/tests`, the rest by `tests/python`.
 
 mod batch;
 mod call;

@@ -3,6 +3,15 @@
 //! [`Server::start`] opens the models and listens. Requests become jobs; the scheduler runs the jobs of all clients in steps of
 //! the denoiser, and the routes answer from the jobs' states.
 //!
+//! `serve/scheduler` has a thread for each device, which owns an engine, and knows nothing of HTTP. `seats` chooses the
+//! thread of a task, and lets idle threads take over tasks that wait at others. Between two steps it lets batches of
+//! tasks join and leave a `RunningBatch`, and `policy` chooses who takes part in the next step; the others pause
+//! (`Engine::select`) and keep their places. There is a running batch for each set of networks (LoRAs, control
+//! networks, refiner), and one model at a time. A second pass is another batch of the same running batch
+//! (`Engine::begin_second_pass`). Upscalers run between two steps. `serve/jobs` has the state of each job, from which
+//! answers and events are made: a reader of events remembers what it has seen, so that a slow one costs no memory.
+//! `serve/http` has the routes.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use kiln_engine::{ModelOptions, Setup};

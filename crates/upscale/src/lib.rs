@@ -10,6 +10,23 @@
 //!
 //! This crate knows no image files and no resizing to other scales than the network's.
 //!
+//! The kind of a file and its sizes follow from the names and shapes of its tensors (`recognize.rs`); a file with a
+//! tensor more or less than the network is refused. RRDBNet's layers see 350 pixels in each direction, so tiles with
+//! the bits of the whole image would mostly be overlap. The network computes strips instead (`nn::strips`): a layer
+//! gets rows from the layer before as they are computed, and keeps those that its next strip reads.
+//!
+//! - A block of RRDBNet is a segment. Its three dense blocks are one `Cascade`: 15 convolutions, each one or two rows
+//!   behind the one before. The result overwrites the block's input, so the body holds two maps, the block's and the
+//!   first convolution's.
+//! - Everything after the blocks is one chain of strips to the rows of the image. No map at a larger size is ever
+//!   whole.
+//! - Strips are also faster: the maps of a strip stay in the cache. `StripRows::fastest` selects their size.
+//!
+//! `ops::fused_conv2d` reads several maps as if they were concatenated, and scales, adds and activates its sums before
+//! they are rounded. CPUs have a kernel; GPUs run the composition of the operators.
+//!
+//! TAESD's encoder is a chain of strips too, and one segment for that reason.
+//!
 //! ```
 //! use candle_core::DType;
 //! use kiln_upscale::{Rrdb, RrdbConfig};

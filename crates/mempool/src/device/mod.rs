@@ -1,4 +1,32 @@
 //! GPU memory.
+//!
+//! # Allocations
+//!
+//! candle allocates with `cuMemAllocAsync`, a function of the driver that is linked, and has no place to pass another
+//! allocator. The feature `interpose` of `mempool` defines functions of this name and of `cuMemFreeAsync`
+//! (`mempool/src/device/interpose.rs`), which the linker prefers to the driver's. Through them tensors are allocated
+//! from `DevicePool`, a pool of its own, are counted, bounded and traced, can be made to fail in tests, and get planned
+//! addresses in a recorded step, which then works in one block of the pool and allocates nothing at replay.
+//!
+//! A process may have other users of CUDA, as a Python module next to PyTorch has. Three rules keep their allocations
+//! apart:
+//!
+//! - The feature is off by default. The programs turn it on (`kiln-cli/cuda`); a shared library leaves it off, so that
+//!   it does not define symbols of the driver at all.
+//! - The functions handle only the streams that `ops::device` opened (`manage_stream`), and memory that was allocated
+//!   there. All other calls are passed to the driver, so that a build which turns the feature on by accident (features
+//!   of a workspace are unified) does not count, bound or move what others allocate.
+//! - The current memory pool of a device is never set: `DevicePool` is passed to each allocation
+//!   (`cuMemAllocFromPoolAsync`).
+//!
+//! Without the feature everything runs, with the same results. Tensors come from the driver's default pool, whose
+//! memory is kept until the engine is dropped (`DevicePool` raises its release threshold and restores it).
+//! `--vram-budget` bounds the plan and not the pool, memory traces have no GPU allocations, and the memory of a
+//! recorded step belongs to its CUDA graph, in addition to the pool.
+//!
+//! Rejected: a flag for the scope of a thread, since tensors are freed, and weights loaded, on other threads;
+//! allocating results in `ops` instead of candle, since candle frees them with the driver's function, which does not
+//! know the addresses inside of a block.
 
 #[cfg(feature = "cuda")]
 mod allocator;

@@ -3,6 +3,40 @@
 //! An operator's `cuda.rs` looks a kernel up ([`Module::function`]), takes the addresses of its operands ([`address`])
 //! and of the result ([`output`]), and launches on the device's one stream. Nothing here waits for the GPU or copies to
 //! it, so a launch can be captured into a CUDA graph.
+//!
+//! `ops::device` opens a GPU with one stream and without candle's event tracking: all compute runs on that stream in
+//! order. Work in parallel with it has a second device handle with its own stream (`device::open_second_stream`).
+//!
+//! An operator's `kernel.cu` is compiled by `ops/build.rs` into a fat binary that is embedded: for one GPU
+//! (`CUDA_COMPUTE_CAP`), or for a list with PTX of the newest (`KILN_CUDA_ARCHS=75,80,86,89,90`). `cuda.rs` is its
+//! launch, `ops/src/cuda` what launches share. A launch does not wait and copies nothing from the host. Kernels follow
+//! the CPU's rules: f32 sums, an order that depends only on the shape of one image, no atomics.
+//!
+//! Linear layers and 1x1 convolutions run in cuBLASLt, other convolutions as cuDNN graphs, with bias and residual added
+//! before the result is rounded. The algorithm is a function of shape, type, GPU and library version: the library's
+//! heuristics are asked once for each shape, nothing is timed, and engines that compile at run time or sum in no fixed
+//! order are excluded. cuDNN is loaded on first use. Without it, in f32, and for small feature maps windows are
+//! gathered for a product instead. Products of up to 4 rows and convolutions to up to 8 channels have their own
+//! kernels.
+//!
+//! Products of 8-bit floats (`--compute fp8`, `ops/src/fp8`) run on Hopper: linear layers in cuBLASLt, convolutions in
+//! a kernel in which a cluster of two blocks copies boxes of the image, shifted by each tap, and shares the rows of a
+//! weight (TMA), and warp groups multiply them. Kernels of the operators before them round activations. A weight's
+//! bytes lie in the slab where the weight would, and the scales of all weights behind them
+//! (`weights/src/slab_layout.rs`), so that stacked projections are one product here too.
+//!
+//! A denoising step is recorded as a CUDA graph and replayed (`ops::graph`, `engine/pipeline/step.rs`). Its inputs
+//! (latents, timestep, conditions, guidance scale) are in tensors that are written before each replay. The first step
+//! of a size runs kernel by kernel, so that libraries initialize; the second is recorded. If recording fails, a message
+//! is logged and steps are launched kernel by kernel.
+//!
+//! Launches return at once, so the host waits after each step for the end of the previous one (`ops::marker`,
+//! `engine/pipeline/throttle.rs`). The GPU always has a step to do, the progress bar shows the GPU's progress, and
+//! Ctrl-C ends a run after two steps at most.
+//!
+//! A trace of a step (`--trace`; `ops::trace`, `engine/pipeline/trace.rs`) is made in the public functions of the
+//! operators: with the clock on the CPU, with events on a GPU. A replayed graph calls no operator, so a traced step is
+//! launched kernel by kernel after some replays.
 #![allow(unsafe_code)]
 
 mod cublaslt;

@@ -1,4 +1,9 @@
 //! The page for browsers: files that are part of the program.
+//!
+//! The page (`crates/serve/page`) is part of the program (`http/page.rs`) and a client of `/v1` as any other: its
+//! ranges, defaults and lists come from `/v1/capabilities`. `settings.js` has the values of the form, `queue.js`
+//! follows the jobs, `store.js` keeps the images in the browser, `stage.js` shows one large. `serve/gallery` lists the
+//! images of the server's folder for all browsers.
 
 use std::collections::HashMap;
 use std::io::Write;
