@@ -48,7 +48,7 @@ pub struct Engine {
     pub(crate) device: Device,
     pub(crate) dtype: DType,
     pub(crate) networks: Networks,
-    /// What networks are opened with.
+    /// The setup that networks are opened with.
     pub(crate) setup: Setup,
     pub(crate) placement: Placement,
     pub(crate) options: ComponentOptions,
@@ -69,7 +69,7 @@ pub struct Engine {
     pub(crate) pool: Option<DevicePool>,
 }
 
-/// What operators keep for a device; it goes with this.
+/// The state that operators keep for a device; it is dropped with this.
 pub(crate) struct Operators(pub(crate) Device);
 
 impl Drop for Operators {
@@ -87,10 +87,10 @@ impl Engine {
         Self::load_with(model, setup, &[], watch)
     }
 
-    /// The same with LoRAs in the weights from the start: those of the first job, so that it reads nothing twice.
+    /// Loads with LoRAs in the weights from the start: those of the first job, so that nothing is read twice.
     ///
     /// # Errors
-    /// Those of [`Self::load`], and those of [`Self::set_loras`].
+    /// See [`Self::load`], and those of [`Self::set_loras`].
     pub fn load_with(
         model: ModelFolder,
         setup: &Setup,
@@ -105,7 +105,7 @@ impl Engine {
     /// are read.
     ///
     /// # Errors
-    /// Those of [`Self::load`] and [`Self::set_loras`], and [`crate::Error::Budget`].
+    /// See [`Self::load`] and [`Self::set_loras`], and [`crate::Error::Budget`].
     pub fn load_for(
         model: ModelFolder,
         setup: &Setup,
@@ -124,7 +124,7 @@ impl Engine {
     /// Loads a model whose first job is `job`, without refusing anything on its account: others may fit.
     ///
     /// # Errors
-    /// Those of [`Self::load_with`].
+    /// See [`Self::load_with`].
     pub fn load_expecting(
         model: ModelFolder,
         setup: &Setup,
@@ -299,7 +299,7 @@ impl Engine {
     /// ([`kiln_models::ModelFolder::latent_rgb`]).
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn preview(&self, running: &RunningBatch, id: GroupId) -> Result<Vec<Rgb8Image>> {
         match (running.prediction(id), self.model.latent_rgb()) {
             (Some(latents), Some(colors)) => images(latents, colors),
@@ -335,7 +335,7 @@ impl Engine {
     /// The properties of a job's texts that decide which jobs share a batch, with the LoRAs that are in the weights now.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths.
+    /// Errors of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths.
     pub fn shape_of(&mut self, job: &Job) -> Result<Shape> {
         let batch = Batch::of_jobs([job]);
         let shape = self.plan_texts(&batch)?.shape();
@@ -370,7 +370,7 @@ impl Engine {
         self.networks.first.second.as_ref().map_or(0, SecondDenoiser::steps)
     }
 
-    /// Bytes of the GPU's memory that are in use, where there is a GPU.
+    /// Bytes of the GPU's memory that are in use, if there is a GPU.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()
     }

@@ -25,7 +25,7 @@ pub enum Inspection {
 /// Inspects `path`. Segment sizes are for elements of `dtype`.
 ///
 /// # Errors
-/// Those of [`kiln_models::inspect`] and [`ImageReport::read`].
+/// See [`kiln_models::inspect`] and [`ImageReport::read`].
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspection> {
     if ImageReport::is_for(path) {
         return Ok(Inspection::Image(ImageReport::read(path)?.into()));

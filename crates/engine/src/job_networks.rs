@@ -34,7 +34,7 @@ impl Engine {
     /// Reads and tokenizes the texts of a batch, for every model of its run.
     ///
     /// # Errors
-    /// Those of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths and for a job whose steps two devices
+    /// Errors of the tokenizers, and [`crate::Error::Request`] for texts of extreme lengths and for a job whose steps two devices
     /// cannot share.
     pub(crate) fn plan_texts(&mut self, batch: &Batch<'_>) -> Result<BatchTexts> {
         self.networks.first.second.as_ref().map_or(Ok(()), |second| second.check(batch.job()))?;
@@ -46,7 +46,7 @@ impl Engine {
     /// The work of a batch of `job`, and the texts of its first batches, as [`crate::pipeline::text::TextEncoders::work`] has them.
     ///
     /// # Errors
-    /// As [`Self::plan_texts`].
+    /// See [`Self::plan_texts`].
     pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<BatchTexts>)> {
         self.networks.first.second.as_ref().map_or(Ok(()), |second| second.check(job))?;
         let (work, base) = self.text().work(job)?;
@@ -63,8 +63,8 @@ impl Engine {
     /// the bytes that they were. Only segments that change are read again. [`Self::txt2img`] does so with its job's.
     ///
     /// # Errors
-    /// [`crate::Error::Files`] where there is no such file, [`crate::Error::Weights`] where one does not fit the model. Where that
-    /// is found out, nothing has changed yet.
+    /// [`crate::Error::Files`] if there is no such file, [`crate::Error::Weights`] if one does not fit the model. Nothing has
+    /// changed then.
     pub fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         // FaceID's files have LoRAs of their own.
         let all: Vec<LoraUse> = loras.iter().cloned().chain(self.networks.prompts.loras()).collect();
@@ -78,7 +78,7 @@ impl Engine {
     /// those of the model are where they were unless the plan of memory changes its mode.
     ///
     /// # Errors
-    /// Those of [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
+    /// See [`kiln_models::ControlFile::open`]: nothing has changed then. Errors of the networks' dry runs.
     pub fn set_controls(&mut self, controls: &[Control]) -> Result<()> {
         let first = &mut self.networks.first;
         if !controls.is_empty() && !first.unet.capabilities().controls {
@@ -98,7 +98,7 @@ impl Engine {
     /// encoded; a LoRA in a file is added with the next [`Self::set_loras`].
     ///
     /// # Errors
-    /// Those of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
+    /// Errors of [`kiln_models::IpAdapterFile::open`], and [`crate::Error::Request`] for prompts that do not go with their files:
     /// nothing has changed then.
     pub fn set_ip_adapters(&mut self, adapters: &[IpAdapter]) -> Result<()> {
         if !adapters.is_empty() && !self.networks.first.unet.capabilities().image_prompts {

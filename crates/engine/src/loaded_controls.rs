@@ -32,7 +32,7 @@ impl LoadedControls {
     /// Makes the networks of `controls` the open ones. Returns whether any network came, went or changed its place.
     ///
     /// # Errors
-    /// Those of [`ControlFile::open`], and [`Error::Request`] for what a control says that its network does not have. Then
+    /// Errors of [`ControlFile::open`], and [`Error::Request`] for what a control says that its network does not have. Then
     /// nothing has changed.
     pub(crate) fn set(
         &mut self,
@@ -129,7 +129,7 @@ fn check_use(control: &JobControl, config: &ControlModelConfig) -> Result<()> {
 /// The configurations of the control networks in `files`, each once, for a plan. No weights are read.
 ///
 /// # Errors
-/// Those of [`ControlFile::open`].
+/// See [`ControlFile::open`].
 pub fn control_configs<'a>(
     model: &ModelFolder,
     files: impl IntoIterator<Item = &'a Path>,

@@ -25,7 +25,7 @@ pub(crate) struct LoadedPrompts {
     features: VecDeque<(FeatureKey, Tensor)>,
 }
 
-/// What features were made of.
+/// The source of features.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FeatureKey {
     /// The encoder's path.
@@ -41,7 +41,7 @@ pub(crate) struct LoadedPrompt {
     pub(crate) component: LoadedComponent,
     /// The image encoder, where an image is encoded.
     pub(crate) encoder: Option<LoadedEncoder>,
-    /// The file where it has a LoRA of the U-Net.
+    /// The file if it has a LoRA of the U-Net.
     lora: Option<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct LoadedEncoder {
     pub(crate) features: ImageFeatures,
 }
 
-/// What an adapter is opened with.
+/// The files and options of an open adapter.
 #[derive(Debug, Clone, PartialEq)]
 struct Key {
     file: FileState,
@@ -73,7 +73,7 @@ impl LoadedPrompts {
     /// Makes the adapters of `adapters` the open ones. Returns whether any adapter came, went or changed its place.
     ///
     /// # Errors
-    /// Those of [`IpAdapterFile::open`], and [`Error::Request`] for prompts that do not go with their files. Then nothing has
+    /// Errors of [`IpAdapterFile::open`], and [`Error::Request`] for prompts that do not go with their files. Then nothing has
     /// changed.
     pub(crate) fn set(
         &mut self,
@@ -102,7 +102,7 @@ impl LoadedPrompts {
         self.files.get(&Key::of(adapter))
     }
 
-    /// What plans need to know of the open adapters.
+    /// The open adapters, for plans.
     pub(crate) fn plans(&self) -> Vec<PromptPlan> {
         let of = |loaded: &LoadedPrompt| PromptPlan {
             config: loaded.net.config().clone(),
@@ -160,7 +160,7 @@ impl LoadedPrompt {
     }
 }
 
-/// What a plan needs to know of an IP-Adapter.
+/// An IP-Adapter, for plans.
 #[derive(Debug, Clone)]
 pub struct PromptPlan {
     pub(crate) config: ImagePromptConfig,
@@ -171,7 +171,7 @@ pub struct PromptPlan {
 /// The plans of the IP-Adapters of `adapters`. No weights are read.
 ///
 /// # Errors
-/// Those of [`IpAdapterFile::open`] and of the image encoders.
+/// See [`IpAdapterFile::open`] and of the image encoders.
 pub fn prompt_plans<'a>(
     model: &ModelFolder,
     adapters: impl IntoIterator<Item = &'a IpAdapterUse>,

@@ -114,7 +114,7 @@ impl MemoryManager {
     /// Plans with this refiner from now on, or without one.
     ///
     /// # Errors
-    /// Those of its configurations.
+    /// Errors of its configurations.
     pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
         if self.chooser.planner.refiner_path() != refiner.map(ModelFolder::path) {
             self.chooser.planner.set_refiner(refiner)?;
@@ -225,8 +225,8 @@ impl MemoryManager {
         Ok(WeightResidency::Streamed { share: StreamBudget { resident, room }, estimate, pins: self.chooser.pins() })
     }
 
-    /// The next smaller way to run `stage`: with smaller strips where the autoencoder runs, else in a smaller mode. `None`
-    /// where there is none.
+    /// The next smaller way to run `stage`: with smaller strips if the autoencoder runs, else in a smaller mode. `None` if
+    /// there is none.
     ///
     /// # Errors
     /// Errors of a dry run.

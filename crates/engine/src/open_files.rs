@@ -20,7 +20,7 @@ impl FileState {
     }
 }
 
-/// What is open for each key, in the order in which the current job names the keys.
+/// The open file of each key, in the order in which the current job names the keys.
 pub(crate) struct OpenFiles<K, T> {
     all: Vec<(K, T)>,
 }
@@ -36,7 +36,7 @@ impl<K: PartialEq + Clone, T> OpenFiles<K, T> {
     /// are checked. Returns whether any came, went or changed its place.
     ///
     /// # Errors
-    /// Those of `open` and `check`: nothing has changed then.
+    /// Errors of `open` and `check`: nothing has changed then.
     pub(crate) fn set(
         &mut self,
         wanted: impl IntoIterator<Item = K>,
@@ -72,7 +72,7 @@ impl<K: PartialEq + Clone, T> OpenFiles<K, T> {
         Ok(true)
     }
 
-    /// What is open for a key.
+    /// The open file of a key.
     pub(crate) fn get(&self, key: &K) -> Option<&T> {
         self.all.iter().find(|(known, _)| known == key).map(|(_, open)| open)
     }

@@ -18,7 +18,7 @@ pub(crate) struct PlanChooser {
     pub(crate) memory: Option<DeviceMemory>,
     /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
     pub(crate) unknown_link: Option<(Device, Setup)>,
-    /// The bytes within which the last plan was made; `None` where nothing limits it.
+    /// The bytes within which the last plan was made; `None` if nothing limits it.
     pub(crate) limit: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ impl PlanChooser {
     /// The number of images for which `work` has the most images per second by the plan's estimate, at most `most`.
     ///
     /// # Errors
-    /// As [`Planner::batch_size`].
+    /// See [`Planner::batch_size`].
     pub(crate) fn batch_size(&self, work: &Workload, most: usize) -> Result<usize> {
         let room = self.room().unwrap_or(Room::given(usize::MAX));
         Ok(self.planner.batch_size(work, self.on, room, most)?.batch_size)
@@ -108,7 +108,7 @@ impl PlanChooser {
         self.on.link.is_none_or(|link| link.pinning_pays())
     }
 
-    /// What plans are made for, in words: the networks, the types, and the options.
+    /// The networks, the types, and the options that plans are made for, in words.
     pub(crate) fn describe_all(&self) -> String {
         let Self { planner, on, options, .. } = self;
         format!("{}, {}, {options:?}, {}", on.device(), on.types(), planner.describe())

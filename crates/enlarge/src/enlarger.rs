@@ -68,10 +68,10 @@ impl Enlarger {
         }
     }
 
-    /// The same on a device that is open, where other weights take `taken` bytes of the budget.
+    /// Loads on a device that is open, if other weights take `taken` bytes of the budget.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// See [`Self::load`].
     pub fn load_sharing(
         upscaler: OpenUpscaler,
         place: ResolvedDevice,
@@ -103,10 +103,10 @@ impl Enlarger {
     }
 
     /// An image with sides of `width` and `height`. A network runs over its own result while that is smaller, up to three
-    /// times; then the result is resized by Lanczos, where it has another size (AUTOMATIC1111's `modules/upscaler.py`).
+    /// times; then the result is resized by Lanczos, if it has another size (AUTOMATIC1111's `modules/upscaler.py`).
     ///
     /// # Errors
-    /// [`Error::Memory`] where nothing fits, [`Error::Interrupted`] where `watch` stopped it, [`Error::NotANumber`],
+    /// [`Error::Memory`] if nothing fits, [`Error::Interrupted`] where `watch` stopped it, [`Error::NotANumber`],
     /// [`Error::Media`] for impossible sizes.
     pub fn enlarge(
         &mut self,
@@ -135,7 +135,7 @@ impl Enlarger {
         }
     }
 
-    /// The same for an image that may have alpha, which is resized by Lanczos or by the filter.
+    /// Enlarges an image that may have alpha, which is resized by Lanczos or by the filter.
     pub(super) fn enlarge_decoded(
         &mut self,
         image: &DecodedImage,
@@ -179,7 +179,7 @@ impl Enlarger {
 }
 
 impl Loaded {
-    /// Runs the network over an image, with fewer rows at once where there is no memory.
+    /// Runs the network over an image, with fewer rows at once if there is no memory.
     fn run(&self, network: &Upscaler, tile: TileRows, image: &Rgb8Image, watch: &mut Watch<'_>) -> Result<Rgb8Image> {
         let ResolvedDevice { device, dtype, .. } = &self.place;
         let [channels, _] = network.config().channels();

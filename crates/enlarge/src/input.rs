@@ -13,7 +13,7 @@ pub(super) struct Input {
     pub(super) source: ImageSource,
     /// Width and height.
     pub(super) size: [usize; 2],
-    /// What cannot be read twice.
+    /// The bytes of a file that cannot be read twice.
     bytes: Option<Vec<u8>>,
 }
 
@@ -60,7 +60,7 @@ fn texts(bytes: &[u8]) -> Vec<ImageText> {
     kept(texts.ok().flatten().map_or_else(Vec::new, |found| found.texts))
 }
 
-/// Those of an image's texts that its upscaled image has: texts of PNG under their keys, and settings from elsewhere as
+/// The texts of an image that its upscaled image keeps: texts of PNG under their keys, and settings from elsewhere as
 /// `parameters`.
 fn kept(texts: Vec<ImageText>) -> Vec<ImageText> {
     let keep = |text: ImageText| match &*text.place {

@@ -1,4 +1,4 @@
-//! What is checked before weights are read.
+//! Checks of an upscaling run before weights are read.
 
 use std::path::PathBuf;
 

@@ -55,7 +55,7 @@ pub enum UpscaleEvent<'a> {
 /// Hears [`UpscaleEvent`]s and says whether to go on.
 type Watch<'a> = dyn FnMut(UpscaleEvent<'_>) -> ControlFlow<()> + 'a;
 
-/// What a run did.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpscaleReport {
     /// Images that were upscaled.
@@ -75,7 +75,7 @@ impl UpscaleRun {
     /// run's.
     ///
     /// # Errors
-    /// Those of the device and of the weights, [`Error::Interrupted`] where `watch` stopped the run, and
+    /// Errors of the device and of the weights, [`Error::Interrupted`] where `watch` stopped the run, and
     /// [`Error::ImagesFailed`].
     pub fn run(self, watch: &mut Watch<'_>) -> Result<UpscaleReport> {
         let Self { upscaler, jobs, scale, tile, setup } = self;

@@ -41,7 +41,7 @@ impl FromStr for TileRows {
 }
 
 impl TileRows {
-    /// The strips for images `(b, h, w)`. `room` is what there is besides the weights, where that is known.
+    /// The strips for images `(b, h, w)`. `room` is what there is besides the weights, if that is known.
     ///
     /// # Errors
     /// [`Error::Memory`] where not even the smallest strips fit, or those that were asked for do not.

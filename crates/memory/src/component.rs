@@ -98,7 +98,7 @@ impl LoadedComponent {
         Self::of(spec, segments, Patched::new(Box::new(source)), placement, options)
     }
 
-    /// The same for a network whose tensors are each in one file: slabs in host memory are shared with the other engines of the run,
+    /// Opens a network whose tensors are each in one file: slabs in host memory are shared with the other engines of the run,
     /// and kept in the folder of packed slabs. `network` distinguishes the networks of one file.
     pub fn shared(
         spec: ComponentSpec,
@@ -144,7 +144,7 @@ impl LoadedComponent {
     /// is restarted. Returns whether any parameter changed.
     ///
     /// # Errors
-    /// Those of [`kiln_weights::load`]. Segments that could not be read then have no weights: [`Self::enter`] reads
+    /// See [`kiln_weights::load`]. Segments that could not be read then have no weights: [`Self::enter`] reads
     /// them.
     pub fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
         let changed = self.source.set(patches);
@@ -162,10 +162,10 @@ impl LoadedComponent {
         Ok(!changed.is_empty())
     }
 
-    /// The elements of a parameter in its stored order, with patches; `None` where it is missing or has no type of weights.
+    /// The elements of a parameter in its stored order, with patches; `None` if it is missing or has no type of weights.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn values(&self, key: &str) -> Result<Option<Vec<f32>>> {
         Ok(self.source.data(key)?.and_then(|data| data.to_f32()))
     }
@@ -178,7 +178,7 @@ impl LoadedComponent {
     /// Fails if the source lacks weights, without reading any.
     ///
     /// # Errors
-    /// As [`kiln_weights::load`]: names the first tensor that is missing or has another shape.
+    /// Errors of [`kiln_weights::load`], for the first tensor that is missing or has another shape.
     pub fn check(&self) -> Result<()> {
         mismatches(&self.segments, self.source.as_ref()).into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }

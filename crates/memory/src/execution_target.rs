@@ -33,7 +33,7 @@ impl ExecutionTarget {
         Self { target, dtype, matrices: None, rates: Rates::of(target, dtype), link }
     }
 
-    /// The same with this link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
+    /// Sets the link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
     pub fn with_link(self, link: Option<Link>, pins: bool) -> Self {
         match link.filter(|_| self.target.is_gpu()) {
             Some(link) => Self { link: Some(link), rates: self.rates.with_link(&link, pins), ..self },
@@ -41,12 +41,12 @@ impl ExecutionTarget {
         }
     }
 
-    /// The same with the rate of this GPU's computing, where it is known.
+    /// Sets the computing rate of this GPU, if it is known.
     fn with_gpu(self, gpu: Option<&Gpu>) -> Self {
         gpu.map_or(self, |gpu| Self { rates: self.rates.with_gpu(gpu), ..self })
     }
 
-    /// The same with the rates of an open GPU: how fast it computes, and how fast its link copies. The link is measured unless a
+    /// Sets the rates of an open GPU: how fast it computes, and how fast its link copies. The link is measured unless a
     /// measurement is in the cache folder. The CPU has no link.
     pub fn with_device(self, device: &Device, setup: &Setup) -> Self {
         let DeviceLocation::Cuda { gpu_id } = device.location() else { return self };
@@ -54,7 +54,7 @@ impl ExecutionTarget {
         self.with_gpu(found.as_ref()).with_link(Link::of_device(device, setup), setup.memory.pin_shared_memory)
     }
 
-    /// The same with another weight type of linear layers.
+    /// Sets another weight type of linear layers.
     pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
         Self { matrices, ..self }
     }

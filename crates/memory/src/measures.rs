@@ -42,9 +42,8 @@ pub struct Steps {
 }
 
 impl Measures {
-    /// The plan for a mode. What streams and what is tiled is as large as is best, or where `budget` leaves less, as it
-    /// leaves.
-    /// The text's keys and values are made once for all steps where nothing streams and `budget` leaves the room.
+    /// The plan for a mode. Streams and tiles have their best sizes, or smaller ones if `budget` leaves less.
+    /// The text's keys and values are made once for all steps if nothing streams and `budget` leaves the room.
     pub fn plan(&self, mode: Mode, budget: usize) -> Plan {
         let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu();
         let mut plan = self.plan_with(mode, budget, (!mode.streams(), may_keep_encoders));
@@ -170,7 +169,7 @@ impl Measures {
         }
     }
 
-    /// What a stage has besides weights, run in the fastest way.
+    /// The bytes of a stage besides weights, run in the fastest way.
     fn bytes_of(&self, stage: Stage) -> StageBytes {
         let runs = self.stages.iter().filter(|run| run.stage == stage);
         let fastest = runs.filter_map(|run| run.ways.first()).map(|(_, bytes)| *bytes);

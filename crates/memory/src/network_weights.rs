@@ -13,7 +13,7 @@ use crate::residency::{StreamBudget, on_device, planned, residency};
 /// The device memory of a network's weights.
 pub struct Weights {
     segments: Vec<Segment>,
-    /// What [`Self::streamed`] has found: it is asked for the same several times, and simulates many steps.
+    /// Cached results of [`Self::streamed`]: it is called for the same values several times, and simulates many steps.
     streamed: RefCell<HashMap<(usize, usize), Streamed>>,
     placement: Placement,
     estimate: Estimate,
@@ -67,7 +67,7 @@ impl Weights {
         self.segments.iter().map(|segment| self.rounding.of(segment.bytes(self.placement.slab()))).sum()
     }
 
-    /// As in [`residency`]; if that does not fit, the minimum for streaming.
+    /// The residency of [`residency`]; if that does not fit, the minimum for streaming.
     pub fn streamed(&self, share: StreamBudget) -> Streamed {
         let key = (share.resident, share.room);
         if let Some(known) = self.streamed.borrow().get(&key) {

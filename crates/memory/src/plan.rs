@@ -57,7 +57,7 @@ pub struct StagePlan {
     pub ring: usize,
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
-    /// What operators keep: buffers of threads, the workspace of a GPU's libraries.
+    /// Memory that operators keep: buffers of threads, the workspace of a GPU's libraries.
     pub workspace: usize,
     /// Encoded prompts, cached for the next batch.
     pub conditions: usize,
@@ -69,7 +69,7 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
     serializer.collect_str(tiling)
 }
 
-/// Whether nothing is tiled, as where nothing is encoded.
+/// Whether nothing is tiled, also if nothing is encoded.
 fn is_whole(tiling: &Tiling) -> bool {
     *tiling == Tiling::Whole
 }
@@ -114,7 +114,7 @@ impl Plan {
         self.stages.iter().filter(|plan| plan.stage == stage).max_by_key(|plan| plan.total())
     }
 
-    /// The plan of a stage in a pass; where that pass does not have it, that of the other one.
+    /// The plan of a stage in a pass, or in the other pass if that one does not have it.
     pub fn stage_of(&self, stage: Stage, pass: Pass) -> Option<&StagePlan> {
         self.stages.iter().find(|plan| plan.stage == stage && plan.pass == pass).or(self.stage(stage))
     }

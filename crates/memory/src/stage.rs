@@ -37,7 +37,7 @@ impl Stage {
         if number == 0 { Self::Denoise } else { Self::Refine }
     }
 
-    /// What is done in it: `loading`, `encoding`, ...
+    /// Its name as an activity: `loading`, `encoding`, ...
     pub fn doing(self) -> &'static str {
         match self {
             Self::Load => "loading",

@@ -1,4 +1,4 @@
-//! What a stage holds besides weights.
+//! The memory of a stage besides weights.
 
 use kiln_vae::Tiling;
 
@@ -10,7 +10,7 @@ use crate::stage::Stage;
 pub struct StageBytes {
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
-    /// What operators keep.
+    /// Memory that operators keep.
     pub workspace: usize,
     /// Encoded prompts.
     pub conditions: usize,
@@ -20,7 +20,7 @@ pub struct StageBytes {
     pub text_keys: usize,
 }
 
-/// What a stage holds in every way that there is to run it, the fastest first. A stage that is never tiled has one.
+/// The memory of a stage for each way to run it, the fastest first. A stage that is never tiled has one.
 pub type Ways = Vec<(Tiling, StageBytes)>;
 
 /// A stage of a pass.
@@ -29,7 +29,7 @@ pub struct StageRun {
     pub stage: Stage,
     /// The pass.
     pub pass: Pass,
-    /// What it holds.
+    /// The memory of each way.
     pub ways: Ways,
 }
 

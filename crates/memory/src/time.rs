@@ -75,13 +75,13 @@ impl Rates {
         }
     }
 
-    /// The same with copies over this link, by a run that may pin memory if `pins`.
+    /// Sets the copies over this link, by a run that may pin memory if `pins`.
     pub fn with_link(self, link: &Link, pins: bool) -> Self {
         let Link { seconds_per_copy, seconds_per_wait, .. } = *link;
         Self { copy: link.rate(pins), seconds_per_copy, seconds_per_wait, ..self }
     }
 
-    /// The same for a GPU of this kind: computing as fast as its multiprocessors and their clock are, compared with an H200.
+    /// Sets the computing rate of a GPU of this kind by its multiprocessors and their clock, compared with an H200.
     pub fn with_gpu(self, gpu: &Gpu) -> Self {
         let peak = |multiprocessors: usize, clock_khz: usize, capability| {
             multiprocessors as f64 * clock_khz as f64 * flop_per_clock(capability)

@@ -106,7 +106,7 @@ impl ImageEncoderFile {
     }
 }
 
-/// What an image encoder gives for an IP-Adapter that takes these features; `None` where it is not needed.
+/// What an image encoder gives for an IP-Adapter that takes these features; `None` if it is not needed.
 pub fn encoded(features: PromptFeatures) -> Option<ImageFeatures> {
     match features {
         PromptFeatures::Embedding => Some(ImageFeatures::Embedding),

@@ -101,7 +101,7 @@ impl Conv2d {
     /// ([`kiln_ops::fused_conv2d`]); with a strip as [`Conv2d::forward_strip`].
     ///
     /// # Errors
-    /// What the operator reports; [`kiln_ops::Error::Shape`] where there are no parts.
+    /// What the operator reports; [`kiln_ops::Error::Shape`] if there are no parts.
     pub fn forward_fused<T: TensorLike>(
         &self,
         parts: &[&T],

@@ -15,7 +15,7 @@ use kiln_setup::error::{Error, Result};
 pub struct DecodedImage {
     /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
     pub image: Tensor,
-    /// What was decoded, `(1, c, h, w)` in f32, in the host's memory.
+    /// The decoded latents, `(1, c, h, w)` in f32, in the host's memory.
     pub latents: Tensor,
     /// How long decoding took.
     pub decode: Duration,
@@ -95,7 +95,7 @@ impl GeneratedImage {
     /// the host's memory.
     ///
     /// # Errors
-    /// Those of the copy.
+    /// Errors of the copy.
     pub fn latents(&self) -> Result<(Vec<f32>, Vec<usize>)> {
         Ok((self.latents.flatten_all()?.to_vec1()?, self.latents.dims().to_vec()))
     }
@@ -103,7 +103,7 @@ impl GeneratedImage {
     /// The bytes of a PNG file with the settings.
     ///
     /// # Errors
-    /// Those of the encoder.
+    /// Errors of the encoder.
     pub fn png(&self) -> std::result::Result<Vec<u8>, EncodingError> {
         let texts = [("parameters", self.parameters.as_str()), (KEY, self.settings.as_str())];
         encode_png_at((self.width, self.height), &self.rgb, &texts, self.png_level)

@@ -20,7 +20,7 @@ impl LatentsFile {
     /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// See [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
     /// extension than `.safetensors`.
     pub fn plan(path: &Path) -> Result<Self> {
         let what = "the latents";

@@ -1,5 +1,5 @@
-//! What a run gives: images with their settings, the files that they become, and the way back from a file to the request, model and
-//! files that made it.
+//! The results of a run: images with their settings, the files that they become, and the way back from a file to its request,
+//! model and files.
 #![forbid(unsafe_code)]
 
 pub mod embedding_names;

@@ -42,7 +42,7 @@ impl Like {
     /// Reads the settings in the image at `path`.
     ///
     /// # Errors
-    /// Those of [`ImageReport::read`], and [`Error::NoSettings`] with what is there instead.
+    /// See [`ImageReport::read`], and [`Error::NoSettings`] with what is there instead.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
             let looked_for = "`like`, an image with settings".into();
@@ -75,7 +75,7 @@ impl Like {
         }
     }
 
-    /// What was not met so far, and forgets it.
+    /// Takes the warnings so far.
     pub fn take_warnings(&mut self) -> Vec<String> {
         let path = self.path.display();
         let told = self.warnings.iter().map(|warning| format!("{path}: {warning}")).collect();
@@ -83,7 +83,7 @@ impl Like {
         told
     }
 
-    /// The model's name and digest, as far as they are told.
+    /// The model's name and digest, if they are known.
     fn model(&self) -> (Option<&str>, Option<&str>) {
         match &self.source {
             Source::Own(own) => (Some(own.model.name.as_str()), own.model.sha256.as_deref()),
@@ -124,7 +124,7 @@ impl Like {
     }
 
     /// Fills in parts of the model that came from other files, where `options` and `setup` say nothing, and the type of
-    /// weights where that is left to Kiln. Files are found by their hashes.
+    /// weights if that is left to Kiln. Files are found by their hashes.
     pub fn fill_in(&mut self, options: &mut ModelOptions, setup: &mut Setup) {
         let cache = setup.cache_dir.clone();
         match &self.source {
@@ -283,7 +283,7 @@ impl Like {
         }
     }
 
-    /// What an image that was made from these settings was made with that is not what they name, a sentence each.
+    /// Differences between the settings and the files that the image was made with, a sentence each.
     pub fn differences(&self, image: &GeneratedImage, model: &ModelFolder) -> Vec<String> {
         let Ok((now, _)) = OwnSettings::from_json(&image.settings) else { return Vec::new() };
         let mut all = Vec::new();
@@ -376,7 +376,7 @@ fn short(hash: &str) -> &str {
     hash.get(..10).unwrap_or(hash)
 }
 
-/// What has a hash, if it is long enough to be one of SHA-256.
+/// The file of a hash, if it is long enough to be one of SHA-256.
 fn by_hash(hash: &str, cache: Option<&Path>, scope: Scope) -> Option<PathBuf> {
     (hash.len() >= 10 && is_hash(hash)).then(|| Hashes::new(cache).find(hash, scope)).flatten()
 }

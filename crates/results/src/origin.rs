@@ -1,4 +1,4 @@
-//! What an engine's images are made with: its model, and the files that took the place of parts.
+//! The origin of an engine's images: its model, and the files that replaced parts of it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::embedding_names::embedding_names;
 use kiln_setup::compute::ComputeType;
 use kiln_setup::setup::Setup;
 
-/// What the settings of an image name: the model and its files. Their checksums are computed on a separate thread from the
+/// The model and its files as the settings of an image name them. Their checksums are computed on a separate thread from the
 /// start.
 pub struct Origin {
     hashes: Hashes,
@@ -72,12 +72,12 @@ impl Origin {
         this
     }
 
-    /// What says how many channels images have.
+    /// The configuration that has the number of image channels.
     pub fn vae_config(&self) -> &Path {
         &self.vae_config
     }
 
-    /// The model's SHA-256 in 64 hexadecimal digits, where it is computed; waits for it.
+    /// The model's SHA-256 in 64 hexadecimal digits, if it is computed; waits for it.
     pub fn model_hash(&self) -> Option<String> {
         self.hashes.get(self.model.as_ref()?)
     }
@@ -126,7 +126,7 @@ impl Origin {
         known.entry(name.clone()).or_insert_with(find).clone()
     }
 
-    /// What image `index` of `job` was made with; waits for digests that are not there yet.
+    /// The settings of image `index` of `job`; waits for digests that are still computed.
     pub fn settings(&self, job: &Job, index: usize) -> OwnSettings {
         let named = |name: String, hashed: Option<Hashed>| NamedFile {
             name,
@@ -195,7 +195,7 @@ impl Origin {
         self.hashes.start(file.iter().map(|path| Hashed::file(path, Scope::Whole)).collect());
     }
 
-    /// What AUTOMATIC1111's text has of `settings`.
+    /// The files that AUTOMATIC1111's text names.
     pub fn files(&self, settings: &OwnSettings, job: &Job) -> FilesInText {
         let short = |sha256: &String, digits: usize| sha256.get(..digits).unwrap_or(sha256).to_string();
         let NamedFile { name, sha256 } = &settings.model;

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 /// The model's output for latents (n, c, h, w).
 #[derive(Debug, Clone)]
 pub struct ModelOutput {
-    /// The prediction, with guidance applied where there is guidance. It has the latents' shape.
+    /// The prediction, with guidance applied if there is guidance. It has the latents' shape.
     pub output: Tensor,
     /// The prediction without the prompt, for the samplers with CFG++.
     pub unconditional: Option<Tensor>,
@@ -89,7 +89,7 @@ impl Denoiser {
         self.interpret(&output, x, point)
     }
 
-    /// As [`Denoiser::denoise`], with the image that the model predicts without the prompt, where it reports one.
+    /// As [`Denoiser::denoise`], with the image that the model predicts without the prompt, if it reports one.
     pub fn denoise_both(&self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
         let ModelOutput { output, unconditional, .. } = self.evaluate(x, point)?;
         let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);

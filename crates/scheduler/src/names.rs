@@ -22,13 +22,13 @@ fn plain(name: &str) -> String {
     bare.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// A number as text, with an exponent where it would otherwise have dozens of zeros.
+/// A number as text, with an exponent if it would otherwise have dozens of zeros.
 pub fn number_text(value: f64) -> String {
     if value == 0.0 || (1e-5..1e16).contains(&value.abs()) { value.to_string() } else { format!("{value:?}") }
 }
 
 /// The end of a sentence about an unknown name: `, did you mean euler or euler_a?` with up to three known names that are near
-/// to `name`, or a full stop where none is. Each known name comes with the name to show. The distance is the number of
+/// to `name`, or a full stop if none is. Each known name comes with the name to show. The distance is the number of
 /// letters that are changed, added, left out or exchanged with the next one; a name is near if there is one such letter for
 /// three. No distance of a name over [`MAX_NAME`] bytes is computed: the time grows with its length.
 pub fn closest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>) -> String {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use kiln_mempool::HostPool;
 
 /// The budget of an engine on the CPU during its lifetime, a limit on the memory of the process: the largest of all engines on
-/// the CPU, and none where one of them has no budget.
+/// the CPU, and none if one of them has no budget.
 pub struct Ceiling(Option<usize>);
 
 /// The budgets of the engines on the CPU.

@@ -16,7 +16,7 @@ use crate::setup::Setup;
 /// residual blocks. All other layers compute in the type of the activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ComputeType {
-    /// As settings that are read from an image say, else [`Self::Native`].
+    /// The type in the settings of an image, else [`Self::Native`].
     #[default]
     Auto,
     /// In the type of the activations.
@@ -68,7 +68,7 @@ impl Setup {
     /// Refuses a way to compute that a device lacks for this type of activations.
     ///
     /// # Errors
-    /// As [`Self::check_compute`].
+    /// See [`Self::check_compute`].
     pub fn check_compute_on(&self, device: &Device, dtype: DType) -> Result<()> {
         self.check_compute(device.is_cuda())?;
         match self.compute {
@@ -107,10 +107,10 @@ impl Setup {
         if in_bf16 && kiln_ops::device::cpu_info().path == "amx" { LEAST_WITH_AMX } else { 0 }
     }
 
-    /// The same with [`Setup::scales`], which must be those of `model`; of any model where it is `None`.
+    /// The layers of [`Setup::scales`], which must be those of `model`; of any model if it is `None`.
     ///
     /// # Errors
-    /// Those of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
+    /// Errors of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
     pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<EightBitLayers>>> {
         let path = self.scales.as_deref().filter(|_| self.compute == ComputeType::Int8);
         let Some(path) = path else { return Ok(self.eight_bit_layers()) };

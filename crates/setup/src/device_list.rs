@@ -22,7 +22,7 @@ pub struct DeviceList(Named);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Named {
-    /// All GPUs; the CPU where there is none.
+    /// All GPUs; the CPU if there is none.
     All,
     /// At least one.
     These(Vec<DeviceChoice>),
@@ -112,12 +112,12 @@ impl DeviceList {
         }
     }
 
-    /// The setups of the engines, one for each device, which differ from `setup` in the device alone where there is one.
+    /// The setups of the engines, one for each device, which differ from `setup` in the device alone if there is one.
     /// Several have the weights in host memory in common.
     /// Engines on the CPU share its threads (`setup.threads`, or those of the process) and its memory.
     ///
     /// # Errors
-    /// [`Error::Device`] where all GPUs are asked for and CUDA cannot list them.
+    /// [`Error::Device`] if all GPUs are requested and CUDA cannot list them.
     pub fn setups(&self, setup: &Setup) -> Result<Vec<Setup>> {
         if self.0 == Named::Nodes {
             return Ok(of_nodes(setup, Topology::current()));

@@ -41,11 +41,11 @@ pub struct ComputeScales {
     pub model_sha256: String,
     /// The layers, by the names of their weights.
     pub layers: BTreeMap<String, LayerScales>,
-    /// What the file was made with, for people: names and values.
+    /// Notes on the calibration, for people: names and values.
     pub notes: BTreeMap<String, String>,
 }
 
-/// What calibration has measured of one layer, and how the layer is computed.
+/// The measurements of one layer, and how the layer is computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerScales {
     /// The least and the largest value of its input, balanced.
@@ -106,7 +106,7 @@ impl ComputeScales {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`Error::Files`] where there is none, [`Error::Weights`] for a file that is no safetensors file, [`Error::Request`] for
+    /// [`Error::Files`] if there is none, [`Error::Weights`] for a file that is no safetensors file, [`Error::Request`] for
     /// one of another format or version, and for a damaged one.
     pub fn read(path: &Path) -> Result<Self> {
         check_exists(path)?;
@@ -178,7 +178,7 @@ impl ComputeScales {
     /// Plans a file at `path`.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`].
+    /// See [`PlannedFile`].
     pub fn plan(path: &Path, overwrite: bool) -> Result<PlannedFile> {
         let (what, extensions) = ("the scales", &["safetensors"][..]);
         Ok(PlannedFile::plan(path, FileRules { field: "output", what, extensions, overwrite })?)

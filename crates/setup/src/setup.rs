@@ -77,7 +77,7 @@ impl Overlap {
     /// The device for encoding and decoding, if it differs from `device`.
     ///
     /// # Errors
-    /// Those of [`kiln_ops::device::open_second_stream`].
+    /// See [`kiln_ops::device::open_second_stream`].
     pub fn device(self, device: &Device) -> Result<Option<Device>> {
         let wanted = self == Self::Always || self == Self::OnGpus && device.is_cuda();
         Ok(wanted.then(|| kiln_ops::device::open_second_stream(device)).transpose()?)
@@ -142,7 +142,7 @@ pub struct ResolvedDevice {
     pub device: Device,
     /// The type of weights and activations.
     pub dtype: DType,
-    /// The type of linear layers' matrices, where it is another one.
+    /// The type of linear layers' matrices, if it is another one.
     pub matrices: Option<MatrixType>,
     /// A card's memory. It outlives what is on the card.
     pub pool: Option<DevicePool>,

@@ -117,7 +117,7 @@ impl Threads {
         })
     }
 
-    /// As [`Self::run`], for work that reports to `watch`, which is called on the calling thread and may stop it.
+    /// Like [`Self::run`], for work that reports to `watch`, which is called on the calling thread and may stop it.
     pub fn run_watched<T: Send, E: Send>(
         &self,
         work: impl FnOnce(&mut dyn FnMut(E) -> ControlFlow<()>) -> T + Send,

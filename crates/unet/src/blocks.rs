@@ -120,7 +120,7 @@ impl DownBlock {
     /// before the downsampling; another block adds it to its own output, after the downsampling. The skip connection of
     /// that output carries it, too.
     ///
-    /// The block ends where there are `most` skip connections.
+    /// The block ends if there are `most` skip connections.
     pub(crate) fn forward<T: TensorLike>(
         &self,
         mut x: T,

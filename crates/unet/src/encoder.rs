@@ -96,7 +96,7 @@ impl Encoder {
 
     /// The way down from `x` `(b, h, w, in_channels)`. `hint` `(b, h, w, c)` is added to the first convolution's output.
     /// `features` are maps of a T2I-Adapter, one for each block. Gives the last feature map and all skip connections, or ends
-    /// where there are `most` of them.
+    /// if there are `most` of them.
     pub(crate) fn down<T: TensorLike>(
         &self,
         x: &T,
@@ -137,7 +137,7 @@ impl Encoder {
         Ok((x, skips))
     }
 
-    /// The middle block's output, or `x` itself where there is none.
+    /// The middle block's output, or `x` itself if there is none.
     pub(crate) fn mid<T: TensorLike>(
         &self,
         mut x: T,

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
-/// Tensors of one source, each with the tensor of the same name and shape of another one added, where there is one. Sums are
+/// Tensors of one source, each with the tensor of the same name and shape of another one added, if there is one. Sums are
 /// f32.
 pub struct Sum<A, B> {
     differences: A,

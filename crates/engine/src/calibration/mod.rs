@@ -53,7 +53,7 @@ impl Default for CalibrationLimits {
     }
 }
 
-/// What a calibration does.
+/// The options of a calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationStage {
     /// Loads the model.
@@ -69,7 +69,7 @@ pub enum CalibrationStage {
     },
 }
 
-/// What a calibration is about to do.
+/// The next part of a calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalibrationEvent {
     /// The stage.
@@ -133,7 +133,7 @@ impl Calibration {
     }
 }
 
-/// As [`Calibration::measure`], for values that were checked.
+/// [`Calibration::measure`] for values that were checked.
 fn measured(
     engine: &mut Engine,
     jobs: &[Job],

@@ -39,10 +39,10 @@ struct Way {
 }
 
 impl WayObserver {
-    /// For the weight `param` with these elements, and inputs with these ranges. `None` where it is not computed in 8 bits.
+    /// For the weight `param` with these elements, and inputs with these ranges. `None` if it is not computed in 8 bits.
     ///
     /// # Errors
-    /// Those of the operators.
+    /// Errors of the operators.
     pub(super) fn new(param: &ParamSpec, values: &[f32], ranges: &ChannelRanges) -> Result<Option<Self>> {
         let Some(matrix) = param.int8_matrix() else { return Ok(None) };
         let balances: [Option<Arc<[f32]>>; 2] = [None, Some(ranges.balance(param, values).into())];

@@ -22,7 +22,7 @@ impl AheadNoise {
     /// Draws what [`NoiseSource::sample`] returns next, if it was called since the last time: many samplers never call it.
     ///
     /// # Errors
-    /// Those of the source.
+    /// Errors of the source.
     pub(crate) fn draw_ahead(&mut self) -> Result<()> {
         if let Some(shape) = self.asked.take().filter(|_| self.drawn.is_none() && self.source.may_draw_ahead()) {
             self.drawn = Some(self.source.sample(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?)?);

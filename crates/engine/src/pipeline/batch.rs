@@ -28,7 +28,7 @@ impl<'a> Batch<'a> {
         self.0[0].0
     }
 
-    /// The same images in their second pass; `None` where there is none.
+    /// The images in their second pass; `None` if there is none.
     pub(crate) fn second(&self) -> Option<Self> {
         let images = self.images().map(|(job, index)| Some((&job.second_pass()?.job, index)));
         images.collect::<Option<Vec<_>>>().map(Self)
@@ -78,12 +78,12 @@ impl BatchNoise {
         Ok(Tensor::cat(&all, 0)?)
     }
 
-    /// The same noise, which `steered` gives where it does.
+    /// Replaces the noise by that of `steered`, if it gives any.
     pub(crate) fn steered_by(self, steered: Option<SteeredNoise>) -> Self {
         Self { steered, ..self }
     }
 
-    /// The noise of a caller `(n, c, h, w)` in f32 on the CPU, where it gives any.
+    /// The noise of a caller `(n, c, h, w)` in f32 on the CPU, if it gives any.
     pub(crate) fn steered_draw(&mut self, shape: &[usize], is_of_input: bool) -> Result<Option<Tensor>> {
         match (&mut self.steered, shape) {
             (Some(steered), &[n, c, h, w]) => steered.draw([n, c, h, w], is_of_input),
@@ -91,7 +91,7 @@ impl BatchNoise {
         }
     }
 
-    /// What `draw` gives for each image and its part of `like`, in one tensor.
+    /// The tensors of `draw` for each image and its part of `like`, in one tensor.
     fn each(
         &mut self,
         like: &Tensor,

@@ -25,10 +25,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// One evaluation of its groups, which are among `groups`. `second` computes part of the rows where it can.
+    /// One evaluation of its groups, which are among `groups`. `second` computes part of the rows if it can.
     ///
     /// # Errors
-    /// Those of the denoiser and of the samplers. Where the denoiser fails, no group has moved.
+    /// Errors of the denoiser and of the samplers. Where the denoiser fails, no group has moved.
     pub(crate) fn evaluate(
         &self,
         groups: &mut [(GroupId, Group)],
@@ -114,7 +114,7 @@ impl Calls {
     /// that change. `second` computes part of their rows.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub(crate) fn arrange(
         &mut self,
         groups: &mut [(GroupId, Group)],

@@ -18,8 +18,8 @@ use crate::pipeline::text_cache::Encoded;
 pub struct ConditioningPlan {
     /// The texts, each once.
     pub texts: Vec<String>,
-    /// The unconditional rows `(n)` where there is guidance, then the conditional ones `(k n)`: the first part of every
-    /// image, the second of every image.
+    /// The unconditional rows `(n)` with guidance, then the conditional ones `(k n)`: the first part of every image,
+    /// the second of every image.
     pub(crate) rows: Vec<Row>,
     /// The weight of each conditional row, `(k n)`; empty where each image has one part of weight 1.
     pub(crate) weights: Vec<f32>,
@@ -67,7 +67,7 @@ impl ConditioningPlan {
         plan
     }
 
-    /// `n` images with one text for all conditional rows, and, where there is guidance, one for all unconditional rows.
+    /// `n` images with one text for all conditional rows, and, with guidance, one for all unconditional rows.
     pub fn plain(n: usize, prompt: &str, negative_prompt: Option<&str>) -> Self {
         let mut plan = Self { guided: negative_prompt.is_some(), ..Self::default() };
         for text in negative_prompt.into_iter().chain([prompt]) {
@@ -113,7 +113,7 @@ pub enum TimeIds {
     None,
     /// SDXL's sizes: original height and width, crop top and left, target height and width.
     Sizes,
-    /// Those of SDXL's refiner: original height and width, crop top and left, and an aesthetic score.
+    /// The numbers of SDXL's refiner: original height and width, crop top and left, and an aesthetic score.
     Scores {
         /// The score of conditional rows.
         conditional: f64,
@@ -145,18 +145,18 @@ impl TimeIds {
 pub struct SharedConditions {
     /// The numbers of an unconditional and of a conditional row, each `(1, k)` in f32.
     time_ids: Option<[Tensor; 2]>,
-    /// What a distilled network takes as the strength of the guidance, `(1)` in f32.
+    /// The guidance input of a distilled network, `(1)` in f32.
     guidance: Option<Tensor>,
     /// That strength.
     strength: Option<f64>,
 }
 
 impl SharedConditions {
-    /// Those of unconditional and of conditional rows with these sizes, for a network that takes these numbers, and the strength
-    /// of the guidance where one is given.
+    /// The conditions of unconditional and of conditional rows with these sizes, for a network that takes these numbers, and
+    /// the guidance strength, if set.
     ///
     /// # Errors
-    /// [`crate::Error::Candle`] where the device has no memory.
+    /// [`crate::Error::Candle`] if the device has no memory.
     pub fn new(time_ids: TimeIds, sizes: [SizeConditions; 2], guidance: Option<f64>, device: &Device) -> Result<Self> {
         let row = |ids: &Vec<f32>| -> Result<Tensor> { Ok(Tensor::new(&ids[..], device)?.unsqueeze(0)?) };
         let time_ids = match time_ids.rows(sizes) {
@@ -172,7 +172,7 @@ impl SharedConditions {
     /// pooled texts `(b, d)`, which only networks with numbers take.
     ///
     /// # Errors
-    /// Those of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
+    /// Errors of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
     pub fn inputs(
         &self,
         context: Tensor,
@@ -220,7 +220,7 @@ impl Conditions {
         Ok(Self { plan, encoded, zeros, shared, current: Vec::new(), heaviest: 1.0 })
     }
 
-    /// The same conditions with the weight of a word of their texts that differs most from 0.
+    /// Sets the weight of a word of their texts that differs most from 0.
     pub(crate) fn with_heaviest(self, heaviest: f32) -> Self {
         Self { heaviest, ..self }
     }
@@ -264,7 +264,7 @@ impl Conditions {
         &rows[unconditional..]
     }
 
-    /// Whether a step with guidance or without has the unconditional rows, where there are any.
+    /// Whether a step with guidance or without has the unconditional rows, if there are any.
     fn has_unconditional(&self, guided: bool) -> bool {
         guided || self.is_composed()
     }

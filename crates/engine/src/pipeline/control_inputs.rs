@@ -30,12 +30,12 @@ struct GroupControl {
     network: usize,
     using: ControlUse,
     role: Role,
-    /// What the network makes of the images, `(n, h, w, c)` each, in its type: a ControlNet's embedded image, or an adapter's
+    /// The network's results for the images, `(n, h, w, c)` each, in its type: a ControlNet's embedded image, or an adapter's
     /// feature maps with their factors.
     made: Vec<Tensor>,
 }
 
-/// What a control is at a step.
+/// The role of a control in a step.
 enum Role {
     /// Residuals of a ControlNet with these factors.
     Net { scales: Arc<[f32]>, is_conditional_only: bool, kind: Option<UnionImage> },
@@ -62,7 +62,7 @@ pub(crate) struct At {
 }
 
 impl GroupControl {
-    /// Whether it acts on the conditional rows alone where there are others.
+    /// Whether it acts on the conditional rows alone, if there are others.
     fn is_conditional_only(&self) -> bool {
         match self.role {
             Role::Net { is_conditional_only, .. } => is_conditional_only,
@@ -70,7 +70,7 @@ impl GroupControl {
         }
     }
 
-    /// What it made for `rows` rows of each image.
+    /// Its result for `rows` rows of each image.
     fn rows(&self, rows: usize) -> Result<Vec<Tensor>> {
         let repeated = |made: &Tensor| match rows {
             1 => Ok(made.clone()),
@@ -207,7 +207,7 @@ impl LoadedModel {
     }
 }
 
-/// What a control is at a step, with what its network made: an adapter's maps times their factors.
+/// The role of a control in a step, with its network's result: an adapter's maps times their factors.
 fn role(model: &ControlModel, using: &ControlUse, made: Vec<Tensor>) -> Result<(Vec<Tensor>, Role)> {
     let count = model.additions();
     if model.lllite().is_some() {
@@ -235,7 +235,7 @@ fn role(model: &ControlModel, using: &ControlUse, made: Vec<Tensor>) -> Result<(
     Ok((made, Role::Net { scales: scales(&using, count), is_conditional_only, kind }))
 }
 
-/// What a network makes of the control images number `i` of the jobs of a batch.
+/// A network's result for the control images number `i` of the jobs of a batch.
 fn embed_images(
     model: &ControlModel,
     batch: &Batch<'_>,

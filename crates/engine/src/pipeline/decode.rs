@@ -29,7 +29,7 @@ pub struct Latents {
 }
 
 impl Latents {
-    /// Those of the image at `place` of a batch.
+    /// The latents of the image at `place` of a batch.
     pub(crate) fn of(batch: &Batch<'_>, all: &Denoised, place: usize) -> Result<Self> {
         let (job, index) = batch.image(place);
         let visible = all.visible.as_ref().and_then(|each| each.get(place)).cloned();
@@ -51,7 +51,7 @@ pub fn begin_decoding(engine: &mut Engine) {
 /// The stage decode: the latents of one image to its pixels. `tell` gets the stage, a change of the mode, and a wider type.
 ///
 /// # Errors
-/// Those of the decoder and of `tell`.
+/// Errors of the decoder and of `tell`.
 pub fn decode(
     engine: &mut Engine,
     latents: &Latents,

@@ -94,11 +94,11 @@ impl Decoder {
     }
 }
 
-/// What `run` gives in the type of the part's weights, in the host's memory; where it has values that are not finite, in the
+/// The result of `run` in the type of the part's weights, in the host's memory; if it has values that are not finite, in the
 /// next wider type, in which the weights stay. `upcast` is called before that.
 ///
 /// # Errors
-/// [`Error::NotANumber`] where f32 does not hold the numbers either, and those of `run`.
+/// [`Error::NotANumber`] if f32 does not hold the numbers either, and errors of `run`.
 pub(crate) fn in_a_type_that_holds(
     part: &mut LoadedComponent,
     keep: &WeightResidency,
@@ -128,7 +128,7 @@ impl Network {
         Self::Kl(config, decoder)
     }
 
-    /// The decoder of a model's configurations: its TAESD where there is one.
+    /// The decoder of a model's configurations: its TAESD if there is one.
     pub fn of(model: &Architecture) -> Self {
         match &model.taesd {
             Some(config) => Self::Tiny(config.clone(), Box::new(TinyDecoder::new(config))),
@@ -149,7 +149,7 @@ impl Network {
     /// small, is never tiled.
     ///
     /// # Errors
-    /// Those of the network.
+    /// Errors of the network.
     pub fn decode<T: TensorLike>(&self, latents: &T, dtype: DType, tiling: Tiling) -> Result<T> {
         let unscaled = match self {
             Self::Kl(config, _) => config.unscale(latents)?,

@@ -20,7 +20,7 @@ use crate::pipeline::step::count_not_finite;
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 
-/// What the steps of a batch give.
+/// The result of the steps of a batch.
 pub(crate) struct Denoised {
     /// `(n, c, h, w)` in f32, in the host's memory.
     pub(super) latents: Tensor,
@@ -109,10 +109,10 @@ pub(super) fn denoise(
 /// The weight of a word in a prompt from which on it is the likely cause of values that are not finite.
 const UNUSUAL_WEIGHT: f32 = 100.0;
 
-/// What the steps of a group gave, in the host's memory, checked.
+/// The result of the steps of a group, in the host's memory, checked.
 ///
 /// # Errors
-/// [`Error::NotANumber`] where values are not finite.
+/// [`Error::NotANumber`] if values are not finite.
 pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     let latents = group.latents().to_device(&Device::Cpu)?;
     match count_not_finite(&latents)? {

@@ -22,7 +22,7 @@ impl Engine {
     /// encoders, the U-Net and the guidance alone.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the schedule has no such evaluation.
+    /// Errors of [`Engine::txt2img`], and [`Error::Request`] where the schedule has no such evaluation.
     #[doc(hidden)]
     pub fn evaluate(&mut self, job: &Job, latents: &Tensor, index: usize) -> Result<Tensor> {
         let schedule = job.schedule(&self.model)?;

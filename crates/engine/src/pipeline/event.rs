@@ -27,7 +27,7 @@ pub enum Event {
         /// Calls of the denoiser in the whole job.
         total: usize,
     },
-    /// What an image is about to become ([`Engine::preview_every`](crate::Engine::preview_every)).
+    /// A preview of an image ([`Engine::preview_every`](crate::Engine::preview_every)).
     Preview {
         /// The image's number in its job, from 0.
         index: usize,
@@ -117,7 +117,7 @@ impl AddAssign for Timings {
 impl Sub for Timings {
     type Output = Self;
 
-    /// What came after `before`.
+    /// The difference to `before`.
     fn sub(self, before: Self) -> Self {
         Self {
             load: self.load.saturating_sub(before.load),

@@ -1,4 +1,4 @@
-//! The stages before denoising: a batch's texts, and its initial images where there are any.
+//! The stages before denoising: a batch's texts, and its initial images if there are any.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{BatchTexts, TextPlan};
 use crate::pipeline::turns::Turn;
 
-/// The first stages of a batch: its texts, and its initial images where there are any, up to what the denoiser starts with.
+/// The first stages of a batch: its texts, and its initial images if there are any, up to what the denoiser starts with.
 /// `enlarged` are the results of the pass before where this is the second one.
 pub(crate) fn first_stages(
     engine: &mut Engine,
@@ -134,7 +134,7 @@ fn encode(
     Ok(conditions)
 }
 
-/// The stage encode-image: the latents of images, `(n, c, h, w)` in f32 in the host's memory. `None` where there are none.
+/// The stage encode-image: the latents of images, `(n, c, h, w)` in f32 in the host's memory. `None` if there are none.
 fn encode_images(
     engine: &mut Engine,
     images: &[&InitImage],
@@ -145,7 +145,7 @@ fn encode_images(
     (!images.is_empty()).then(|| encode_each(engine, images.len(), one, noise, tell)).transpose()
 }
 
-/// The same for `n` images, each of which `image` makes when it is encoded.
+/// Encodes `n` images, each of which `image` makes when it is encoded.
 pub(super) fn encode_each(
     engine: &mut Engine,
     n: usize,

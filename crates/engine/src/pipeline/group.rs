@@ -73,10 +73,10 @@ impl Group {
         Self::of_turns(schedule, start, noise, vec![turn], PromptSteps::Sampler(steps))
     }
 
-    /// The same with several turns, of which there is at least one. The first begins with the sampler of `schedule`.
+    /// A group with several turns, at least one. The first begins with the sampler of `schedule`.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub(crate) fn of_turns(
         schedule: Arc<Schedule>,
         start: Start,
@@ -113,17 +113,17 @@ impl Group {
         Ok(images)
     }
 
-    /// The same images with control networks.
+    /// Adds control networks.
     pub(crate) fn with_controls(self, controls: ControlInputs) -> Self {
         Self { controls, ..self }
     }
 
-    /// The same images with image prompts.
+    /// Adds image prompts.
     pub(crate) fn with_prompts(self, prompts: PromptInputs) -> Self {
         Self { prompts, ..self }
     }
 
-    /// The same images by a network in which this is changed.
+    /// Adds changes of the network.
     pub(crate) fn with_network(self, network: NetworkParts) -> Self {
         Self { network, ..self }
     }
@@ -158,7 +158,7 @@ impl Group {
         self.paused
     }
 
-    /// Has it sit out, or take part again. False where nothing changed.
+    /// Pauses the group, or has it take part again. False if nothing changed.
     pub(crate) fn pause(&mut self, paused: bool) -> bool {
         std::mem::replace(&mut self.paused, paused) != paused
     }

@@ -41,7 +41,7 @@ pub(crate) struct EvaluationGuidance {
     strength: f64,
     /// The strength of perturbed attention guidance.
     pag_scale: f64,
-    /// The strength that the step itself applies; `None` where it gives all its predictions.
+    /// The strength that the step itself applies; `None` if it gives all its predictions.
     pub(crate) within_step: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ impl EvaluationGuidance {
         StepRows { guided: self.on, perturbed: self.pag_scale != 0.0 }
     }
 
-    /// What of it is part of the step: steps that agree in it can be one call.
+    /// The part of it that belongs to the step: steps with equal ones can be one call.
     pub(crate) fn of_step(&self) -> (StepRows, Option<u64>) {
         (self.rows(), self.within_step.map(f64::to_bits))
     }
@@ -108,7 +108,7 @@ impl Guidance {
     /// The guidance of an evaluation of the schedule, which is at `timestep`.
     pub(crate) fn at(&self, evaluation: usize, timestep: f64) -> EvaluationGuidance {
         let strength = self.strength(evaluation);
-        // A schedule turns guidance off where it does nothing; one strength of 1 has no unconditional half in any case.
+        // A schedule turns guidance off if it does nothing; one strength of 1 has no unconditional half in any case.
         let does_something = strength != 1.0 || self.strengths.len() == 1 || self.both;
         let on = self.is_on(evaluation) && does_something;
         let pag_scale = self.network.pag_scale_at(timestep);

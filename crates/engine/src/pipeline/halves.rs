@@ -24,11 +24,11 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    /// The parts of `step` for `n` images, of which `denoiser` prepares the last one; `None` where there is one row for each image, as without guidance, or where all rows have
-    /// something in common.
+    /// The parts of `step` for `n` images, of which `denoiser` prepares the last one; `None` if there is one row for each
+    /// image, as without guidance, or if all rows share state.
     ///
     /// # Errors
-    /// Those of the tensors and of the denoiser.
+    /// Errors of the tensors and of the denoiser.
     pub(crate) fn of(
         step: &GuidedStep,
         n: usize,
@@ -51,11 +51,12 @@ impl Halves {
         Ok(Some(Self { first, last }))
     }
 
-    /// What `whole`, the step of these parts, gives for scaled latents `x` `(n, c, h, w)` at `timesteps` ([`GuidedStep::run`]).
+    /// The result of `whole`, the step of these parts, for scaled latents `x` `(n, c, h, w)` at `timesteps`
+    /// ([`GuidedStep::run`]).
     /// `trace` gets the operators of the first device.
     ///
     /// # Errors
-    /// Those of both denoisers and of the copies.
+    /// Errors of both denoisers and of the copies.
     pub(crate) fn run(
         &self,
         whole: &GuidedStep,

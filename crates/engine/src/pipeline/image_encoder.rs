@@ -48,12 +48,12 @@ impl Network {
         }
     }
 
-    /// What the encoder says of an image `(1, 3, f h, f w)` in f32, in `dtype`, the slabs' type: `(1, 2 c, h, w)` in f32, the
+    /// The encoder's result for an image `(1, 3, f h, f w)` in f32, in `dtype`, the slabs' type: `(1, 2 c, h, w)` in f32, the
     /// means of its latents and the logarithms of their variances, or `(1, c, h, w)`, a TAESD's latents, which have no
     /// variance. A TAESD, whose maps are small, is never tiled.
     ///
     /// # Errors
-    /// Those of the network.
+    /// Errors of the network.
     pub fn encode<T: TensorLike>(&self, image: &T, dtype: DType, tiling: Tiling) -> Result<T> {
         let image = image.to_dtype(dtype)?;
         let moments = match self {

@@ -21,7 +21,7 @@ impl Engine {
     /// evaluation on. Whatever else is in `running`, each image has the bits that it has alone, on the CPU.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`], and [`Error::Request`] where the job's LoRAs or its refiner are not those of the
+    /// Errors of [`Engine::txt2img`], and [`Error::Request`] where the job's LoRAs or its refiner are not those of the
     /// batches that are running: they are in the weights. Where an error comes back, nothing has joined.
     pub fn join(
         &mut self,
@@ -63,7 +63,7 @@ impl Engine {
     /// their bits do not depend on when their steps are made.
     ///
     /// # Errors
-    /// [`Error::Budget`] where there is no memory for these at once; they are selected all the same.
+    /// [`Error::Budget`] if there is no memory for these at once; they are selected all the same.
     pub fn select(&mut self, running: &mut RunningBatch, active: &[GroupId]) -> Result<()> {
         match (running.select(active), running.work()) {
             (true, Some(work)) => self.prepare(work),
@@ -75,7 +75,7 @@ impl Engine {
     /// [`Engine::finish`] takes out.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`]. A batch whose evaluation failed is where it was, so that the call can be made again.
+    /// See [`Engine::txt2img`]. A batch whose evaluation failed is where it was, so that the call can be made again.
     pub fn step(
         &mut self,
         running: &mut RunningBatch,
@@ -88,11 +88,11 @@ impl Engine {
     }
 
     /// Has a batch go on with its second pass: the images of `job` from number `first` on, as it joined, are enlarged and take part
-    /// in `running` as another batch, whose number is given. `None` where there is no second pass, or where it is left to
+    /// in `running` as another batch, whose number is given. `None` if there is no second pass, or where it is left to
     /// [`Engine::finish`] because its LoRAs are others.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`]. Then the batch has left.
+    /// See [`Engine::txt2img`]. Then the batch has left.
     pub fn begin_second_pass(
         &mut self,
         running: &mut RunningBatch,
@@ -128,11 +128,11 @@ impl Engine {
         all.into_iter().map(|latents| self.decode_latents(&latents, job, watch)).collect()
     }
 
-    /// The same without decoding: the latents of each image, for [`Engine::decode_latents`] or for a thread that decodes while steps
-    /// run ([`Engine::overlapped`]).
+    /// Like [`Engine::finish`], without decoding: the latents of each image, for [`Engine::decode_latents`] or for a thread
+    /// that decodes while steps run ([`Engine::overlapped`]).
     ///
     /// # Errors
-    /// As [`Engine::finish`].
+    /// See [`Engine::finish`].
     pub fn take_latents(
         &mut self,
         running: &mut RunningBatch,
@@ -157,7 +157,7 @@ impl Engine {
     /// Decodes an image of `job`.
     ///
     /// # Errors
-    /// Those of [`Engine::txt2img`].
+    /// See [`Engine::txt2img`].
     pub fn decode_latents(
         &mut self,
         latents: &Latents,

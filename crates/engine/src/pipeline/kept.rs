@@ -35,7 +35,7 @@ enum Blend {
     /// In the network's input with noise, and in the images that it predicts: ComfyUI's `KSamplerX0Inpaint`
     /// (`comfy/samplers.py`).
     InputAndImages,
-    /// As [`Self::Images`], by AUTOMATIC1111's extension for soft masks, and not in the last latents.
+    /// Like [`Self::Images`], by AUTOMATIC1111's extension for soft masks, and not in the last latents.
     Soft(SoftInpainting),
 }
 

@@ -18,7 +18,7 @@ struct Taps {
 /// Latents `(n, c, h, w)` in f32 on any device with `height` rows and `width` columns, in the host's memory.
 ///
 /// # Errors
-/// Those of candle.
+/// Errors of candle.
 pub(crate) fn interpolate(latents: &Tensor, (height, width): (usize, usize), filter: LatentFilter) -> Result<Tensor> {
     let (n, c, h, w) = latents.dims4()?;
     let values = latents.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;

@@ -1,4 +1,4 @@
-//! What a job changes within the network, for a group of images.
+//! Network hooks of a job, for a group of images.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ struct Stored {
     feature: Tensor,
     /// The rows that it is of.
     rows: StepRows,
-    /// Evaluations since then, with that one; 0 where it is still to be stored.
+    /// Evaluations since then, including that one; 0 if it is still to be stored.
     age: usize,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct NetworkForm {
 static ALONE: AtomicU64 = AtomicU64::new(0);
 
 impl NetworkParts {
-    /// Those of a job.
+    /// The hooks of a job.
     pub(crate) fn new(job: &Job) -> Self {
         let alone = (job.network.sag_scale > 0.0).then(|| ALONE.fetch_add(1, Ordering::Relaxed));
         Self { options: job.network, stored: None, alone, map: None }

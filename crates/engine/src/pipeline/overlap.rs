@@ -23,7 +23,7 @@ pub struct OverlappedNetworks {
 }
 
 impl OverlappedNetworks {
-    /// Those of an engine; `None` where they run between its steps alone.
+    /// The networks of an engine; `None` if they run between its steps alone.
     pub(crate) fn of(engine: &Engine) -> Option<Self> {
         let tiling = engine.memory_manager.plan().tiling;
         let may = engine.networks.may_overlap && engine.memory_manager.fits_overlap();
@@ -33,7 +33,7 @@ impl OverlappedNetworks {
     /// The image of some latents, once no other thread decodes. `upcast` is called before it is decoded again.
     ///
     /// # Errors
-    /// Those of the decoder: where memory is out, nothing smaller is tried.
+    /// Errors of the decoder: where memory is out, nothing smaller is tried.
     pub fn decode(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
@@ -42,10 +42,10 @@ impl OverlappedNetworks {
         Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed(), visible })
     }
 
-    /// Encodes the next text that is foreseen; false where there is none.
+    /// Encodes the next text that is foreseen; false if there is none.
     ///
     /// # Errors
-    /// Those of the text encoders. The text is encoded when it is needed.
+    /// Errors of the text encoders. The text is encoded when it is needed.
     pub fn encode_next(&self) -> Result<bool> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).encode_next()
     }

@@ -24,7 +24,8 @@ impl Projection {
         apg_eta.map(|eta| Self { eta, threshold, momentum, average: None })
     }
 
-    /// What takes the place of `difference`, the conditional prediction less the unconditional one. Both `(n, c, h, w)` in f32.
+    /// The guided difference instead of `difference`, the conditional prediction less the unconditional one. Both `(n, c, h,
+    /// w)` in f32.
     pub(crate) fn project(&mut self, difference: Tensor, conditional: &Tensor) -> Result<Tensor> {
         let mut difference = match &self.average {
             Some(average) => (difference + (average * self.momentum)?)?,
@@ -49,7 +50,7 @@ impl Projection {
 
 /// The Euclidean norm of each row, `(n, 1)`, more than 0.
 fn norm(rows: &Tensor) -> Result<Tensor> {
-    /// As small as the least that PyTorch's `normalize` divides by.
+    /// The least divisor of PyTorch's `normalize`.
     const LEAST: f64 = 1e-12;
     Ok(rows.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?.clamp(LEAST, f32::MAX)?)
 }

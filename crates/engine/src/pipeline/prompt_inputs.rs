@@ -37,10 +37,10 @@ type Layers = Vec<Option<KeysValues>>;
 
 struct GroupPrompt {
     using: IpAdapterUse,
-    /// Those of the unconditional rows, where there are any.
+    /// The keys and values of the unconditional rows, if any.
     negative: Option<Layers>,
     positive: Layers,
-    /// `(n, h*w, c)` for every size and number of channels of a layer; empty where it acts everywhere.
+    /// `(n, h*w, c)` for every size and number of channels of a layer; empty if it acts everywhere.
     masks: Vec<Tensor>,
 }
 
@@ -98,8 +98,8 @@ impl PromptInputs {
     }
 }
 
-/// The rows of tokens of a prompt: those of the unconditional half first, where there are any, then one for each image that is
-/// unlike the others.
+/// The rows of tokens of a prompt: those of the unconditional half first, if any, then one for each image that is unlike the
+/// others.
 struct Rows {
     tokens: Tensor,
     has_negative: bool,
@@ -284,7 +284,7 @@ impl Networks {
     }
 }
 
-/// The features of a prompt: those of the unconditional half first, where there are any.
+/// The features of a prompt: those of the unconditional half first, if any.
 #[derive(Default)]
 struct Features {
     /// `(n, ..)` each, for `n` images of a file, or one.

@@ -28,7 +28,7 @@ pub struct RecordedStep {
     budget: usize,
 }
 
-/// What a step computes.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The whole network.

@@ -31,7 +31,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// The same after so many more evaluations.
+    /// The progress after so many more evaluations.
     pub(super) fn after(self, evaluations: usize) -> Self {
         Self { before: self.before + evaluations, ..self }
     }
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-/// What a batch is run with, besides its jobs.
+/// The texts and memory of a batch, besides its jobs.
 pub struct BatchRequest {
     /// Its texts.
     pub(crate) texts: BatchTexts,
@@ -53,16 +53,16 @@ pub struct BatchRequest {
 }
 
 impl BatchRequest {
-    /// What a batch is run with whose memory is planned for `work`.
+    /// A request whose memory is planned for `work`.
     pub(crate) fn new(texts: BatchTexts, work: Workload, progress: Progress) -> Self {
         Self { texts, work, progress, may_shrink: true }
     }
 
-    /// What a batch of an image set is run with. `shape` is that of its images' texts; memory is planned for `n` images, so
-    /// that a last batch that is smaller is not planned again.
+    /// The request of a batch of an image set. `shape` is that of its images' texts; memory is planned for `n` images, so that
+    /// a last batch that is smaller is not planned again.
     ///
     /// # Errors
-    /// Those of the text encoders' tokenizers and of the schedule.
+    /// Errors of the text encoders' tokenizers and of the schedule.
     pub fn of_set(engine: &mut Engine, batch: &Batch<'_>, shape: Shape, n: usize) -> Result<Self> {
         let texts = engine.plan_texts(batch)?;
         let work = shape.work(batch.job(), n, texts.texts());
@@ -70,8 +70,8 @@ impl BatchRequest {
         Ok(Self::new(texts, work, Progress { before: 0, total }))
     }
 
-    /// The same batch, which fails where memory is out before it is decoded, instead of running again with less of the model in
-    /// memory: a smaller batch is the better way then, and the batches after it find the model as it was planned.
+    /// Has the batch fail if memory runs out before it is decoded, instead of running again with less of the model in memory:
+    /// a smaller batch is the better way then, and the batches after it find the model as it was planned.
     pub fn or_fail(self) -> Self {
         Self { may_shrink: false, ..self }
     }
@@ -89,7 +89,7 @@ pub trait BatchSink {
     /// the latents itself ([`OverlappedNetworks::decode`](crate::pipeline::OverlappedNetworks::decode)).
     ///
     /// # Errors
-    /// Those of the implementation.
+    /// Errors of the implementation.
     fn latents(
         &mut self,
         engine: &Engine,
@@ -101,7 +101,7 @@ pub trait BatchSink {
     /// The pixels of image `place` of the batch.
     ///
     /// # Errors
-    /// Those of the implementation.
+    /// Errors of the implementation.
     fn image(&mut self, engine: &mut Engine, place: usize, image: DecodedImage) -> Result<()>;
 }
 
@@ -109,7 +109,7 @@ pub trait BatchSink {
 /// and image sets.
 ///
 /// # Errors
-/// As [`Engine::txt2img`], and those of `sink`.
+/// Errors of [`Engine::txt2img`] and of `sink`.
 pub fn run_batch(
     engine: &mut Engine,
     batch: &Batch<'_>,

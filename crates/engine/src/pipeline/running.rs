@@ -80,13 +80,13 @@ impl RunningBatch {
         &self.loras
     }
 
-    /// The work of all groups that are not paused, as memory is planned for it; `None` where there is none.
+    /// The work of all groups that are not paused, as memory is planned for it; `None` if there is none.
     pub(crate) fn work(&self) -> Option<Workload> {
         let active = self.work.iter().filter(|(id, _)| !self.is_paused(*id));
         active.map(|(_, work)| *work).reduce(Workload::with)
     }
 
-    /// Has the groups `active` take part in evaluations from now on, and no others. False where nothing changed.
+    /// Has the groups `active` take part in evaluations from now on, and no others. False if nothing changed.
     pub(crate) fn select(&mut self, active: &[GroupId]) -> bool {
         let mut changed = false;
         for (id, group) in &mut self.groups {
@@ -154,7 +154,7 @@ impl RunningBatch {
         Some(self.groups.remove(place).1)
     }
 
-    /// Drops a group, wherever it is on its way. False where there is none of this number.
+    /// Drops a group, wherever it is on its way. False if there is none of this number.
     pub fn leave(&mut self, id: GroupId) -> bool {
         self.take(id).is_some()
     }
@@ -167,7 +167,7 @@ impl RunningBatch {
     /// Takes out the group of this number.
     ///
     /// # Errors
-    /// [`Error::Request`] where it has left, or never was there.
+    /// [`Error::Request`] if it has left, or never was there.
     pub fn finish(&mut self, id: GroupId) -> Result<Group> {
         self.take(id).ok_or_else(|| Error::value("group", id.0, "a group of this running batch"))
     }
@@ -205,7 +205,7 @@ impl RunningBatch {
     /// the first call alone uses it. Where an error comes back, no group whose call failed has moved.
     ///
     /// # Errors
-    /// Those of the denoiser and of the samplers.
+    /// Errors of the denoiser and of the samplers.
     pub fn step(
         &mut self,
         denoiser: &dyn Denoiser,
@@ -216,7 +216,8 @@ impl RunningBatch {
         self.step_of(0, (denoiser, None), recorded, dtype, trace)
     }
 
-    /// The same for the groups whose next evaluation the denoiser of this number makes, with a second device for part of the rows.
+    /// Like [`Self::step`], for the groups whose next evaluation the denoiser of this number makes, with a second device for
+    /// part of the rows.
     pub(crate) fn step_of(
         &mut self,
         number: usize,

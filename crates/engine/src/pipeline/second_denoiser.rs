@@ -32,7 +32,7 @@ pub(crate) struct SecondDenoiser {
     worker: ThreadPool,
     /// Its parts of steps so far.
     steps: usize,
-    /// Whether it was said that steps without guidance run on the first device alone.
+    /// Whether the log has that steps without guidance run on the first device alone.
     said_alone: AtomicBool,
     _operators: Operators,
     /// Last, so that it is dropped after all that is on the GPU.
@@ -48,11 +48,11 @@ struct Parts {
 }
 
 impl SecondDenoiser {
-    /// The second device of `setup`, where it has one, for an engine whose first device has `placement` and `pool`, with these layers
-    /// in 8 bits. It has no weights yet.
+    /// The second device of `setup`, if it has one, for an engine whose first device has `placement` and `pool`, with these
+    /// layers in 8 bits. It has no weights yet.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is not there, and [`Error::Request`] where one of the two is a GPU and the other is not.
+    /// [`Error::Device`] if the device does not exist, and [`Error::Request`] if one of the two is a GPU and the other is not.
     pub(crate) fn open(
         setup: &Setup,
         model: &ModelFolder,
@@ -123,10 +123,10 @@ impl SecondDenoiser {
         self.parts.controls = configs.iter().map(ControlModel::new).collect();
     }
 
-    /// Takes the weights of the first device, where it has none.
+    /// Takes the weights of the first device, if it has none.
     ///
     /// # Errors
-    /// Those of [`replicate`].
+    /// See [`replicate`].
     pub(crate) fn enter(&mut self, unet: &LoadedComponent, nets: &LoadedControls, keeps_text_keys: bool) -> Result<()> {
         self.parts.keeps_text_keys = keeps_text_keys;
         if self.is_entered() {
@@ -151,7 +151,7 @@ impl SecondDenoiser {
     /// `step`, which is on this device, with the inputs that the denoiser makes once for all evaluations.
     ///
     /// # Errors
-    /// Those of the network.
+    /// Errors of the network.
     pub(crate) fn take(&self, step: GuidedStep) -> Result<GuidedStep> {
         // A recorded step stays with one thread at a time, so that it is no part of this.
         let Parts { unet, controls, keeps_text_keys, threads, .. } = &self.parts;

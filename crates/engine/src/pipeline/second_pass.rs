@@ -43,7 +43,7 @@ enum Content {
     Images(Vec<Rgb8Image>),
 }
 
-/// What the steps of a batch's second pass give; `denoised`, the first pass's, where it has no second one.
+/// The result of the steps of a batch's second pass; `denoised`, the first pass's, if it has no second one.
 pub(crate) fn second_pass(
     engine: &mut Engine,
     batch: &Batch<'_>,

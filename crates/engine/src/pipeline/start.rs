@@ -97,7 +97,7 @@ impl Start {
     }
 
     /// The start of images whose job begins with `init`, on `device`; `image` are the latents of their images `(n, c, h, w)`
-    /// where there are any. A latent `(c, h, w)` covers `f` by `f` pixels.
+    /// if there are any. A latent `(c, h, w)` covers `f` by `f` pixels.
     ///
     /// `drawn` is the noise `(n, c, h, w)`; a sample of the images' latents has drawn before. As in diffusers' inpainting
     /// pipelines a masked image draws a sample of the masked image too. Networks with channels for it, for which

@@ -19,14 +19,14 @@ pub trait Steering: Send + Sync {
     /// A stage that runs again after memory was out asks for the same draws again.
     ///
     /// # Errors
-    /// Those of the implementation.
+    /// Errors of the implementation.
     fn noise(&self, draw: &NoiseDraw) -> Result<Option<Vec<f32>>>;
 
     /// Latents `(n, c, h, w)` in f32, scaled for the denoiser, which replace those of the job's input images: these are not
     /// encoded.
     ///
     /// # Errors
-    /// Those of the implementation.
+    /// Errors of the implementation.
     fn input_latents(&self) -> Result<Option<Tensor>>;
 
     /// Whether [`Self::after_step`] is called. On a GPU each call waits for the step.
@@ -36,7 +36,7 @@ pub trait Steering: Send + Sync {
     /// `(n, c, h, w)` in f32 in the host's memory.
     ///
     /// # Errors
-    /// Those of the implementation.
+    /// Errors of the implementation.
     fn after_step(&self, done: usize, all: usize, latents: &Tensor) -> Result<StepChange>;
 }
 
@@ -64,7 +64,7 @@ pub struct StepChange {
     pub ends: bool,
 }
 
-/// The noise of a [`Steering`]: the number of its next draw, and where it asks.
+/// The noise of a [`Steering`]: the number of its next draw, and the place that it is drawn for.
 #[derive(Clone)]
 pub(crate) struct SteeredNoise {
     steering: Arc<dyn Steering>,
@@ -115,7 +115,7 @@ pub(crate) fn input_latents(
 /// True where the run ends.
 ///
 /// # Errors
-/// Those of the caller, and [`Error::Request`] for a change that cannot be.
+/// Errors of the caller, and [`Error::Request`] for a change that cannot be.
 pub(crate) fn steer_step(
     steering: Option<&Arc<dyn Steering>>,
     running: &mut RunningBatch,

@@ -37,7 +37,7 @@ impl GuidedStep {
     /// the only one.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn new(inputs: &Inputs, cfg_scale: Option<f64>, dtype: DType) -> Result<Self> {
         let device = device_of(inputs);
         let cfg_scale =
@@ -46,17 +46,17 @@ impl GuidedStep {
         Ok(Self { inputs, version: Arc::default(), dtype, is_degraded: false })
     }
 
-    /// The same step with `k` conditional parts for each image (`AND`), with the weights `(k n, c, h, w)`. The batch of the
-    /// inputs is `(1 + k) n` then.
+    /// Adds weights `(k n, c, h, w)` for `k` conditional parts of each image (`AND`). The batch of the inputs is `(1 + k) n`
+    /// then.
     pub(crate) fn with_weights(self, weights: Option<Tensor>) -> Self {
         let inputs = with_step_inputs(self.inputs, None, weights);
         Self { inputs, ..self }
     }
 
-    /// The same step with the inputs that `denoiser` makes once for all evaluations.
+    /// Adds the inputs that `denoiser` makes once for all evaluations.
     ///
     /// # Errors
-    /// Those of the denoiser.
+    /// Errors of the denoiser.
     pub fn prepared(self, denoiser: &dyn Denoiser) -> Result<Self> {
         Ok(Self { inputs: denoiser.prepare(self.inputs)?, ..self })
     }
@@ -75,7 +75,7 @@ impl GuidedStep {
     /// The step of `rows` of the network's batch alone, on `device`: it gives the predictions of all these rows, in f32.
     ///
     /// # Errors
-    /// Those of [`Inputs::rows`] and of the copies.
+    /// See [`Inputs::rows`] and of the copies.
     pub(crate) fn of_rows(&self, rows: Range<usize>, device: &Device) -> Result<Self> {
         let inputs = self.network_inputs().rows(rows)?.map(|_, tensor| peer::to_device(tensor, device))?;
         Ok(Self { inputs, version: Arc::default(), dtype: self.dtype, is_degraded: false })
@@ -89,7 +89,7 @@ impl GuidedStep {
     /// The result of the step for `n` images if the network's predictions for all rows are `all` `(k n, c, h, w)`.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub(crate) fn joined(&self, all: Tensor, n: usize) -> Result<Tensor> {
         joined(&self.inputs, all, n, None)
     }
@@ -114,10 +114,10 @@ impl GuidedStep {
         self.inputs.state().filter(|(slot, _)| slot.access == Access::Output)
     }
 
-    /// The denoiser's prediction for scaled latents `x` `(n, c, h, w)` at `timesteps`, one for all images or one for each,
-    /// in f32: `(k n, ..)` where there are conditions for `k` predictions and no strength. `recorded` belongs to this denoiser
-    /// with these weights; without it nothing is recorded. `trace` gets how long each operator took: on a GPU operators
-    /// are launched one by one then, even where a step is recorded.
+    /// The denoiser's prediction for scaled latents `x` `(n, c, h, w)` at `timesteps`, one for all images or one for each, in
+    /// f32: `(k n, ..)` for conditions of `k` predictions without a strength. `recorded` belongs to this denoiser with these
+    /// weights; without it nothing is recorded. `trace` gets how long each operator took: on a GPU operators are launched one
+    /// by one then, even if a step is recorded.
     pub fn run(
         &self,
         denoiser: &dyn Denoiser,
@@ -200,7 +200,7 @@ fn joined<T: TensorLike>(inputs: &Inputs<T>, mut y: T, n: usize, out: Option<&T>
     Ok(y.guidance(scale, out)?)
 }
 
-/// Does `run`, and writes to `trace`, where there is one, how long its operators took.
+/// Does `run`, and writes to `trace`, if there is one, how long its operators took.
 pub(super) fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let Some(trace) = trace else { return run() };
     let result;
@@ -209,7 +209,7 @@ pub(super) fn trace_into<T>(trace: Option<&mut Trace>, device: &Device, run: imp
 }
 
 /// One guided step in f32: `uncond + cfg_scale (cond - uncond)` of the network's output, or that output, of both halves
-/// where there are conditions for both.
+/// if there are conditions for both.
 pub(crate) fn guided_step<T: TensorLike>(
     denoiser: &(impl Forward<T> + ?Sized),
     latents: &T,

@@ -144,7 +144,7 @@ impl TraceFile {
     /// Plans a file at `path`; an existing file will be replaced.
     ///
     /// # Errors
-    /// Those of [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
+    /// See [`PlannedFile`]: the folder is missing or not writable, or the name is a folder's or has another
     /// extension than `.json`.
     pub fn plan(path: &Path) -> Result<Self> {
         let rules = FileRules { field: "trace", what: "the trace", extensions: &["json"], overwrite: true };

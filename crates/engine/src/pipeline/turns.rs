@@ -81,7 +81,7 @@ impl Turns {
         (end - self.done, self.turns.get(self.current + 1).map(|(turn, _)| turn.denoiser))
     }
 
-    /// Counts an evaluation. True where it was the last of its turn and another turn follows, which is the current one then.
+    /// Counts an evaluation. True if it was the last of its turn and another turn follows, which is the current one then.
     pub(crate) fn advance(&mut self) -> bool {
         self.done += 1;
         let has_ended = self.until_next().0 == 0 && self.current + 1 < self.turns.len();

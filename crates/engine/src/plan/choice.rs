@@ -30,7 +30,7 @@ impl Planner {
     }
 
     /// The plans for all modes and for some numbers of resident bytes between them, the fastest first, with everything as large
-    /// as fits into `budget` bytes where there is one: a plan that is chosen within this budget is as large as its row.
+    /// as fits into `budget` bytes if there is one: a plan that is chosen within this budget is as large as its row.
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
@@ -47,10 +47,10 @@ impl Planner {
         self.choose_within(work, on, Room::given(budget))
     }
 
-    /// The same for a limit by a budget or by the device.
+    /// Chooses within a limit by a budget or by the device.
     ///
     /// # Errors
-    /// As [`Planner::choose`].
+    /// See [`Planner::choose`].
     pub fn choose_within(&self, work: &Workload, on: ExecutionTarget, room: Room) -> Result<Plan> {
         self.fit(work, on, room.bytes)?.map_err(|smallest| smallest.refusal(work.described(), room))
     }
@@ -68,7 +68,7 @@ impl Planner {
         Ok(self.measure(work, on)?.choose(bytes))
     }
 
-    /// The plan for `mode` where that is requested to save memory and `bytes` are free: never larger than the plan that
+    /// The plan for `mode` if that is requested to save memory and `bytes` are free: never larger than the plan that
     /// would be chosen without a request. Also returns the bytes that limit it, if any do.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Planner {
     /// The networks that `job` needs: those of `model`, its refiner, its control networks and its IP-Adapters.
     ///
     /// # Errors
-    /// Those of their files and configurations.
+    /// Errors of their files and configurations.
     pub fn of_job(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<Self> {
         let refiner = job.refiner.as_ref().map(Refiner::model);
         let mut planner = Self::new(model, setup.taesd.as_deref())?.with_refiner(refiner)?;
@@ -112,7 +112,7 @@ impl Planner {
     /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.
     ///
     /// # Errors
-    /// As [`Planner::batch_size`].
+    /// See [`Planner::batch_size`].
     pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
         let planner = Self::of_job(model, job, setup)?;
         let (on, room) = ExecutionTarget::of(setup);

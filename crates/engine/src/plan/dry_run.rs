@@ -50,22 +50,22 @@ pub(super) struct Networks<'a> {
     pub(super) downscale: usize,
 }
 
-/// What a batch holds and computes.
+/// The memory and the operations of a batch.
 pub(super) struct DryRun {
     /// The stages in their order.
     pub(super) stages: Vec<StageRun>,
     /// The operations of a step.
     pub(super) flop: PassFlop,
-    /// The same in the second pass; empty where there is none.
+    /// The operations of the second pass; empty if there is none.
     pub(super) second_flop: PassFlop,
 }
 
 /// Floating-point operations of each segment of a denoiser in a step.
 #[derive(Default)]
 pub(super) struct PassFlop {
-    /// Those of the model's denoiser.
+    /// The operations of the model's denoiser.
     pub(super) step: Vec<f64>,
-    /// Those of the denoisers that follow it.
+    /// The operations of the denoisers that follow it.
     pub(super) others: Vec<Vec<f64>>,
 }
 

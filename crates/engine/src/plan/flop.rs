@@ -20,7 +20,7 @@ const DTYPE: DType = DType::F16;
 /// of text each.
 ///
 /// # Errors
-/// Those of the network for impossible sizes.
+/// Errors of the network for impossible sizes.
 pub fn denoiser_flop(
     denoiser: &dyn Denoiser,
     images: usize,
@@ -38,7 +38,7 @@ pub fn denoiser_flop(
 /// The part of [`denoiser_flop`] for inputs that a run makes once for all steps where no weights stream: the text's keys and values.
 ///
 /// # Errors
-/// Those of the network for impossible sizes.
+/// Errors of the network for impossible sizes.
 pub fn preparation_flop(denoiser: &dyn Denoiser, images: usize, tokens: usize) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let shape = StepShape { rows: images, height: 1, width: 1, tokens };
@@ -49,7 +49,7 @@ pub fn preparation_flop(denoiser: &dyn Denoiser, images: usize, tokens: usize) -
 /// Operations of each of a control network's segments in a step next to a U-Net, in one call as [`denoiser_flop`].
 ///
 /// # Errors
-/// Those of the network for impossible sizes.
+/// Errors of the network for impossible sizes.
 pub fn control_flop(
     model: &ControlModel,
     (denoiser, unet): (&dyn Denoiser, &UnetConfig),
@@ -73,7 +73,7 @@ pub fn control_flop(
 /// Operations of decoding one image from latents of `(height, width)`.
 ///
 /// # Errors
-/// Those of the network for impossible sizes.
+/// Errors of the network for impossible sizes.
 pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     decoder.decode(&device.tensor(&[1, decoder.latent_channels(), h, w], DType::F32), DTYPE, Tiling::Whole)?;
@@ -83,7 +83,7 @@ pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
 /// Operations of encoding one text of `tokens` tokens.
 ///
 /// # Errors
-/// Those of the network for impossible sizes.
+/// Errors of the network for impossible sizes.
 pub fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
     let (layer, words) = (HiddenLayer::LAST, TokenEmbeddings::default());

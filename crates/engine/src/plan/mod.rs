@@ -54,11 +54,11 @@ pub struct Workload {
     pub second: Option<SecondPassWork>,
     /// Pixels of the input that is pasted around each result, which may be larger than it; 0 without one.
     pub pasted: usize,
-    /// Those of the steps that a refiner makes; 0 without one.
+    /// The steps that a refiner makes; 0 without one.
     pub refiner_steps: usize,
-    /// What changes within the network.
+    /// Changes of the network.
     pub network: NetworkWork,
-    /// What is said of the autoencoder's memory.
+    /// VAE tiling options.
     pub vae: VaeMemory,
 }
 

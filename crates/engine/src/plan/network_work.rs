@@ -1,4 +1,4 @@
-//! What changes within the network, as far as memory depends on it.
+//! Changes of the network, as far as memory depends on them.
 
 use kiln_nn::MetaTensor;
 use kiln_request::{FreeuFactors, FreeuVersion, NetworkOptions};
@@ -20,7 +20,7 @@ pub struct NetworkWork {
 }
 
 impl NetworkWork {
-    /// Those of these options.
+    /// The changes of these options.
     pub(super) fn of(options: &NetworkOptions) -> Self {
         Self {
             perturbed: options.pag_scale > 0.0,

@@ -6,7 +6,7 @@ use kiln_upscale::NetworkConfig;
 use super::{Pass, TextWork, Workload};
 use crate::pipeline::event::Stage;
 
-/// What enlarges the results of the first pass.
+/// The upscaler between the two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enlargement {
     /// Latents are interpolated.
@@ -32,7 +32,7 @@ pub struct SecondPassWork {
     pub steps: usize,
     /// The texts.
     pub text: TextWork,
-    /// What enlarges the first pass's results.
+    /// The upscaler of the first pass's results.
     pub enlargement: Enlargement,
 }
 

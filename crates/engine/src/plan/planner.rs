@@ -61,7 +61,7 @@ impl Planner {
     /// The networks of `model` without reading weights; `taesd`, a file or a folder, replaces the decoder if given.
     ///
     /// # Errors
-    /// Those of its configurations.
+    /// Errors of its configurations.
     pub fn new(model: &ModelFolder, taesd: Option<&Path>) -> Result<Self> {
         let networks = Self::of_configurations(&Architecture::from_folder(model))?;
         match taesd.map(|path| tiny(model, path)).transpose()? {
@@ -73,7 +73,7 @@ impl Planner {
     /// The networks of a model without a folder.
     ///
     /// # Errors
-    /// Those of its configurations.
+    /// Errors of its configurations.
     pub fn of_configurations(model: &Architecture) -> Result<Self> {
         let text = model.text_encoders.iter().cloned().map(TextEncoder::new);
         let decoder = Network::of(model);
@@ -108,7 +108,7 @@ impl Planner {
         self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet)).collect();
     }
 
-    /// The same with these layers of the U-Net in 8 bits, and with all of a refiner's that allow it.
+    /// Sets these layers of the U-Net in 8 bits, and all of a refiner's that allow it.
     pub fn with_8_bits(mut self, layers: Option<Arc<EightBitLayers>>) -> Self {
         self.unet.segments().set_8_bits(layers.as_deref());
         self.eight_bits = layers;
@@ -124,10 +124,10 @@ impl Planner {
         Some(EightBitLayers { kind: layers.kind, least_outputs: layers.least_outputs, ..EightBitLayers::default() })
     }
 
-    /// The same with the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
+    /// Adds the networks of this refiner, which work with [`Workload::refiner_steps`] needs.
     ///
     /// # Errors
-    /// Those of its configurations.
+    /// Errors of its configurations.
     pub fn with_refiner(mut self, refiner: Option<&ModelFolder>) -> Result<Self> {
         self.set_refiner(refiner)?;
         Ok(self)

@@ -40,7 +40,7 @@ impl PromptNetworks {
         self.encoder.iter().map(|(encoder, _)| encoder.segments()).chain([self.net.segments()])
     }
 
-    /// What an image goes through before the steps.
+    /// Encodes an image before the steps.
     pub(super) fn encode(&self, device: &MetaDevice, work: &Workload, networks: &Networks<'_>) -> Result<GroupPrompt> {
         let (dtype, projection) = (networks.dtype, self.net.config().projection);
         let rows = if work.text.guided { 2 } else { 1 };

@@ -242,7 +242,7 @@ fn is_slow(tile: u32, key: Key) -> bool {
     }
 }
 
-/// The tile of an algorithm in the library's enumeration; 0, "undefined", where it reports none.
+/// The tile of an algorithm in the library's enumeration; 0, "undefined", if it reports none.
 fn tile(algorithm: &sys::cublasLtMatmulAlgo_t) -> u32 {
     let (mut tile, mut written) = (0u32, 0usize);
     // SAFETY: the call writes at most four bytes through the pointer, and their number.

@@ -19,7 +19,7 @@ pub(crate) use crate::workspace::LIBRARIES as WORKSPACE;
 /// The libraries of a device, initialized on first use: outside of a capture, by the first eager step.
 pub(crate) struct Libraries {
     pub(crate) blas: CublasLt,
-    /// `None` where it is not installed.
+    /// `None` if it is not installed.
     pub(crate) dnn: Option<Cudnn>,
     /// Allocated when it is first used, and again after the device was closed.
     workspace: Option<CudaSlice<u8>>,

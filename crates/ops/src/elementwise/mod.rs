@@ -42,7 +42,7 @@ pub fn affine(x: &Tensor, mul: f64, add: f64) -> Result<Tensor> {
     backend::run(&Affine { x, mul, add }, None)
 }
 
-/// `x` in another type, or `x` itself where it has that type.
+/// `x` in another type, or `x` itself if it has that type.
 ///
 /// # Errors
 /// Those of candle.
@@ -70,7 +70,7 @@ pub fn copy(x: &Tensor) -> Result<Tensor> {
 /// same on every device. Terms with factor 0 are skipped, so that they cannot introduce a NaN.
 ///
 /// # Errors
-/// Those of candle: for different shapes, and where there is no term.
+/// Those of candle: for different shapes, and if there is no term.
 pub fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
     let Some((_, like)) = terms.first() else {
         return Err(candle_core::Error::Msg("a weighted sum of no terms".into()).into());

@@ -105,7 +105,7 @@ impl Rounded {
 }
 
 impl Product<'_> {
-    /// Launches the product into `out` or a new tensor of the shape `result`. `None` where there is no kernel.
+    /// Launches the product into `out` or a new tensor of the shape `result`. `None` if there is no kernel.
     pub(crate) fn launch(&self, device: &CudaDevice, result: &[usize], out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let Self { op, source, shape: [b, h, w, c], weight, .. } = *self;
         let (dtype, [n, kh, kw, _]) = (source.input().dtype(), weight.shape());

@@ -117,7 +117,7 @@ impl Int8Matrix {
     /// type is f32, which means nothing.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there is another number of elements.
+    /// [`Error::Shape`] if there is another number of elements.
     pub fn memory(&self, elements: &[f32], balance: Option<&[f32]>) -> Result<Tensor> {
         if elements.len() != self.n * self.k() {
             let expected = format!("{} elements", self.n * self.k());
@@ -146,7 +146,7 @@ impl Int8Matrix {
 }
 
 /// Memory of [`crate::conv2d`] and [`crate::linear`] besides operands and result for a weight in 8 bits: the quantized
-/// input, `pixels` times `channels` elements, and the range of each row, where it has its own.
+/// input, `pixels` times `channels` elements, and the range of each row, if it has its own.
 pub fn int8_workspace(pixels: usize, channels: usize, is_by_row: bool) -> Workspace {
     Workspace::call(pixels * channels + if is_by_row { pixels * size_of::<Quantizer>() } else { 0 })
 }

@@ -16,7 +16,7 @@ const NUMBERS: usize = 8;
 
 static KERNELS: Module = cuda::kernels!("matrix");
 
-/// The matrix `(n, k)` of a weight in the type `dtype`: the weight's own where it has that type, or a new one, whose
+/// The matrix `(n, k)` of a weight in the type `dtype`: the weight's own if it has that type, or a new one, whose
 /// memory is free once the caller's launches have read it. In a recorded step it has a planned address, as all tensors.
 pub(crate) fn numbers(device: &CudaDevice, weight: &Weight, dtype: DType) -> Result<Tensor> {
     let [n, _, _, k] = weight.shape();

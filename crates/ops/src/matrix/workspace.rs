@@ -16,7 +16,7 @@ pub(crate) fn band(n: usize, k: usize) -> usize {
 }
 
 /// Memory of [`crate::linear`] besides operands and result, from `k` to `n` channels, for activations of `dtype` and a
-/// matrix of the type `matrices`, or of `dtype` where that is `None` or cannot store its rows.
+/// matrix of the type `matrices`, or of `dtype` if that is `None` or cannot store its rows.
 pub fn linear_workspace(target: Target, dtype: DType, matrices: Option<MatrixType>, [n, k]: [usize; 2]) -> Workspace {
     if matrices.and_then(|matrices| matrices.row_bytes(k)).is_none() {
         return Workspace::default();

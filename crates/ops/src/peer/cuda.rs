@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use crate::cuda::{address, driver, output};
 use crate::error::Result;
 
-/// A copy of `tensor` on another GPU; `None` where one of the two devices is no GPU.
+/// A copy of `tensor` on another GPU; `None` if one of the two devices is no GPU.
 pub(super) fn between(tensor: &Tensor, device: &Device) -> Result<Option<Tensor>> {
     let (Device::Cuda(source), Device::Cuda(target)) = (tensor.device(), device) else { return Ok(None) };
     let tensor = crate::contiguous(tensor)?;

@@ -10,7 +10,7 @@ fn a_tensor_is_not_copied_to_its_own_device() {
     assert_eq!(to_device(&x, &Device::Cpu).unwrap().id(), x.id());
 }
 
-// Scripts run the tests with this prefix only where there are two GPUs.
+// Scripts run the tests with this prefix only if there are two GPUs.
 #[test]
 #[ignore = "needs two GPUs"]
 fn two_gpus_copy_in_order_with_the_work_of_both() {

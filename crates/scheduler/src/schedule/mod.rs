@@ -132,7 +132,7 @@ impl Schedule {
         &self.arrivals
     }
 
-    /// The training timestep whose noise level is nearest to that of evaluation `index`; the last one where there is no such
+    /// The training timestep whose noise level is nearest to that of evaluation `index`; the last one if there is no such
     /// evaluation.
     pub fn nearest_timestep(&self, index: usize) -> usize {
         let last = self.config.num_train_timesteps.saturating_sub(1);

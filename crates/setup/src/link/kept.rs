@@ -20,7 +20,7 @@ pub(super) const RATES: RangeInclusive<f64> = 1e7..=1e13;
 /// Possible seconds of a copy and of a wait.
 const DELAYS: RangeInclusive<f64> = 0.0..=0.1;
 
-/// What a measurement belongs to. If any of it changes, the link is measured again.
+/// The properties that a measurement belongs to. If any of them changes, the link is measured again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GpuIdentity {

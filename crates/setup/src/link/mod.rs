@@ -42,7 +42,7 @@ pub enum LinkSource {
     Measured,
     /// They were measured before, and are in a file of the cache folder.
     Kept,
-    /// The caller said the rate.
+    /// The caller set the rate.
     Given,
     /// They are those of a PCIe 5 link with 16 lanes, because there is no GPU to measure.
     Assumed,
@@ -51,7 +51,7 @@ pub enum LinkSource {
 /// How the link of a GPU is found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinkChoice {
-    /// As it was measured on this machine before. If it was not, it is measured now.
+    /// The rate was measured on this machine before, or is measured now.
     #[default]
     Kept,
     /// It is measured now, and kept.
@@ -79,7 +79,7 @@ impl FromStr for LinkRate {
 /// programs cannot use.
 const PINNING_PAYS: f64 = 1.05;
 
-/// The part of a link's rate that is expected of pageable memory, where it is not measured: the CPU copies each byte too.
+/// The part of a link's rate that is expected of pageable memory, if it is not measured: the CPU copies each byte too.
 const PAGEABLE: f64 = 0.5;
 
 impl Link {
@@ -202,7 +202,7 @@ impl std::fmt::Display for Link {
     }
 }
 
-/// The assumed link, where none can be measured.
+/// The assumed link, if none can be measured.
 fn assumed(error: &crate::error::Error) -> Link {
     tracing::info!("the link to the GPU is not measured: {error}");
     Link::ASSUMED

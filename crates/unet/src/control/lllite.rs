@@ -286,7 +286,7 @@ impl Lllite {
     }
 
     /// The tokens `x` `(b, s, c)` that `projection` of `layer` gets, with the change times `input`'s factor added to the last
-    /// rows, as many as the embeddings have; `None` where there is none.
+    /// rows, as many as the embeddings have; `None` if there is none.
     fn changed<T: TensorLike>(
         &self,
         input: &ControlInput<T>,
@@ -323,7 +323,7 @@ impl Lllite {
 pub(crate) struct LlliteHook<'a, T>(pub(crate) &'a [(&'a Lllite, &'a ControlInput<T>)]);
 
 impl<T: TensorLike> LlliteHook<'_, T> {
-    /// The hook, where there are networks.
+    /// The hook, if there are networks.
     pub(crate) fn acts(&self) -> Option<&dyn ProjectionHook<T>> {
         if self.0.is_empty() { None } else { Some(self) }
     }

@@ -221,7 +221,7 @@ impl Union {
     pub(super) fn fuse<T: TensorLike>(&self, x: &T, hints: &[T], kinds: &ControlKinds<T>) -> Result<T> {
         let [r, h, w, c] = x.size4()?;
         let is_alone = hints.len() == 1;
-        // diffusers weighs the images where there are several, and the residuals where there is one.
+        // diffusers weighs the images if there are several, and the residuals if there is one.
         let weighed = |tensor: T, weight: f32| match is_alone || weight == 1.0 {
             true => Ok(tensor),
             false => tensor.affine(f64::from(weight), 0.0),

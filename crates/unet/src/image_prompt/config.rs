@@ -102,7 +102,7 @@ impl Projection {
         }
     }
 
-    /// Channels of what it takes of the image encoder: of its embedding, or of its tokens. `None` where it takes nothing.
+    /// Channels of what it takes of the image encoder: of its embedding, or of its tokens. `None` if it takes nothing.
     pub fn encoder_dim(&self) -> Option<usize> {
         match *self {
             Self::Plain { embed_dim, .. } | Self::Full { embed_dim, .. } => Some(embed_dim),
@@ -111,7 +111,7 @@ impl Projection {
         }
     }
 
-    /// Channels of the vector of an identity, where it takes one.
+    /// Channels of the vector of an identity, if it takes one.
     pub fn identity_dim(&self) -> Option<usize> {
         match self {
             Self::Face(face) | Self::FacePlus(face, _) => Some(face.embed_dim),

@@ -49,7 +49,7 @@ impl Gpu {
     }
 }
 
-/// The kernel for a shape. `None` where there is none: for head sizes that are no multiple of 8, above 512, or above 160 on
+/// The kernel for a shape. `None` if there is none: for head sizes that are no multiple of 8, above 512, or above 160 on
 /// GPUs of compute capability 7.5, whose shared memory is too small.
 pub(super) fn kernel(gpu: Gpu, shapes: Shapes, config: Attention) -> Option<Kernel> {
     let Shapes { b, s, t, head_dim, .. } = shapes;
@@ -76,7 +76,7 @@ pub(super) fn kernel(gpu: Gpu, shapes: Shapes, config: Attention) -> Option<Kern
     }
     if head_dim <= 160 {
         let d = [32, 48, 64, 80, 128, 160].into_iter().find(|d| head_dim <= *d)?;
-        // Twice the queries reuse keys in registers more often, where there are enough blocks left to balance the load.
+        // Twice the queries reuse keys in registers more often, if there are enough blocks left to balance the load.
         let m = if (48..=80).contains(&d) && blocks(128) >= 3 * gpu.multiprocessors { 2 } else { 1 };
         return Some(Kernel::Narrow { d, m });
     }

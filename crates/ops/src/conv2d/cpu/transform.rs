@@ -77,7 +77,7 @@ pub(super) struct Sources<'a, T> {
 }
 
 impl<'a, T> Sources<'a, T> {
-    /// The first `count` values of `slice(0)` to `slice(slices - 1)`. Panics where one is shorter.
+    /// The first `count` values of `slice(0)` to `slice(slices - 1)`. Panics if one is shorter.
     pub(super) fn new(slices: usize, count: usize, slice: impl Fn(usize) -> &'a [T]) -> Self {
         let mut starts = [std::ptr::null(); MOST_POSITIONS];
         for (i, start) in starts[..slices].iter_mut().enumerate() {
@@ -111,7 +111,7 @@ pub(super) struct Targets<'a, T> {
 }
 
 impl<'a, T> Targets<'a, T> {
-    /// The first `count` values of each of so many slices. Panics where there are fewer, or where one is shorter.
+    /// The first `count` values of each of so many slices. Panics if there are fewer, or if one is shorter.
     pub(super) fn new(slices: usize, count: usize, mut targets: impl Iterator<Item = &'a mut [T]>) -> Self {
         let mut starts = [std::ptr::null_mut(); MOST_POSITIONS];
         for start in &mut starts[..slices] {

@@ -55,7 +55,7 @@ const BFLOAT16: i32 = 9;
 
 impl Convolution {
     /// The first engine of the heuristic that fits the workspace, compiles nothing, and sums directly in a fixed order.
-    /// `None` where there is none.
+    /// `None` if there is none.
     pub(super) fn plan(&self, api: &'static Api, handle: Raw) -> Result<Option<Plan>> {
         let mut parts = Vec::new();
         let graph = self.graph(api, handle, &mut parts)?;

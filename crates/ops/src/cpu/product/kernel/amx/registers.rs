@@ -77,7 +77,7 @@ macro_rules! multiply {
             configure(shape);
             // SAFETY: the shape's rows and words are what the registers are configured for, so a tile of `a` or of the result is
             // loaded and stored with those rows and bytes: by the contract they are valid, and so are the rows of the panel, one
-            // step after another. The addresses of lower rows are used only where there are any. `count` is not 0: the loop ends
+            // step after another. The addresses of lower rows are used only if there are any. `count` is not 0: the loop ends
             // after that many steps. Only registers that are named are written, and memory at `out`.
             unsafe {
                 match (shape.rows > TILE, steps.whole) {
