@@ -39,7 +39,7 @@ pub(crate) struct LoadedModel {
     read_ahead: Option<ReadAhead>,
 }
 
-/// The options that all networks of an engine are opened with.
+/// The values that all networks of an engine are opened with.
 #[derive(Clone, Copy)]
 pub(crate) struct Opening<'a> {
     pub(crate) setup: &'a Setup,
@@ -80,7 +80,7 @@ impl LoadedModel {
         })
     }
 
-    /// Opens LoRAs, whose names are searched in the setup's folder.
+    /// This model with LoRAs, whose names are searched in the setup's folder.
     pub(crate) fn with_loras(mut self, setup: &Setup) -> Self {
         let applied = AppliedLoras::new(&networks(&self.component, &self.text()), setup.lora_dir.as_deref());
         self.loras = Some(applied);
@@ -100,7 +100,7 @@ impl LoadedModel {
     /// Merges these LoRAs into the weights, if LoRAs fit.
     ///
     /// # Errors
-    /// See [`AppliedLoras::set`].
+    /// Errors of [`AppliedLoras::set`].
     pub(crate) fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let Some(applied) = &mut self.loras else { return Ok(()) };
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl LoadedModel {
     /// Prepares the denoiser and its control networks to run in the residency that `memory` plans.
     ///
     /// # Errors
-    /// See [`LoadedComponent::enter`].
+    /// Errors of [`LoadedComponent::enter`].
     pub(crate) fn enter(&mut self, memory: &MemoryManager) -> Result<()> {
         self.read_ahead = None; // what it has not read yet is read now
         let keep = memory.keep(self.stage())?;
@@ -130,7 +130,7 @@ impl LoadedModel {
     /// Prepares the second device for its part of the steps. If weights stream, the first device computes all of them.
     ///
     /// # Errors
-    /// See [`SecondDenoiser::enter`].
+    /// Errors of [`SecondDenoiser::enter`].
     pub(crate) fn enter_second(&mut self, memory: &MemoryManager) -> Result<()> {
         let Some(second) = &mut self.second else { return Ok(()) };
         if memory.mode().streams() {

@@ -53,7 +53,7 @@ pub(crate) struct LoadedEncoder {
     pub(crate) features: ImageFeatures,
 }
 
-/// The files and options of an open adapter.
+/// The files that an adapter is opened with.
 #[derive(Debug, Clone, PartialEq)]
 struct Key {
     file: FileState,

@@ -58,7 +58,7 @@ impl Networks {
     /// Opens the model of a refiner behind the others. LoRAs of the first model are merged into it if the networks are the same.
     ///
     /// # Errors
-    /// See [`LoadedModel::open`].
+    /// Errors of [`LoadedModel::open`].
     pub(crate) fn push(&mut self, refiner: &Refiner, base: &ModelFolder, opening: Opening<'_>) -> Result<()> {
         let (model, number) = (refiner.model(), self.others.len() + 1);
         let layers = opening.setup.eight_bit_layers();
@@ -90,7 +90,7 @@ impl Networks {
     /// The encoder of initial images, opened the first time.
     ///
     /// # Errors
-    /// See [`ImageEncoder::open`].
+    /// Errors of [`ImageEncoder::open`].
     pub(crate) fn image_encoder(&mut self, model: &ModelFolder, opening: Opening<'_>) -> Result<&mut ImageEncoder> {
         match self.image_encoder {
             Some(ref mut encoder) => Ok(encoder),

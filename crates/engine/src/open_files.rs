@@ -20,7 +20,7 @@ impl FileState {
     }
 }
 
-/// The open file of each key, in the order in which the current job names the keys.
+/// The values that are open for their keys, in the order in which the current job names the keys.
 pub(crate) struct OpenFiles<K, T> {
     all: Vec<(K, T)>,
 }
@@ -72,7 +72,7 @@ impl<K: PartialEq + Clone, T> OpenFiles<K, T> {
         Ok(true)
     }
 
-    /// The open file of a key.
+    /// The value that is open for a key.
     pub(crate) fn get(&self, key: &K) -> Option<&T> {
         self.all.iter().find(|(known, _)| known == key).map(|(_, open)| open)
     }

@@ -105,8 +105,8 @@ impl ComponentSet {
         room.saturating_sub(weights.streamed(StreamBudget::LEAST).ring).min(weights.all())
     }
 
-    /// The bytes that a batch copies in a mode besides its steps, if networks without activations have `room` bytes, and
-    /// denoisers `resident` bytes resident. `reads_text`: text encoders that left are read again.
+    /// Bytes that a batch copies in a mode besides its steps, if networks without activations have `room` bytes, and denoisers `resident`
+    /// bytes resident. `reads_text`: text encoders that left are read again.
     pub fn copies(&self, mode: Mode, reads_text: bool, room: usize, resident: usize) -> Copies {
         match mode {
             Mode::Full => {

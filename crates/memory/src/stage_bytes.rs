@@ -1,4 +1,4 @@
-//! The memory of a stage besides weights.
+//! Bytes of a stage besides weights.
 
 use kiln_vae::Tiling;
 
@@ -10,7 +10,7 @@ use crate::stage::Stage;
 pub struct StageBytes {
     /// Tensors of the networks and of the sampler.
     pub activations: usize,
-    /// Memory that operators keep.
+    /// Buffers and workspaces that operators keep.
     pub workspace: usize,
     /// Encoded prompts.
     pub conditions: usize,
@@ -20,7 +20,7 @@ pub struct StageBytes {
     pub text_keys: usize,
 }
 
-/// The memory of a stage for each way to run it, the fastest first. A stage that is never tiled has one.
+/// Bytes of a stage in every way of running it, the fastest first. A stage that is never tiled has one.
 pub type Ways = Vec<(Tiling, StageBytes)>;
 
 /// A stage of a pass.
@@ -29,7 +29,7 @@ pub struct StageRun {
     pub stage: Stage,
     /// The pass.
     pub pass: Pass,
-    /// The memory of each way.
+    /// Its bytes.
     pub ways: Ways,
 }
 

@@ -15,7 +15,7 @@ use kiln_setup::error::{Error, Result};
 pub struct DecodedImage {
     /// `(1, 3, h, w)` of about -1 to 1 in f32, in the host's memory.
     pub image: Tensor,
-    /// The decoded latents, `(1, c, h, w)` in f32, in the host's memory.
+    /// The latents that were decoded, `(1, c, h, w)` in f32, in the host's memory.
     pub latents: Tensor,
     /// How long decoding took.
     pub decode: Duration,

@@ -1,5 +1,5 @@
-//! The results of a run: images with their settings, the files that they become, and the way back from a file to its request,
-//! model and files.
+//! Results of a run: images with their settings, the files that they become, and the way back from a file to the request, model and
+//! files that made it.
 #![forbid(unsafe_code)]
 
 pub mod embedding_names;

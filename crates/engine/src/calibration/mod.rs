@@ -133,7 +133,7 @@ impl Calibration {
     }
 }
 
-/// [`Calibration::measure`] for values that were checked.
+/// Measures as [`Calibration::measure`], for values that were checked.
 fn measured(
     engine: &mut Engine,
     jobs: &[Job],

@@ -65,7 +65,7 @@ pub(super) struct DryRun {
 pub(super) struct PassFlop {
     /// The operations of the model's denoiser.
     pub(super) step: Vec<f64>,
-    /// The operations of the denoisers that follow it.
+    /// Operations of the denoisers that follow it.
     pub(super) others: Vec<Vec<f64>>,
 }
 
