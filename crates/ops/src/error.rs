@@ -60,6 +60,9 @@ pub enum Error {
     /// A pool has no memory for a result or a buffer.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
+    /// The caller's [`StopSign`](crate::StopSign) was set, so that there is no result.
+    #[error("stopped")]
+    Stopped,
     /// An error of candle: a failure of the device, or an allocation that failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

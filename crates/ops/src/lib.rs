@@ -57,6 +57,7 @@ mod output;
 mod packing;
 pub mod peer;
 mod pixel_shuffle;
+mod stop;
 pub mod stream;
 #[cfg(test)]
 mod test_support;
@@ -92,6 +93,7 @@ pub use observer::InputObserver;
 pub use out_of_memory::is_out_of_memory;
 pub use packing::{EightBits, Packing, Weight, WeightLayout};
 pub use pixel_shuffle::{pixel_shuffle, pixel_unshuffle};
+pub use stop::StopSign;
 pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
 pub use upsample_nearest::upsample_nearest;
 pub use workspace::{Target, Workspace};

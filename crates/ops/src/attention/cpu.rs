@@ -18,6 +18,7 @@ use crate::cpu::rounding::{LANES, Plain};
 use crate::cpu::{Element, Operand, Scratch, Shared, View};
 use crate::error::Result;
 use crate::output::write;
+use crate::stop;
 
 /// Queries of a task, in calls of the kernel.
 const CALLS: usize = 2;
@@ -49,8 +50,11 @@ fn typed<T: Element, W: Operand<T>>(
     let most = CALLS * Kernel::current::<W>().rows();
     let blocks = s.div_ceil(most);
     write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
-        let y = Shared::new(y);
+        let (y, stops) = (Shared::new(y), stop::asked());
         (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::new::<W>, |buffers, task| {
+            if stops() {
+                return;
+            }
             let (i, first) = (task / blocks, task % blocks * most);
             let rows = first..(first + most).min(s);
             let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;

@@ -22,6 +22,7 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::output::store;
+use crate::stop;
 use crate::trace::{self, Work};
 pub(crate) use cpu::Cpu;
 pub(crate) use cuda::Cuda;
@@ -70,9 +71,15 @@ pub(crate) fn run(operator: &impl Kernels, out: Option<&Tensor>) -> Result<Tenso
 }
 
 /// Launches the kernel of the back end that the operand's device has. `None` where there is no such kernel.
+///
+/// # Errors
+/// Those of the kernel, and [`crate::Error::Stopped`] when the work of this thread should end.
 pub(crate) fn launch(operator: &impl Kernels, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+    stop::check()?;
     if let Some(cpu) = Cpu::of(operator.input())? {
-        return operator.launch(&cpu, out);
+        let y = operator.launch(&cpu, out);
+        // Tasks that have seen the sign have left their part of the result out.
+        return stop::check().and(y);
     }
     if let Some(cuda) = Cuda::of(operator.input())? {
         return operator.launch(&cuda, out);

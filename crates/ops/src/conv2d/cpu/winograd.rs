@@ -26,6 +26,7 @@ use crate::cpu::product::{Kernel, Out, PANEL, Panels, STRIDE};
 use crate::cpu::scratch::elements;
 use crate::cpu::{Element, Operand, Scratch};
 use crate::error::Result;
+use crate::stop;
 
 /// Words of a block of input channels: the blocks of eight positions fill a row of [`STRIDE`] words.
 const DEPTH: usize = 64;
@@ -111,7 +112,11 @@ pub(super) fn run<T: Element, W: Operand<T>>(
     let (rows, columns) = (tiles.div_ceil(tile_block), panels.div_ceil(panel_block));
     // Tasks one after another read the same of what is larger, which then comes from a cache.
     let weights_are_larger = shapes.c_out * size.positions() > shapes.b * shapes.h * shapes.w;
+    let stops = stop::asked();
     (0..rows * columns).into_par_iter().for_each_init(Buffers::default, |buffers, task| {
+        if stops() {
+            return;
+        }
         let (row, column) =
             if weights_are_larger { (task % rows, task / rows) } else { (task / columns, task % columns) };
         let (tile, panel) = (row * tile_block, column * panel_block);

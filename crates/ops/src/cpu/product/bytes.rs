@@ -11,6 +11,7 @@ use super::kernel::bytes::{BYTES, ByteKernel};
 use super::{Out, PANEL, STRIDE, TILE_GAP, Tile, blocks};
 use crate::cpu::Scratch;
 use crate::cpu::scratch::elements;
+use crate::stop;
 
 /// The `(k, n)` matrix of signed bytes in panels of [`PANEL`] columns: panel by panel, each with [`panel_len`] bytes at
 /// its start. Four neighbors in `k` form a word, and `k` is padded with zeros to whole words.
@@ -70,7 +71,11 @@ impl<'a> BytePanels<'a> {
         let (m_block, n_block) = blocks(m, n, sizes.rows(), sizes.task(), rayon::current_num_threads());
         let (rows, columns) = (m.div_ceil(m_block), n.div_ceil(n_block));
         let buffers = || (kernel(), Scratch::default(), Scratch::default());
+        let stops = stop::asked();
         (0..rows * columns).into_par_iter().for_each_init(buffers, |(kernel, a, tile), task| {
+            if stops() {
+                return;
+            }
             // Tasks one after another share the larger operand's block, which then comes from a cache.
             let (row, column) = if n > m { (task % rows, task / rows) } else { (task / columns, task % columns) };
             let (row, column) = (row * m_block, column * n_block);

@@ -21,6 +21,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::{Element, Scratch};
+use crate::stop;
 pub(crate) use kernel::{Kernel, MOST_ROWS, Out};
 pub(crate) use panels::{PANEL, Panels, pack, pack_stored, packed_len};
 
@@ -77,7 +78,11 @@ impl<T: Element> Product<'_, T> {
         let (m_block, n_block) = blocks(m, n, sizes.rows(), sizes.task(), rayon::current_num_threads());
         let (rows, columns) = (m.div_ceil(m_block), n.div_ceil(n_block));
         let multiplier = || Multiplier::new(kernel());
+        let stops = stop::asked();
         (0..rows * columns).into_par_iter().for_each_init(multiplier, |multiplier, task| {
+            if stops() {
+                return;
+            }
             // Tasks one after another share the larger operand's block, which then comes from a cache.
             let (row, column) = if n > m { (task % rows, task / rows) } else { (task / columns, task % columns) };
             let (row, column) = (row * m_block, column * n_block);
