@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
-use kiln_engine::{Engine, Error, Timings};
+use kiln_engine::{Engine, Error, StopSign, Timings};
 use kiln_files::remove_orphans;
 use kiln_mempool::ProcessMemory;
 use kiln_models::ModelFolder;
@@ -120,12 +120,13 @@ fn make(
         let (result, report) = run(0, setup, saving, loaded);
         return (result, vec![report]);
     }
+    let sign = StopSign::current();
     let ended: Vec<(kiln_engine::Result<()>, DeviceReport)> = std::thread::scope(|scope| {
         let start = |(number, setup)| {
-            let (saving, loaded) = (saving.clone(), loaded.take());
+            let (saving, loaded, sign) = (saving.clone(), loaded.take(), sign.clone());
             std::thread::Builder::new()
                 .name(format!("engine-{number}"))
-                .spawn_scoped(scope, move || run(number, setup, saving, loaded))
+                .spawn_scoped(scope, move || StopSign::with(sign, || run(number, setup, saving, loaded)))
                 .map_err(|error| Error::Device(format!("a thread for {}: {error}", setup.device)))
         };
         let threads: Vec<_> = setups.iter().enumerate().map(start).collect();

@@ -56,10 +56,11 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     tell!("{}{part}: {made} done, {failed} failed previously", counted(all, "image"));
     let mut shown = Shown::new(all);
     let journal = run.journal_path();
-    let report = run.run(&mut |event| {
+    let mut on_event = |event: BatchEvent<'_>| {
         shown.event(event);
         interrupt::proceed()
-    });
+    };
+    let report = interrupt::stoppable(|| run.run(&mut on_event));
     shown.bar.finish();
     let report = report?;
     print_report(&report);

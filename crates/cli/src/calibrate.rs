@@ -31,7 +31,8 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let jobs = set.requests().map(|request| Ok(request.resolve(&model)?)).collect::<EngineResult<Vec<Job>>>()?;
     let mut shown = Shown::new(jobs.len());
     let limits = CalibrationLimits { budget: args.budget, tolerance: args.tolerance };
-    let done = Calibration::measure(model, &setup, &jobs, limits, &mut |event| shown.event(event));
+    let mut on_event = |event| shown.event(event);
+    let done = interrupt::stoppable(|| Calibration::measure(model, &setup, &jobs, limits, &mut on_event));
     shown.bar.finish();
     let Calibration { scales, covered, fixed, kept, psnr } = done?;
     interrupt::whole(output.is_stream(), || scales.write(&output))?;

@@ -1,6 +1,7 @@
 //! `kiln txt2img` and `kiln img2img`: a prompt, and perhaps input images, become images.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use kiln_bench::MemoryTraceFile;
@@ -149,7 +150,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
             progress = Progress::new();
             describe(job);
         }
-        let result = engine.txt2img(job, &mut |event| {
+        let mut on_event = |event: Event| -> kiln_engine::Result<ControlFlow<()>> {
             if let (Event::DecodeAgain { .. } | Event::Smaller { .. }, Some(previews)) = (&event, &mut previews) {
                 previews.scrolled();
             }
@@ -188,7 +189,8 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
                 }
             }
             Ok(interrupt::proceed())
-        });
+        };
+        let result = interrupt::stoppable(|| engine.txt2img(job, &mut on_event));
         if result.is_err() {
             progress.finish();
         }

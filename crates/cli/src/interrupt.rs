@@ -1,16 +1,18 @@
-//! Interrupting a run between steps.
+//! Interrupting a run.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kiln_engine::StopSign;
+
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Locked while a file is written, because an exit would leave it incomplete.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// After this call, Ctrl-C (and a termination signal) stops the run at the next step; a second one ends the process.
+/// After this call, Ctrl-C (and a termination signal) stops the run; a second one ends the process.
 pub fn listen() {
-    listen_with_message("stopping after this step");
+    listen_with_message("stopping");
 }
 
 /// Like [`listen`], with another message for the first signal.
@@ -52,5 +54,14 @@ pub fn whole<T>(is_stream: bool, write: impl FnOnce() -> T) -> T {
 
 /// Returns `Break` after a signal.
 pub fn proceed() -> ControlFlow<()> {
-    if STOP.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    if is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Does `work`, whose networks end in the middle of their layers after a signal.
+pub fn stoppable<T>(work: impl FnOnce() -> T) -> T {
+    StopSign::new(is_stopping).during(work)
+}
+
+fn is_stopping() -> bool {
+    STOP.load(Ordering::SeqCst)
 }

@@ -25,10 +25,11 @@ pub fn run(mut args: UpscaleArgs) -> Result<()> {
     let run = UpscaleRun::plan(args.options())?;
     tell!("{}, scale {}", run.upscaler().description(), number_text(run.scale()));
     let mut shown = Shown::new(run.len(), run.is_standard_output());
-    let result = run.run(&mut |event| {
+    let mut on_event = |event: UpscaleEvent<'_>| {
         shown.event(event);
         interrupt::proceed()
-    });
+    };
+    let result = interrupt::stoppable(|| run.run(&mut on_event));
     shown.bar.finish();
     let UpscaleReport { done, load, upscale, save, .. } = result?;
     let [load, upscale, save] = [load, upscale, save].map(|time| time.as_secs_f64());

@@ -252,10 +252,11 @@ impl Engine {
         true
     }
 
-    /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps.
+    /// Makes the images of `job`. `watch` gets them one by one, and may stop the run between steps; a
+    /// [`StopSign`](kiln_ops::StopSign) of the calling thread stops it also within a network.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] where `watch` stopped the run, [`crate::Error::NotANumber`] where the numbers went wrong: no
+    /// [`crate::Error::Interrupted`] where one of them stopped the run, [`crate::Error::NotANumber`] where the numbers went wrong: no
     /// such image is handed out.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let calls = job.evaluations_of_passes(&self.model)?;

@@ -59,13 +59,14 @@ pub use kiln_enlarge::{
 };
 pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
 pub use kiln_media::{ForeignSettings, ImageText, Infotext, PngLevel};
-pub use kiln_mempool::{HostPool, ignore_file_size_signal};
+pub use kiln_mempool::{HostPool, SystemMemory, ignore_file_size_signal};
 pub use kiln_models::{
     Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport,
     FolderReport, ForeignModel, HubError, HubEvent, HubListener, HubOptions, HubReference, ListEntry, ListReport,
     LoraNotes, ModelFolder, ModelInput, ModelKind, ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored,
     WeightType, convert, fetched, locate_input, locate_model, pull,
 };
+pub use kiln_ops::StopSign;
 pub use kiln_request::{
     ComponentKind, Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions,
     HiresUpscaler, ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea,

@@ -26,9 +26,21 @@ pub enum Error {
 pub trait Failure: std::error::Error + Send + Sync + 'static {
     /// Whether memory ran out.
     fn is_out_of_memory(&self) -> bool;
+
+    /// Whether the caller's `StopSign` was set (`kiln_ops`).
+    fn is_stopped(&self) -> bool;
 }
 
 impl Error {
+    /// Whether the caller's `StopSign` was set (`kiln_ops`).
+    pub fn is_stopped(&self) -> bool {
+        match self {
+            Self::Nn(error) => error.is_stopped(),
+            Self::Failed(error) => error.is_stopped(),
+            Self::Input { .. } => false,
+        }
+    }
+
     /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

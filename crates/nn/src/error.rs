@@ -32,6 +32,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the caller's [`kiln_ops::StopSign`] was set.
+    pub fn is_stopped(&self) -> bool {
+        match self {
+            Self::At { source, .. } => source.is_stopped(),
+            Self::Ops(kiln_ops::Error::Stopped) => true,
+            Self::Weights(error) => error.is_stopped(),
+            _ => false,
+        }
+    }
+
     /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

@@ -81,21 +81,21 @@ pub enum Error {
         /// The cause and the necessary action.
         remedy: String,
     },
-    /// The user interrupted the run.
+    /// The user interrupted the run: a callback did, or the [`StopSign`](crate::StopSign) of the caller's thread.
     #[error("interrupted")]
     Interrupted,
     /// Text could not be encoded.
     #[error(transparent)]
-    Clip(#[from] kiln_clip::Error),
+    Clip(kiln_clip::Error),
     /// The denoiser failed.
     #[error(transparent)]
-    Unet(#[from] kiln_unet::Error),
+    Unet(kiln_unet::Error),
     /// The inputs of a network do not fit each other.
     #[error(transparent)]
-    Network(#[from] kiln_network::Error),
+    Network(kiln_network::Error),
     /// The autoencoder failed.
     #[error(transparent)]
-    Vae(#[from] kiln_vae::Error),
+    Vae(kiln_vae::Error),
     /// An image cannot be read, changed or written.
     #[error(transparent)]
     Media(#[from] kiln_media::Error),
@@ -104,10 +104,10 @@ pub enum Error {
     Upscale(kiln_upscale::Error),
     /// A layer, or an operator of a run, failed.
     #[error(transparent)]
-    Nn(#[from] kiln_nn::Error),
+    Nn(kiln_nn::Error),
     /// An operator or a captured graph failed.
     #[error(transparent)]
-    Ops(#[from] kiln_ops::Error),
+    Ops(kiln_ops::Error),
     /// A memory pool failed.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
@@ -116,7 +116,7 @@ pub enum Error {
     Scheduler(kiln_scheduler::Error),
     /// Weights could not be loaded.
     #[error(transparent)]
-    Weights(#[from] kiln_weights::Error),
+    Weights(kiln_weights::Error),
     /// candle reported an error.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -216,6 +216,48 @@ pub fn proceed(flow: ControlFlow<()>) -> Result<()> {
     }
 }
 
+impl From<kiln_clip::Error> for Error {
+    fn from(error: kiln_clip::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Clip(error) }
+    }
+}
+
+impl From<kiln_unet::Error> for Error {
+    fn from(error: kiln_unet::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Unet(error) }
+    }
+}
+
+impl From<kiln_network::Error> for Error {
+    fn from(error: kiln_network::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Network(error) }
+    }
+}
+
+impl From<kiln_vae::Error> for Error {
+    fn from(error: kiln_vae::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Vae(error) }
+    }
+}
+
+impl From<kiln_nn::Error> for Error {
+    fn from(error: kiln_nn::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Nn(error) }
+    }
+}
+
+impl From<kiln_weights::Error> for Error {
+    fn from(error: kiln_weights::Error) -> Self {
+        if error.is_stopped() { Self::Interrupted } else { Self::Weights(error) }
+    }
+}
+
+impl From<kiln_ops::Error> for Error {
+    fn from(error: kiln_ops::Error) -> Self {
+        if matches!(error, kiln_ops::Error::Stopped) { Self::Interrupted } else { Self::Ops(error) }
+    }
+}
+
 impl From<kiln_request::Error> for Error {
     fn from(error: kiln_request::Error) -> Self {
         match error {
@@ -236,7 +278,7 @@ impl From<kiln_scheduler::Error> for Error {
             kiln_scheduler::Error::Interrupted => Self::Interrupted,
             // A sampler's arithmetic may run out of GPU memory, which is not an error of the request.
             kiln_scheduler::Error::Tensor(error) => Self::Candle(error),
-            kiln_scheduler::Error::Ops(error) => Self::Ops(error),
+            kiln_scheduler::Error::Ops(error) => error.into(),
             other => Self::Scheduler(other),
         }
     }
@@ -246,6 +288,7 @@ impl From<kiln_upscale::Error> for Error {
     fn from(error: kiln_upscale::Error) -> Self {
         match error {
             kiln_upscale::Error::Interrupted => Self::Interrupted,
+            error if error.is_stopped() => Self::Interrupted,
             kiln_upscale::Error::Weights(error) => Self::Weights(error),
             other => Self::Upscale(other),
         }
@@ -257,10 +300,10 @@ impl From<kiln_models::Error> for Error {
         match error {
             kiln_models::Error::Interrupted => Self::Interrupted,
             kiln_models::Error::Files(error) => Self::Files(error),
-            kiln_models::Error::Clip(error) => Self::Clip(error),
-            kiln_models::Error::Unet(error) => Self::Unet(error),
-            kiln_models::Error::Vae(error) => Self::Vae(error),
-            kiln_models::Error::Weights(error) => Self::Weights(error),
+            kiln_models::Error::Clip(error) => error.into(),
+            kiln_models::Error::Unet(error) => error.into(),
+            kiln_models::Error::Vae(error) => error.into(),
+            kiln_models::Error::Weights(error) => error.into(),
             kiln_models::Error::Scheduler(error) => error.into(),
             other => Self::Models(other),
         }

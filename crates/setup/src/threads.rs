@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
 use kiln_mempool::Category;
+use kiln_ops::StopSign;
 use kiln_request::limits::in_range;
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 
@@ -107,13 +108,13 @@ impl Threads {
         self.0.as_ref().map(|pools| pools.weights.clone())
     }
 
-    /// Does `work` on these threads. Memory counts for the category of the calling thread.
+    /// Does `work` on these threads. Memory counts for the category of the calling thread, whose [`StopSign`] holds.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let Some(pools) = &self.0 else { return work() };
-        let category = Category::current();
+        let (category, sign) = (Category::current(), StopSign::current());
         pools.operators.install(|| {
             let _category = category.scope();
-            work()
+            StopSign::with(sign, work)
         })
     }
 
@@ -129,14 +130,14 @@ impl Threads {
         let mut result = None;
         pools.operators.in_place_scope(|scope| {
             let result = &mut result;
-            let category = Category::current();
+            let (category, sign) = (Category::current(), StopSign::current());
             scope.spawn(move |_| {
                 let _category = category.scope();
                 let mut ask = |event: E| match events.send(event) {
                     Ok(()) => answered.recv().unwrap_or(ControlFlow::Break(())),
                     Err(_) => ControlFlow::Break(()),
                 };
-                *result = Some(work(&mut ask));
+                *result = Some(StopSign::with(sign, || work(&mut ask)));
             });
             for event in received {
                 if answers.send(watch(event)).is_err() {

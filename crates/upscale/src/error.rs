@@ -79,6 +79,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the caller's `StopSign` was set (`kiln_ops`).
+    pub fn is_stopped(&self) -> bool {
+        match self {
+            Self::Nn(error) => error.is_stopped(),
+            Self::Weights(error) => error.is_stopped(),
+            _ => false,
+        }
+    }
+
     /// Whether there was no memory: strips of fewer rows may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

@@ -34,6 +34,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the caller's `StopSign` was set (`kiln_ops`).
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, Self::Nn(error) if error.is_stopped())
+    }
+
     /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

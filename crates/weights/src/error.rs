@@ -119,6 +119,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the caller's [`kiln_ops::StopSign`] was set.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, Self::Ops(kiln_ops::Error::Stopped))
+    }
+
     /// Whether memory ran out. A smaller workload may then succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

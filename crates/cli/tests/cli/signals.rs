@@ -128,5 +128,5 @@ fn an_interrupt_is_reported() {
     let run = running.finish();
     assert!(run.stdout.is_empty() && sandbox.names().is_empty(), "{run}");
     assert_eq!(run.status.code(), Some(130), "{run}");
-    assert!(run.stderr.contains("stopping after this step"), "{run}");
+    assert!(run.stderr.contains("stopping; press again"), "{run}");
 }

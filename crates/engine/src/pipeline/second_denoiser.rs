@@ -7,6 +7,7 @@ use candle_core::{Device, DeviceLocation, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_network::{Control, Denoiser};
+use kiln_ops::StopSign;
 use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::{EightBitLayers, Placement, Segment, replicate};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -159,7 +160,8 @@ impl SecondDenoiser {
             return Ok(step);
         }
         let denoiser = denoiser(&**unet, controls)?;
-        self.worker.install(|| threads.run(|| step.prepared(&*denoiser)))
+        let sign = StopSign::current();
+        self.worker.install(|| StopSign::with(sign, || threads.run(|| step.prepared(&*denoiser))))
     }
 
     /// Runs `step` for latents on this device while `here` runs on the calling thread. Gives both results.
@@ -171,9 +173,9 @@ impl SecondDenoiser {
     ) -> (Result<Tensor>, T) {
         let Self { parts, worker, steps, .. } = self;
         *steps += 1;
-        let mut there = Err(missing_part());
+        let (mut there, sign) = (Err(missing_part()), StopSign::current());
         let here = worker.in_place_scope(|scope| {
-            scope.spawn(|_| there = parts.run(step, x, timesteps));
+            scope.spawn(|_| there = StopSign::with(sign, || parts.run(step, x, timesteps)));
             here()
         });
         (there, here)

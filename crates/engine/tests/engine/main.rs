@@ -19,6 +19,7 @@ mod running;
 mod sampling;
 mod single_file;
 mod size_conditions;
+mod stop;
 #[path = "../support/mod.rs"]
 mod support;
 mod taesd;

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kiln_engine::UpscalerChoice;
+use kiln_engine::{StopSign, UpscalerChoice};
 use kiln_media::Rgb8Image;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
@@ -19,19 +19,21 @@ pub(crate) async fn enlarge_by_network(
     image: Rgb8Image,
     target: (usize, usize),
 ) -> Result<Rgb8Image, Refused> {
-    let (answer, answered) = oneshot::channel();
+    // An answer whose receiver can be asked for from the threads of the kernels.
+    let (answer, mut answered) = mpsc::channel(1);
     let (state, begin) = (app.clone(), Instant::now());
     app.scheduler.run(Box::new(move |engine| {
-        let enlarged = engine.enlarge(&upscaler, &image, target, &mut |_| {
+        let waiting = answer.clone();
+        let sign = StopSign::new(move || {
             let is_late = state.options.limits.time.is_some_and(|limit| begin.elapsed() >= limit);
-            match answer.is_closed() || is_late || state.scheduler.is_stopping() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+            waiting.is_closed() || is_late || state.scheduler.is_stopping()
         });
-        let _ = answer.send(enlarged); // the client may have gone
+        let mut go_on = |_| if sign.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let enlarged = sign.during(|| engine.enlarge(&upscaler, &image, target, &mut go_on));
+        let _ = answer.try_send(enlarged); // the client may have gone
     }))?;
-    let enlarged = answered.await.map_err(|_| Refused::new(RefusedKind::Stopping, "the server is stopping"))?;
+    let enlarged =
+        answered.recv().await.ok_or_else(|| Refused::new(RefusedKind::Stopping, "the server is stopping"))?;
     enlarged.map_err(|error| match error {
         kiln_engine::Error::Interrupted if app.scheduler.is_draining() => {
             Refused::new(RefusedKind::Stopping, "the server is stopping")

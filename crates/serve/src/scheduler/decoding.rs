@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kiln_engine::pipeline::{Latents, Origin, OverlappedNetworks};
-use kiln_engine::{Error, Event, GeneratedImage, Job, Result};
+use kiln_engine::{Error, Event, GeneratedImage, Job, Result, StopSign};
 
 /// An image on its way to its pixels.
 pub(super) struct Undecoded {
@@ -14,6 +14,8 @@ pub(super) struct Undecoded {
     pub(super) arrived: u64,
     pub(super) job: Arc<Job>,
     pub(super) latents: Latents,
+    /// Ends the decoding when its task must not go on.
+    pub(super) sign: StopSign,
 }
 
 /// The end of decoding an image.
@@ -74,10 +76,11 @@ impl Decoding {
 
 fn decode(image: Undecoded, networks: &OverlappedNetworks, origin: &Origin) -> Decoded {
     let (arrived, mut events) = (image.arrived, Vec::new());
-    let pixels = networks.decode(&image.latents, &mut |news| {
+    let mut on_event = |news| {
         events.push(image.latents.again(news));
         Ok(())
-    });
+    };
+    let pixels = image.sign.during(|| networks.decode(&image.latents, &mut on_event));
     let made = pixels.and_then(|pixels| pixels.generated(&image.job, origin, image.latents.index));
     Decoded { arrived, events, image: made.map(Box::new).map_err(|error| (image, error)) }
 }

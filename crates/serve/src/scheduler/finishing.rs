@@ -29,10 +29,11 @@ impl Worker {
                 (Ok(image), _) => Ok(*image),
                 (Err((image, error)), Some(engine)) => {
                     tracing::debug!("an image is decoded between the steps: {error}");
-                    engine.decode_latents(&image.latents, &image.job, &mut |event| {
+                    let mut on_event = |event| {
                         news_of(event).into_iter().for_each(|news| active.task.listener.tell(news));
                         stop.flow()
-                    })
+                    };
+                    stop.sign().during(|| engine.decode_latents(&image.latents, &image.job, &mut on_event))
                 }
                 (Err((_, error)), None) => Err(error),
             };
@@ -74,10 +75,11 @@ impl Worker {
         let part = &mut parts[part];
         let (Some(running), Some(pass)) = (lanes.running(part.lane), job.second_pass()) else { return Ok(false) };
         let images = (&**job, part.number * job.batch_size);
-        let group = engine.begin_second_pass(running, part.group, images, &mut |event| {
+        let mut on_event = |event| {
             news_of(event).into_iter().for_each(|news| listener.tell(news));
             stop.flow()
-        })?;
+        };
+        let group = stop.sign().during(|| engine.begin_second_pass(running, part.group, images, &mut on_event))?;
         let Some(group) = group else { return Ok(false) };
         (part.group, part.before, part.size) = (group, part.done, [pass.job.width, pass.job.height]);
         listener.tell(News::Stage(Stage::Denoise));
@@ -107,13 +109,15 @@ impl Worker {
         let Task { job, listener, .. } = &mut active.task;
         let before = (active.finished - 1) * active.evaluations;
         let total = job.batch_count * active.evaluations;
-        let all = engine.take_latents(running, part.group, (job, part.number * job.batch_size), &mut |event| {
+        let mut on_event = |event| {
             if let Event::Step { done, .. } = event {
                 listener.tell(News::Step { done: before + done, total }); // of a second pass with LoRAs of its own
             }
             news_of(event).into_iter().for_each(|news| listener.tell(news));
             stop.flow()
-        })?;
+        };
+        let images = (&**job, part.number * job.batch_size);
+        let all = stop.sign().during(|| engine.take_latents(running, part.group, images, &mut on_event))?;
         let networks = engine.overlapped();
         if networks.is_some() && decoding.is_none() {
             match Decoding::start() {
@@ -124,15 +128,17 @@ impl Worker {
         for latents in all {
             match (&*decoding, &networks) {
                 (Some(decoding), Some(networks)) => {
-                    let image = Undecoded { arrived: active.arrived, job: job.clone(), latents };
+                    let (arrived, job, sign) = (active.arrived, job.clone(), stop.sign());
+                    let image = Undecoded { arrived, job, latents, sign };
                     decoding.decode(image, networks.clone(), engine.origin())?;
                     active.decoding += 1;
                 }
                 _ => {
-                    let image = engine.decode_latents(&latents, job, &mut |event| {
+                    let mut on_event = |event| {
                         news_of(event).into_iter().for_each(|news| listener.tell(news));
                         stop.flow()
-                    })?;
+                    };
+                    let image = stop.sign().during(|| engine.decode_latents(&latents, job, &mut on_event))?;
                     shared.metrics.images.inc();
                     listener.tell(News::Image(Box::new(image)));
                 }

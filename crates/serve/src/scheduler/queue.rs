@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,8 @@ pub struct Scheduler {
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// All tasks are canceled. Kernels ask within their calls, so that it needs no lock.
+    stopping: AtomicBool,
     pub(super) options: SchedulerOptions,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -80,8 +82,6 @@ struct Queue {
     ready: bool,
     /// New tasks are refused; those that were taken are finished.
     draining: bool,
-    /// All tasks are canceled.
-    stopping: bool,
     /// Why the first model could not be loaded.
     failure: Option<Error>,
     /// When a task ended last, and the mean time between two ends.
@@ -132,7 +132,13 @@ impl Scheduler {
     pub fn start(options: SchedulerOptions, first: Arc<ModelFolder>, metrics: Arc<Metrics>) -> Result<Self> {
         let setups = options.setups.clone();
         let queue = Queue { seats: setups.iter().map(|_| Seat::default()).collect(), ..Queue::default() };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), wake: Condvar::new(), options, metrics });
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(queue),
+            wake: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            options,
+            metrics,
+        });
         let this = Self { shared, threads: Mutex::default(), arrivals: AtomicU64::new(0) };
         for (number, setup) in setups.into_iter().enumerate() {
             let (shared, first) = (this.shared.clone(), first.clone());
@@ -231,7 +237,8 @@ impl Scheduler {
     /// The same, and cancels all tasks. Returns how many there are.
     pub fn stop(&self) -> usize {
         let mut queue = self.shared.queue.lock();
-        (queue.draining, queue.stopping) = (true, true);
+        queue.draining = true;
+        self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.wake.notify_all();
         let Load { waiting, running, .. } = queue.load();
         waiting + running
@@ -344,7 +351,7 @@ impl Shared {
 
     /// Whether all tasks are canceled.
     pub(super) fn is_stopping(&self) -> bool {
-        self.queue.lock().stopping
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Says what a worker does, with the calls of the denoiser, times images, that its tasks need.

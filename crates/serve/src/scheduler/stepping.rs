@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kiln_engine::{Error, Event, GroupId, Result, Stage};
+use kiln_engine::{Error, Event, GroupId, Result, Stage, StopSign};
 
 use super::active::{Active, news_of};
 use super::policy::Candidate;
@@ -108,10 +108,11 @@ impl Worker {
         if *next == 0 {
             listener.tell(News::Started);
         }
-        let group = engine.join(running, job, *next * job.batch_size, &mut |event| {
+        let mut on_event = |event| {
             news_of(event).into_iter().for_each(|news| listener.tell(news));
             stop.flow()
-        })?;
+        };
+        let group = stop.sign().during(|| engine.join(running, job, *next * job.batch_size, &mut on_event))?;
         if *next == 0 || parts.is_empty() {
             listener.tell(News::Stage(Stage::Denoise));
         }
@@ -130,13 +131,15 @@ impl Worker {
                 running.keep_prediction(part.group, task.wants_preview(part));
             }
         }
-        engine.step(running, &mut |event| {
+        // Others go on with a task that must not.
+        let sign = StopSign::new(move || stops.iter().all(Stop::is_there));
+        let mut on_event = |event| {
             if let Event::Smaller { .. } = event {
                 shared.metrics.out_of_memory.inc();
             }
-            // Others go on with a task that must not.
-            if stops.iter().all(Stop::is_there) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
+            if sign.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        sign.during(|| engine.step(running, &mut on_event))
     }
 
     /// Reports progress and previews of a step.

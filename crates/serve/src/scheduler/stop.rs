@@ -1,8 +1,10 @@
-//! Why a task must not go on, which callbacks of the engine ask within its stages.
+//! Why a task must not go on, which callbacks of the engine ask within its stages, and its kernels within a call of a network.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use kiln_engine::StopSign;
 
 use super::queue::Shared;
 use super::task::{Control, Task};
@@ -26,6 +28,12 @@ impl Stop {
     pub(super) fn is_there(&self) -> bool {
         let is_late = || self.limit.is_some_and(|limit| self.submitted.elapsed() >= limit);
         self.control.is_canceled() || is_late() || self.shared.is_stopping()
+    }
+
+    /// The same for the engine's kernels.
+    pub(super) fn sign(&self) -> StopSign {
+        let stop = self.clone();
+        StopSign::new(move || stop.is_there())
     }
 
     /// The answer of a callback of the engine.
