@@ -229,9 +229,11 @@ fn describe(model: &str, job: &Job) {
     }
 }
 
-/// Refuses an input image for whose results there is no memory, by its header: decoding it would take gigabytes first.
+/// Refuses an input image by its header, since its results take hours or gigabytes: one whose own size is that of the results and
+/// is extreme, and one for whose results there is no memory.
 fn check_size(request: &Request, model: &ModelFolder, setup: &Setup) -> Result<()> {
-    /// Pixels of results that are planned for with all others, when their model is loaded.
+    /// The most pixels of results whose size nobody has asked for, as `kiln serve` allows them: 16 times those of a
+    /// model for 512x512. More is planned before the image is decoded.
     const USUAL: usize = 4 << 20;
     // Whatever is wrong with the file is an error when it is read.
     let Ok(Some(InputSize { results: (width, height), .. })) = request.input_size(model.size_multiple()) else {
@@ -239,6 +241,12 @@ fn check_size(request: &Request, model: &ModelFolder, setup: &Setup) -> Result<(
     };
     if width.saturating_mul(height) <= USUAL || model.is_refiner() {
         return Ok(());
+    }
+    if let (Some(path), true) = (&request.init, request.width.is_none() || request.height.is_none()) {
+        let found = format!("{}, from which results get a size of {width}x{height}", path.display());
+        let expected =
+            format!("at most {USUAL} pixels of results without `width` and `height`; set both, also for this size");
+        return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
     }
     setup.check()?;
     let plain = Request { width: Some(width), height: Some(height), ..Request::default() };

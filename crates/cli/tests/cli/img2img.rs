@@ -158,3 +158,27 @@ fn a_plan_has_the_stage() {
     let with = sandbox.kiln(&["plan", "-m", &model, "--img2img", "--json"]).succeeds().stdout;
     assert!(!plain.contains("encode-image") && with.contains("encode-image"), "{with}");
 }
+
+/// A file of 35 bytes whose canvas has 64 million pixels: a run of hours and 14 GB.
+#[test]
+fn an_image_with_an_extreme_size_is_refused_at_once() {
+    let sandbox = Sandbox::new();
+    let gif = |width: u16, height: u16| {
+        let [width, height] = [width, height].map(u16::to_le_bytes);
+        let head = [&b"GIF89a"[..], &width, &height, &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
+        [&head[..], &[b',', 0, 0, 0, 0, 1, 0, 1, 0, 0, 2, 2, 0x44, 1, 0, b';']].concat()
+    };
+    std::fs::write(sandbox.path("b.gif"), gif(7999, 7999)).unwrap();
+    let begin = std::time::Instant::now();
+    for more in [&[][..], &["-W", "7992"]] {
+        let run = img2img(&sandbox, &[&["-i", "b.gif", "-o", "a.png"], more].concat());
+        run.refused(&["b.gif", "7992x7992", "4194304 pixels", "--width and --height"]);
+    }
+    assert!(begin.elapsed().as_secs() < 20, "no pixel is decoded");
+    // An explicit size is planned as usual, whatever the file has.
+    let run = img2img(&sandbox, &["-i", "b.gif", "-W", "7992", "-H", "7992", "--vram-budget", "64M"]);
+    run.fails(2, &["7992x7992", "--vram-budget"]);
+    std::fs::write(sandbox.path("c.gif"), gif(2048, 1024)).unwrap();
+    img2img(&sandbox, &["-i", "c.gif", "-W", "64", "-H", "64", "--strength", "0.5", "-o", "a.png"]).succeeds();
+    assert_eq!(sandbox.names(), ["a.png", "b.gif", "c.gif"]);
+}
