@@ -80,6 +80,9 @@ pub fn main() -> ExitCode {
 
 /// The arguments, or the exit status if they are invalid; the log exists from here on.
 fn started() -> Result<Args, ExitCode> {
+    if address_space::refuses() {
+        return Err(ExitCode::FAILURE);
+    }
     kiln_engine::ignore_file_size_signal();
     let mut command = help::command();
     let args = command

@@ -8,7 +8,6 @@ use kiln_engine::{
     Result, Setup, cache_folder,
 };
 
-use crate::address_space;
 use crate::memory_args::MemoryArgs;
 use crate::place_args::PlaceArgs;
 use crate::pull::located;
@@ -152,9 +151,8 @@ impl RunArgs {
     /// Starts the threads of the process.
     ///
     /// # Errors
-    /// See [`kiln_engine::start_threads`], and for an address space that is too small for images.
+    /// See [`kiln_engine::start_threads`].
     pub fn start_threads(&self) -> kiln_engine::Result<()> {
-        address_space::check()?;
         self.place.start_threads()
     }
 
