@@ -25,6 +25,7 @@ use crate::image_prompts;
 use crate::inputs::{self, Cost};
 use crate::intake::Intake;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
+use crate::memory_shares::MemoryShares;
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
@@ -33,11 +34,8 @@ use crate::prompt_limit::{self, most_bytes};
 use crate::scheduler::{Control, Previews, Scheduler, Task};
 use crate::scratch;
 
-/// The bytes of a unit of the memory for input images of jobs that are not done, and how many units there are: 2 GiB.
+/// The bytes of a unit of the memory for input images of jobs that are not done.
 const KEPT_UNIT: usize = 64 << 10;
-const KEPT_UNITS: usize = 32 << 10;
-/// The maximum for one client: a quarter.
-const KEPT_UNITS_EACH: usize = KEPT_UNITS / 4;
 /// A client has few jobs where they are at most this part of the queue.
 const FEW_OF_QUEUE: usize = 16;
 /// The longest text of a request that is shown again, in bytes, besides prompts.
@@ -67,6 +65,8 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     /// The memory of the input images of jobs that are not done, in units of [`KEPT_UNIT`].
     pub(crate) kept: Budget,
+    /// All units of it.
+    kept_units: usize,
     /// The settings of AUTOMATIC1111's web UI, by clients; those of `""` are for all.
     web_options: Mutex<HashMap<String, WebOptions>>,
     /// The jobs of its clients, of which they know one.
@@ -103,15 +103,17 @@ impl App {
         metrics: Arc<Metrics>,
         runtime: Handle,
     ) -> Self {
-        let limits = options.limits;
+        let (limits, shares) = (options.limits, MemoryShares::now());
+        let [kept_units, each] = [shares.inputs, shares.inputs_each].map(|bytes| (bytes / KEPT_UNIT).max(1));
         Self {
-            jobs: Jobs::new(options.keep, options.job_prefix.clone()),
+            jobs: Jobs::new(options.keep, options.job_prefix.clone(), shares.finished),
             gallery: Gallery::new(options.output.clone()),
             tokens: TokenCounter::default(),
             token_turn: Semaphore::new(1),
             intake: Intake::new(runtime.clone(), &limits),
             bodies: Bodies::new(limits.body, limits.has_shares()),
-            kept: Budget::new(KEPT_UNITS, limits.has_shares().then_some(KEPT_UNITS_EACH)),
+            kept: Budget::new(kept_units, limits.has_shares().then_some(each)),
+            kept_units,
             web_options: Mutex::default(),
             web_jobs: Current::default(),
             options,
@@ -130,7 +132,7 @@ impl App {
         let app = self.clone();
         let weighed = move || app.cost(&submission).map(|cost| (submission, cost));
         let (submission, cost) = self.intake.run(0, weighed).await?;
-        let memory = cost.kept.div_ceil(KEPT_UNIT).min(KEPT_UNITS);
+        let memory = cost.kept.div_ceil(KEPT_UNIT).min(self.kept_units);
         let memory = self.kept.try_take(memory).ok_or_else(|| Refused {
             retry_after: Some(COME_BACK),
             ..Refused::new(

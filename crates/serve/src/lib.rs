@@ -60,6 +60,7 @@ mod image_prompts;
 mod inputs;
 mod intake;
 mod jobs;
+mod memory_shares;
 mod metrics;
 mod models;
 mod named_files;

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const KEEP_SECONDS: u64 = 7 * 24 * 3600;
 /// The most bytes of an answer besides a value.
 const MOST_HEADER: usize = 4096;
-/// The time between two lines in the log about a store that stays away.
+/// The time between two lines in the log about a store that stays away, or about its values.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// A store in Redis.
@@ -28,6 +28,8 @@ pub(crate) struct RedisTexts {
     shown: String,
     state: Mutex<State>,
     lines: Seldom,
+    /// Lines about values that cannot be used: whoever writes there could have one for each text.
+    values: Seldom,
 }
 
 #[derive(Default)]
@@ -57,7 +59,13 @@ impl RedisTexts {
             ConnectionAddr::Unix(path) => format!("unix://{}", path.display()),
             _ => "redis".into(), // addresses with TLS are refused above
         };
-        Ok(Self { info, shown, state: Mutex::default(), lines: Seldom::new(BETWEEN_LINES) })
+        Ok(Self {
+            info,
+            shown,
+            state: Mutex::default(),
+            lines: Seldom::new(BETWEEN_LINES),
+            values: Seldom::new(BETWEEN_LINES),
+        })
     }
 
     /// The result of `call` within [`LONGEST`], unless the store failed a short time ago.
@@ -82,10 +90,10 @@ impl RedisTexts {
             }
             // The rest of the answer is not read: the next call has a connection of its own.
             Err(Failure::TooLarge(most)) => {
-                tracing::warn!(
+                self.warn(&format!(
                     "Redis at {}, the store of encoded texts, has a value of more than {most} bytes, which is not read",
                     self.shown
-                );
+                ));
                 None
             }
             Err(error) => {
@@ -112,6 +120,12 @@ impl TextStore for RedisTexts {
 
     fn put(&self, key: &str, value: &[u8]) {
         self.ask(|link, until| link.put(key, value, KEEP_SECONDS, MOST_HEADER, until));
+    }
+
+    fn warn(&self, text: &str) {
+        if self.values.is_due() {
+            tracing::warn!("{text}");
+        }
     }
 }
 

@@ -67,6 +67,10 @@ impl TextStore for SealedTexts {
         Some(found.split_off(SEAL))
     }
 
+    fn warn(&self, text: &str) {
+        self.store.warn(text);
+    }
+
     fn put(&self, name: &str, value: &[u8]) {
         let seal = sign(&self.key, &sealed(name, value));
         self.store.put(&self.name(name), &[seal.as_ref(), value].concat());

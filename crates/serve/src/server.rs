@@ -58,7 +58,9 @@ impl Server {
         let system = |what| move |source| Error::System { what, source };
         // Those of the runtime, the server's own, one for images, and the engines' with their decoders.
         let count = THREADS + 2 + 2 * options.setups.len();
-        check_threads(count).map_err(system("the server's threads; allow it more processes"))?;
+        check_threads(count).map_err(system(
+            "the server's threads; raise the limit of processes (ulimit -u), or pids.max of the control group",
+        ))?;
         options.setups.iter().try_for_each(Setup::check)?;
         check_folders(&options)?;
         let texts = text_store(&options)?;

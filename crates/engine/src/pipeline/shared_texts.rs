@@ -17,6 +17,11 @@ pub trait TextStore: Send + Sync {
 
     /// Puts a value in.
     fn put(&self, key: &str, value: &[u8]);
+
+    /// Logs what is wrong with a value. A store that others write to may have many of them, and limits the lines.
+    fn warn(&self, text: &str) {
+        tracing::warn!("{text}");
+    }
 }
 
 /// The texts of one model in a store.
@@ -86,7 +91,7 @@ impl SharedTexts {
         let value = self.store.get(&self.key(key), shape.most_bytes())?;
         let found = read(&value).filter(|found| shape.fits(found));
         if found.is_none() {
-            tracing::warn!("the store of encoded texts has a value that does not fit; the text is encoded again");
+            self.store.warn("the store of encoded texts has a value that does not fit; the text is encoded again");
         }
         found
     }

@@ -7,6 +7,7 @@ mod listener;
 mod short;
 mod views;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,6 @@ pub(crate) use listener::JobListener;
 pub(crate) use short::{cut_text, cut_texts};
 pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, request_of, without_inputs};
 
-/// Bytes of jobs, their requests and their images, that are kept at most; the oldest go first.
-const MOST_BYTES: usize = 512 << 20;
 /// Jobs in a list.
 const LISTED: usize = 1000;
 
@@ -31,15 +30,16 @@ pub(crate) struct Jobs {
     entries: Mutex<Vec<Arc<Entry>>>,
     keep: Duration,
     prefix: Option<String>,
-    /// [`MOST_BYTES`].
+    /// Bytes of jobs, their requests and their images, that are kept at most.
     most: usize,
     random: SystemRandom,
 }
 
 impl Jobs {
-    /// No jobs; finished ones are kept for `keep`. Numbers of new ones begin with `prefix`.
-    pub(crate) fn new(keep: Duration, prefix: Option<String>) -> Self {
-        Self { entries: Mutex::default(), keep, prefix, most: MOST_BYTES, random: SystemRandom::new() }
+    /// No jobs; finished ones are kept for `keep`, and less long when all take more than `most` bytes. Numbers of new ones begin with
+    /// `prefix`.
+    pub(crate) fn new(keep: Duration, prefix: Option<String>, most: usize) -> Self {
+        Self { entries: Mutex::default(), keep, prefix, most, random: SystemRandom::new() }
     }
 
     /// The prefix, and a random number in hexadecimal digits.
@@ -82,16 +82,38 @@ impl Jobs {
         self.get(job).filter(|entry| is_seen(entry))?.image(index.parse().ok()?)
     }
 
-    /// Forgets jobs that were finished long enough ago, and the oldest finished ones where all together take too
-    /// much memory.
+    /// Forgets jobs that were finished long enough ago. When all together take too much memory, the oldest finished one of the
+    /// client whose finished jobs take most goes, until they do not: a client with many or large ones does not push out those of others.
     pub(crate) fn prune(&self, now: Instant) {
         let mut entries = self.entries.lock();
         entries.retain(|entry| entry.finished_for(now).is_none_or(|time| time < self.keep));
-        let mut bytes: usize = entries.iter().map(|entry| entry.bytes()).sum();
-        entries.retain(|entry| {
-            let goes = bytes > self.most && entry.finished_for(now).is_some();
-            bytes = bytes.saturating_sub(if goes { entry.bytes() } else { 0 });
-            !goes
+        let sizes: Vec<usize> = entries.iter().map(|entry| entry.bytes()).collect();
+        let mut bytes: usize = sizes.iter().sum();
+        if bytes <= self.most {
+            return;
+        }
+        // By clients: the bytes of finished jobs, and the jobs, the newest first.
+        let mut clients: BTreeMap<String, (usize, Vec<(usize, usize)>)> = BTreeMap::new();
+        for (place, (entry, size)) in entries.iter().zip(sizes).enumerate().rev() {
+            if entry.finished_for(now).is_some() {
+                let (held, jobs) = clients.entry(entry.client.clone()).or_default();
+                *held += size;
+                jobs.push((place, size));
+            }
+        }
+        let mut gone = BTreeSet::new();
+        while bytes > self.most
+            && let Some((held, jobs)) = clients.values_mut().max_by_key(|(held, _)| *held)
+            && let Some((place, size)) = jobs.pop()
+        {
+            *held -= size;
+            bytes -= size;
+            gone.insert(place);
+        }
+        let mut place = 0;
+        entries.retain(|_| {
+            place += 1;
+            !gone.contains(&(place - 1))
         });
     }
 }
@@ -103,20 +125,46 @@ mod tests {
     use super::*;
     use crate::scheduler::{Control, End};
 
+    fn job(client: &str, id: impl ToString, bytes: usize) -> Arc<Entry> {
+        Entry::new(NewJob {
+            client: client.into(),
+            id: id.to_string(),
+            model: "a".into(),
+            request: Map::from_iter([("prompt".to_string(), Value::from("x".repeat(bytes)))]),
+            warnings: Vec::new(),
+            total_images: 1,
+            batches: 1,
+            control: Arc::<Control>::default(),
+        })
+    }
+
+    #[test]
+    fn the_client_whose_finished_jobs_take_most_gives_way() {
+        let jobs = Jobs::new(Duration::from_secs(600), None, 100_000);
+        for (number, (client, bytes)) in
+            [("ann", 10_000), ("bob", 30_000), ("bob", 30_000), ("bob", 30_000), ("bob", 30_000)]
+                .into_iter()
+                .enumerate()
+        {
+            let entry = job(client, number, bytes);
+            entry.end(End::Canceled);
+            jobs.add(entry);
+            jobs.prune(Instant::now());
+        }
+        let left =
+            |jobs: &Jobs| -> Vec<String> { jobs.newest(|_| true).iter().map(|entry| entry.id.clone()).collect() };
+        assert_eq!(left(&jobs), ["4", "3", "0"]);
+        // A job that runs stays, also when it is all that there is.
+        jobs.add(job("bob", 5, 200_000));
+        jobs.prune(Instant::now());
+        assert_eq!(left(&jobs), ["5"]);
+    }
+
     #[test]
     fn finished_jobs_are_counted_with_their_requests() {
-        let jobs = Jobs { most: 25_000, ..Jobs::new(Duration::from_secs(600), None) };
+        let jobs = Jobs::new(Duration::from_secs(600), None, 25_000);
         for number in 0..5 {
-            let entry = Entry::new(NewJob {
-                client: String::new(),
-                id: number.to_string(),
-                model: "a".into(),
-                request: Map::from_iter([("prompt".to_string(), Value::from("x".repeat(10_000)))]),
-                warnings: Vec::new(),
-                total_images: 1,
-                batches: 1,
-                control: Arc::<Control>::default(),
-            });
+            let entry = job("", number, 10_000);
             if number != 1 {
                 entry.end(End::Canceled);
             }
