@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,10 +26,12 @@ def install(folder, packages):
 class Server:
     """`kiln serve` with the emoji model."""
 
-    def __init__(self, program, *options, models=(MODEL,)):
+    def __init__(self, program, *options, models=(MODEL,), limit=None):
+        """`limit` is the most bytes of writable memory (`ulimit -d`), beyond which the process has none."""
         named = [part for model in models for part in ("-m", model)]
         command = [program, "serve", *named, "--listen", "127.0.0.1:0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        limited = limit and (lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=limited)
         self.port = int(self.process.stdout.readline().strip().rsplit(":", 1)[1])
 
     def request(self, method, path, body=None, headers=(), timeout=300):

@@ -1,11 +1,14 @@
-"""Hostile and honest clients at once. The hostile ones share two addresses, as two clients do: images that are small as files
+"""Hostile and honest clients at once. The hostile ones share addresses, as clients do: images that are small as files
 and large as pixels, beyond the limit and just within, long prompts and names, wrong bodies, bodies that stop before their end,
 connections without requests, answers that are never read, jobs that are canceled at once, and as many long jobs as the queue takes.
+A third address has jobs with the longest prompts, which stay when they are canceled, and large images that are canceled while they
+are made.
 The honest ones have an address each. They make images, list jobs and ask for /healthz, in a process of their own, so that they do
 not wait for the hostile ones in this script.
 
 No honest request waits for its answer for more than five seconds, none is refused, no honest job fails, and the process takes at
-most a quarter of a memory limit more than when nothing ran. Each kind of hostile request was sent and answered as it has to be.
+most a quarter of a memory limit more than when nothing ran, which is also the limit of its writable memory. A large image ends within
+five seconds after it was canceled. Each kind of hostile request was sent and answered as it has to be.
 
 Run: python3 tests/serve/soak.py target/release/kiln [--seconds 120] [--limit-mib 2048] [--longest 5] [--without many_jobs ..]
 """
@@ -30,12 +33,14 @@ import zlib
 from served import Server
 
 # One address for what holds connections and decoders, so that its own requests do not keep those of the other one from the queue.
-HOLDS, ASKS = "127.0.0.2", "127.0.0.7"
+HOLDS, ASKS, CANCELS = "127.0.0.2", "127.0.0.7", "127.0.0.8"
 SIZE = {"width": 64, "height": 64}
 # The options of the server. Long jobs fill the queue many times in a run, and end by their time.
 OPTIONS = ["--max-seconds", "20", "--queue", "64"]
 # How long connections are held that are idle, or whose answers are not read.
 HELD = 5.0
+# A job ends at most so many seconds after it was canceled.
+CANCELED = 5.0
 # An honest client has to get an image in so many seconds, on average, to call it served.
 SECONDS_PER_IMAGE = 15
 
@@ -220,6 +225,35 @@ def canceled_job(client):
         client.rest(0.1)
 
 
+def finished_job(client):
+    """Jobs that are kept with their prompts, of 40 KB each and nearly as many tokens as are allowed."""
+    text = "international " * 2900
+    status, body = client.send("finished job", "POST", "/v1/jobs", {"prompt": text, "negative_prompt": text, "steps": 1, **SIZE})
+    if status == 202:
+        client.send("cancel", "DELETE", f"/v1/jobs/{json.loads(body)['id']}")
+    else:
+        client.rest(0.1)
+
+
+def large_job(client):
+    """Large images that are canceled while they wait, in a step, or while they are decoded."""
+    job = {"prompt": "a", "steps": client.draw.choice([1, 50]), "width": 1024, "height": 1024}
+    status, body = client.send("large job", "POST", "/v1/jobs", job)
+    if status != 202:
+        return client.rest(0.2)
+    path = f"/v1/jobs/{json.loads(body)['id']}"
+    client.rest(client.draw.random() * 4)
+    start = time.monotonic()
+    client.send("cancel", "DELETE", path)
+    while client.runs():
+        status, body = client.request("GET", path)
+        if status == 404 or json.loads(body)["finished"] is not None:
+            took = time.monotonic() - start
+            client.counts["large job, canceled", "in time" if took < CANCELED else f"after {took:.0f} s"] += 1
+            return
+        client.rest(0.05)
+
+
 def many_jobs(client):
     status, _ = client.send("one of many jobs", "POST", "/v1/jobs", {"prompt": "a", "steps": 900, **SIZE})
     client.rest(0.02 if status == 202 else 0.5)
@@ -228,7 +262,7 @@ def many_jobs(client):
 # Each kind with its address and how many clients it has.
 KINDS = {
     bomb: (HOLDS, 2), large_image: (HOLDS, 32), idle_connection: (HOLDS, 1), unread_answer: (HOLDS, 1), slow_body: (HOLDS, 1),
-    long_prompt: (ASKS, 1), long_name: (ASKS, 1), wrong_body: (ASKS, 1), canceled_job: (ASKS, 2), many_jobs: (ASKS, 1),
+    finished_job: (CANCELS, 2), large_job: (CANCELS, 1), long_prompt: (ASKS, 1), long_name: (ASKS, 1), wrong_body: (ASKS, 1), canceled_job: (ASKS, 2), many_jobs: (ASKS, 1),
 }
 # The answers that a kind has to get at least once. The others that it may get are those of every client which has used up its share.
 ANSWERS = {
@@ -243,6 +277,9 @@ ANSWERS = {
     "canceled job": ({202}, set()),
     "cancel": ({200}, {404}),
     "one of many jobs": ({202, 429}, set()),
+    "finished job": ({202}, set()),
+    "large job": ({202}, set()),
+    "large job, canceled": ({"in time"}, set()),
 }
 REFUSED = {429, 503, "closed"}
 
@@ -343,7 +380,7 @@ def check_hostile(counts, kinds):
     seen = by_kind(counts)
     names = {kind.__name__.replace("_", " ") for kind in kinds}
     for what, (needed, others) in ANSWERS.items():
-        if what.removeprefix("one of ") in names or (what == "cancel" and "canceled job" in names):
+        if what.removeprefix("one of ").removesuffix(", canceled") in names or (what == "cancel" and "canceled job" in names):
             answers = set(seen.get(what, {}))
             assert needed <= answers, f"{what}: expected {needed}, found {answers}"
             assert answers <= needed | others | REFUSED, f"{what}: {answers}"
@@ -353,12 +390,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--limit-mib", type=int, default=2048, help="the memory limit of which the process takes a quarter more than idle")
+    parser.add_argument("--limit-mib", type=int, default=2048, help="the memory limit, of which the process takes a quarter more than idle")
     parser.add_argument("--longest", type=float, default=5, help="seconds that an honest client waits for an answer at most")
     parser.add_argument("--without", nargs="*", default=[], choices=[kind.__name__ for kind in KINDS], help="kinds that are left out")
     arguments = parser.parse_args()
     kinds = {kind: clients for kind, clients in KINDS.items() if kind.__name__ not in arguments.without}
-    server = Server(arguments.program, *OPTIONS)
+    server = Server(arguments.program, *OPTIONS, limit=arguments.limit_mib << 20)
     try:
         while server.request("GET", "/readyz")[0] != 200:
             time.sleep(0.05)
