@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Python module as a wheel, installs it into an environment of its own in target/python, and runs tests/python.
+# Builds the Python module as a wheel, installs it into an environment of its own in target/python, and runs tests/python. In another
+# environment, which has the wheel and nothing else, it makes one image.
 #
 #   scripts/python-tests.sh [ARGUMENTS OF PYTEST]
 #
@@ -14,16 +15,37 @@ if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/
     exit
 fi
 [[ -x $environment/bin/python ]] || python3 -m venv "$environment"
-if ! "$environment/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'numpy>=2.1' 'pillow>=10' pytest; then
+if ! "$environment/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'numpy>=2.1' 'pillow>=10' pytest 'tqdm>=4'; then
     echo "== ignored: tests/python, whose packages pip cannot install"
     exit
 fi
 # Ray is large, and its tests take minutes: they run where they are asked for.
 if [[ ${KILN_RAY:-} == 1 ]]; then
     "$environment/bin/pip" install --quiet --disable-pip-version-check 'ray[data,serve]>=2.60'
+elif ! "$environment/bin/python" -c 'import ray' 2>/dev/null; then
+    echo "== ignored: the tests with Ray, which KILN_RAY=1 installs and runs"
 fi
 rm -f "$environment"/wheels/*.whl
 "$environment/bin/maturin" build --release --locked --quiet --out "$environment/wheels"
 "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$environment"/wheels/*.whl
 # The module of the wheel, and not that of the checkout.
 "$environment/bin/python" -P -m pytest -q -p no:cacheprovider tests/python "$@"
+
+# As users install it: the wheel has no dependencies, and an image needs none.
+empty=$(mktemp -d)
+trap 'rm -rf "$empty"' EXIT
+python3 -m venv "$empty/venv"
+"$empty/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$environment"/wheels/*.whl
+"$empty/venv/bin/python" -P - "$empty" <<'PYTHON'
+import importlib.util
+import sys
+
+import kiln
+
+absent = [name for name in ("numpy", "PIL", "torch", "tqdm", "ray") if importlib.util.find_spec(name) is None]
+assert len(absent) == 5, f"the environment is not empty: {absent}"
+image = kiln.Engine("models/emoji").txt2img("a red apple", steps=2, width=64, height=64, seed=42)[0]
+image.save(f"{sys.argv[1]}/apple.png")
+assert kiln.inspect(f"{sys.argv[1]}/apple.png"), "the image has no settings"
+print(f"== the wheel alone: {image!r}")
+PYTHON

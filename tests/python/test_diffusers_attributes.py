@@ -42,6 +42,12 @@ def make(pipe, prompt="a rocket", **arguments):
         ("_guidance_scale", float("nan")),
         ("scheduler", object()),
         ("anything", 1),
+        ("controlnet", object()),
+        ("adapter", 1),
+        ("_model", None),
+        ("_loras", {}),
+        ("_pag_layers", "mid"),
+        ("guidance_scale", 3.0),
     ],
 )
 def test_an_attribute_that_would_not_be_used_is_an_error(pipe, name, value):
@@ -62,6 +68,38 @@ def test_parts_of_parts_that_would_not_be_used_are_errors(pipe):
             set()
         assert raised.value.field == field
     pipe.safety_checker = None
+
+
+def test_a_type_that_is_not_the_pipelines_is_an_error(pipe):
+    nets = kiln.diffusers
+    pipe.vae.to("cpu").to(dtype="f32").float().eval()
+    pipe.vae = nets.AutoencoderKL.from_pretrained(MODEL, subfolder="vae", torch_dtype="float32")
+    half = {"subfolder": "vae", "torch_dtype": "float16"}
+    for set in [
+        pipe.vae.half,
+        lambda: pipe.unet.to("cpu", "f16"),
+        lambda: setattr(pipe, "vae", nets.AutoencoderKL.from_pretrained(MODEL, **half)),
+        lambda: setattr(pipe, "vae", nets.AutoencoderTiny.from_pretrained(TAESD).half()),
+        lambda: nets.StableDiffusionPipeline.from_pretrained(MODEL, vae=nets.AutoencoderKL.from_pretrained(MODEL, **half)),
+        lambda: nets.StableDiffusionControlNetPipeline.from_pipe(
+            pipe, controlnet=nets.ControlNetModel.from_pretrained(MODEL, torch_dtype="bfloat16")
+        ),
+    ]:
+        with pytest.raises(kiln.RequestError, match=r"`torch_dtype` of .* is b?f16, expected f32: networks have the type"):
+            set()
+    both = nets.StableDiffusionPipeline.from_pretrained(
+        MODEL, torch_dtype="float16", vae=nets.AutoencoderKL.from_pretrained(MODEL, **half)
+    )
+    both.vae.half()
+
+
+@pytest.mark.parametrize("name", ["components", "config", "text_encoder", "tokenizer", "tokenizer_2"])
+def test_an_attribute_that_is_missing_is_an_error_with_its_reason(pipe, name):
+    with pytest.raises(kiln.RequestError, match=f"StableDiffusionPipeline has no `{name}`: ") as raised:
+        getattr(pipe, name)
+    assert raised.value.field == name and not hasattr(pipe, name)
+    with pytest.raises(AttributeError, match="no attribute 'something'"):
+        pipe.something
 
 
 def test_an_autoencoder_that_is_set_decodes(pipe):

@@ -15,13 +15,15 @@ from kiln.errors import RequestError
 class Adapters(Loras, TextualInversions):
     """The methods of a pipeline for IP-Adapters and FreeU, besides those for LoRAs and embeddings."""
 
+    #: The files of IP-Adapters, each with the folder of its encoder, and their strengths.
+    _ip_adapters: list[tuple[str, str | None]]
+    _ip_scales: list[float]
+    _freeu: str | None
+
     def __init__(self) -> None:
         Loras.__init__(self)
         TextualInversions.__init__(self)
-        #: The files of IP-Adapters, each with the folder of its encoder, and their strengths.
-        self._ip_adapters: list[tuple[str, str | None]] = []
-        self._ip_scales: list[float] = []
-        self._freeu: str | None = None
+        self._keep(_ip_adapters=[], _ip_scales=[], _freeu=None)
 
     def load_ip_adapter(
         self,
@@ -44,35 +46,35 @@ class Adapters(Loras, TextualInversions):
         folders = [subfolder] * len(names) if isinstance(subfolder, str) else list(subfolder)
         if len(folders) != len(names):
             raise RequestError(f"`subfolder` has {len(folders)} names, expected {len(names)}, one for each file", "subfolder")
-        self._ip_adapters = []
+        adapters: list[tuple[str, str | None]] = []
         for folder, name in zip(folders, names, strict=True):
             where = "/".join(part for part in (path, folder) if part)
             encoder = None
             # Of the Hub, Kiln fetches the encoder that belongs to the file.
             if image_encoder_folder is not None and not path.startswith("hf:"):
                 encoder = f"{path if '/' in image_encoder_folder else where}/{image_encoder_folder}"
-            self._ip_adapters.append((f"{where}/{name}", encoder))
-        self._ip_scales = [1.0] * len(names)
+            adapters.append((f"{where}/{name}", encoder))
+        self._keep(_ip_adapters=adapters, _ip_scales=[1.0] * len(names))
 
     def set_ip_adapter_scale(self, scale: float | Sequence[float]) -> None:
         """Sets the strengths of the IP-Adapters."""
         self._change("set_ip_adapter_scale")
-        self._ip_scales = numbers("scale", scale, len(self._ip_adapters), "IP-Adapter")
+        self._keep(_ip_scales=numbers("scale", scale, len(self._ip_adapters), "IP-Adapter"))
 
     def unload_ip_adapter(self) -> None:
         """Takes all IP-Adapters away."""
         self._change("unload_ip_adapter")
-        self._ip_adapters, self._ip_scales = [], []
+        self._keep(_ip_adapters=[], _ip_scales=[])
 
     def enable_freeu(self, s1: float, s2: float, b1: float, b2: float) -> None:
         """Amplifies the features of the way up by `b1` and `b2`, and the low frequencies of skip connections by `s1` and `s2`."""
         self._change("enable_freeu")
-        self._freeu = f"{b1},{b2},{s1},{s2}"
+        self._keep(_freeu=f"{b1},{b2},{s1},{s2}")
 
     def disable_freeu(self) -> None:
         """Ends FreeU."""
         self._change("disable_freeu")
-        self._freeu = None
+        self._keep(_freeu=None)
 
     def _of_adapters(self, scale: float, image: Any) -> dict[str, Any]:
         """The fields of a request. `scale` is of all LoRAs that are not fused, `image` one for each IP-Adapter."""

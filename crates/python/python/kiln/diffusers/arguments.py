@@ -146,6 +146,24 @@ def dtype(value: Any) -> str:
     return names[name]
 
 
+def is_dtype(value: Any) -> bool:
+    """Whether an argument of `to` is a type, and not a device."""
+    text = str(value)
+    return text.startswith("torch.") or text in ("f32", "f16", "bf16")
+
+
+def dtypes_of(places: Iterable[Any]) -> str | None:
+    """The type among the arguments of a network's `to`; None where there is none. Devices are those of the pipeline."""
+    return next((dtype(place) for place in places if is_dtype(place)), None)
+
+
+def same_dtype(kind: str, asked: str | None, pipeline: str) -> None:
+    """Refuses a type of a network that is not the one of its pipeline."""
+    if asked not in (None, "auto", pipeline):
+        reason = "networks have the type of their pipeline, which decodes in a wider one where an image overflows"
+        raise RequestError(f"`torch_dtype` of {kind} is {asked}, expected {pipeline}: {reason}", "torch_dtype")
+
+
 def texts(name: str, value: str | Sequence[str] | None, count: int | None = None) -> list[str | None]:
     """A text for each of `count` prompts; one text is for all."""
     if value is None or isinstance(value, str):

@@ -11,6 +11,7 @@ from kiln.diffusers.calls import Calls
 from kiln.diffusers.components import Component, checked
 from kiln.diffusers.image_processor import VaeImageProcessor
 from kiln.diffusers.keywords import PretrainedArguments
+from kiln.diffusers.missing import AttributeMissingError
 from kiln.diffusers.model import Model
 from kiln.diffusers.progress import Progress
 from kiln.diffusers.schedulers import SCHEDULERS, Scheduler
@@ -18,13 +19,17 @@ from kiln.engine import Engine
 from kiln.errors import FileError, RequestError
 from kiln.image import StrPath
 
-#: The attributes that a script may set, and those of the classes themselves.
-_ATTRIBUTES = frozenset(
-    (
-        "_model _scheduler _interrupt _guidance_scale _running _values _timesteps _progress _loras _fused _kept _has_loras _ip_adapters "
-        "_ip_scales _freeu _embeddings _pag_layers scheduler vae unet controlnet adapter safety_checker feature_extractor image_encoder"
-    ).split()
-)
+#: The attributes without a property that a script may set, in a callback.
+_OF_CALLBACKS = ("_guidance_scale", "_interrupt")
+#: Attributes of diffusers' pipelines that Kiln does not have, with the reason.
+_MISSING = {
+    "components": "from_pipe makes another pipeline with the same model",
+    "config": "the configuration of each part is its own, as pipe.scheduler.config and pipe.unet.config",
+    "text_encoder": "the engine has the text encoders, and takes prompts as text",
+    "text_encoder_2": "the engine has the text encoders, and takes prompts as text",
+    "tokenizer": "the engine has the tokenizers, and takes prompts as text",
+    "tokenizer_2": "the engine has the tokenizers, and takes prompts as text",
+}
 
 
 class Pipeline(Adapters, Calls):
@@ -34,17 +39,19 @@ class Pipeline(Adapters, Calls):
     _own: Mapping[str, Any] = {}
     #: Whether it is for Stable Diffusion XL.
     _is_large = False
+    _model: Model
+    _scheduler: Scheduler | None
+    _interrupt: bool
+    _guidance_scale: float
+    _running: bool
+    _values: dict[str, Any]
+    _timesteps: int
+    _progress: Progress
 
     def __init__(self, model: Model, scheduler: Any = None) -> None:
         super().__init__()
-        self._model = model
-        self._scheduler: Scheduler | None = None
-        self._interrupt = False
-        self._guidance_scale = 7.5
-        self._running = False
-        self._values: dict[str, Any] = {}
-        self._timesteps = 0
-        self._progress = Progress()
+        self._keep(_model=model, _scheduler=None, _interrupt=False, _guidance_scale=7.5, _running=False)
+        self._keep(_values={}, _timesteps=0, _progress=Progress())
         if scheduler is not None:
             self.scheduler = scheduler
 
@@ -68,22 +75,29 @@ class Pipeline(Adapters, Calls):
         known("from_pipe", arguments, ("torch_dtype", "dtype", "scheduler", "vae", "unet", "safety_checker", "feature_extractor"))
         made = cls.__new__(cls)
         made.__dict__.update(pipeline.__dict__)
-        made._interrupt = made._running = False
+        made._keep(_interrupt=False, _running=False)
         asked = arguments.pop("dtype", None) or arguments.pop("torch_dtype", None)
         if asked is not None:
-            made._model = made._model.with_dtype(dtype(asked))
+            made._keep(_model=made._model.with_dtype(dtype(asked)))
         for name, value in arguments.items():
             if value is not None:
                 setattr(made, name, value)
         return made
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _ATTRIBUTES:
-            expected = "scheduler, vae, unet, and in a callback _guidance_scale and _interrupt"
-            raise RequestError(f"`{name}` of {type(self).__name__} cannot be set: Kiln would not use it; it takes {expected}", name)
+        kind = type(self)
+        settable = [one for one in dir(kind) if getattr(getattr(kind, one), "fset", None) is not None]
+        if name not in settable and name not in _OF_CALLBACKS:
+            expected = f"{', '.join(settable)}, and in a callback _guidance_scale and _interrupt"
+            raise RequestError(f"`{name}` of {kind.__name__} cannot be set: Kiln would not use it; it takes {expected}", name)
         if name == "_guidance_scale" and not (isinstance(value, (int, float)) and 0.0 <= value <= 1000.0):
             raise RequestError(f"`{name}` is {shown(value)}, expected a number from 0 to 1000", name)
         object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MISSING:
+            raise AttributeMissingError(f"{type(self).__name__} has no `{name}`: {_MISSING[name]}", name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _change(self, name: str) -> None:
         """Refuses a change in a callback that the steps of the call would not see."""
@@ -142,7 +156,7 @@ class Pipeline(Adapters, Calls):
             raise RequestError("`scheduler` has another configuration than the model; make it from pipe.scheduler.config", "scheduler")
         if not scheduler.sampler:
             raise RequestError(f"`scheduler` is of a class that Kiln does not have; it has {', '.join(SCHEDULERS)}", "scheduler")
-        self._scheduler = scheduler
+        self._keep(_scheduler=scheduler)
 
     @property
     def vae(self) -> Component:
@@ -166,7 +180,7 @@ class Pipeline(Adapters, Calls):
         self._change(name)
         component = checked(name, given)
         if self._model.component(name).path != component.path:
-            self._model = self._model.with_component(name, component)
+            self._keep(_model=self._model.with_component(name, component))
 
     def _none(self, name: str, value: Any) -> None:
         only(name, value, (None,), "Kiln has none")
@@ -245,7 +259,7 @@ class Pipeline(Adapters, Calls):
 
     def set_progress_bar_config(self, **config: Any) -> None:
         """Options of tqdm for the progress bar; `disable=True` turns it off."""
-        self._progress = Progress(config)
+        self._keep(_progress=Progress(config))
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Kiln does so always, or plans its memory by itself: nothing changes."""

@@ -71,19 +71,19 @@ class Calls:
             ]
         images: list[Image] = []
         bar = self._progress.of_call(len(requests))
-        self._values, self._guidance_scale, self._running = values, float(values["guidance_scale"]), True
+        self._keep(_values=values, _guidance_scale=float(values["guidance_scale"]), _running=True)
         try:
             stops_at: int | None = None
             for first, request in requests:
-                self._interrupt, self._guidance_scale = False, float(values["guidance_scale"])
+                self._keep(_interrupt=False, _guidance_scale=float(values["guidance_scale"]))
                 timesteps = self.engine.timesteps(**request) if callback else []
-                self._timesteps = len(timesteps)
+                self._keep(_timesteps=len(timesteps))
                 part = None if inputs is None else inputs[first : first + request["batch_size"]]
                 steps = Steps(self, draws, first, part, callback, timesteps, stops_at)
                 images += self._made(request, steps, bar)
                 stops_at = steps.stopped_at if stops_at is None else stops_at
         finally:
-            self._running = False
+            self._keep(_running=False)
             bar.close()
         result = self._finish(values, results(images, values["output_type"]))
         return output(result, self._is_large, values["return_dict"])
@@ -168,7 +168,7 @@ class Calls:
 
     def _made(self: Pipeline, request: dict[str, Any], steps: Steps, bar: Bar) -> list[Image]:  # type: ignore[misc]
         def on_step(done: int, total: int) -> None:
-            self._timesteps = total
+            self._keep(_timesteps=total)
             bar.step(done, total)
 
         return self.engine._generate({**request, "on_step": on_step}, steering=steps if steps.is_needed else None)

@@ -6,13 +6,16 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kiln.diffusers.arguments import known, only, repository, without_harmless
+from kiln.diffusers.arguments import dtype, dtypes_of, known, only, repository, same_dtype, without_harmless
 from kiln.diffusers.frozen import FrozenConfig
 from kiln.errors import RequestError
 
-#: Of `from_pretrained`; the type is the pipeline's.
+if TYPE_CHECKING:
+    from kiln.diffusers.model import Model
+
+#: Of `from_pretrained`.
 _FROM_PRETRAINED = ("torch_dtype", "dtype", "use_safetensors", "variant", "subfolder", "revision", "local_files_only", "config")
 
 
@@ -27,9 +30,13 @@ class Component:
     _options: dict[str, Any]
     #: Hears of these changes.
     _changed: Callable[[str, Any], None] | None
+    #: The type that a script asked for, until the network is in a pipeline.
+    _dtype: str | None
+    #: The model that has the network.
+    _model: Model | None
 
-    def __init__(self, path: str) -> None:
-        self.__dict__.update(path=path, _options={}, _changed=None)
+    def __init__(self, path: str, asked: str | None = None) -> None:
+        self.__dict__.update(path=path, _options={}, _changed=None, _dtype=asked, _model=None)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **arguments: Any) -> Any:
@@ -42,7 +49,9 @@ class Component:
         path = repository(pretrained_model_name_or_path, arguments.get("local_files_only"))
         if arguments.get("revision"):
             path += f"@{arguments['revision']}"
-        return cls(f"{path}/{arguments['subfolder']}" if arguments.get("subfolder") else path)
+        given = arguments.get("dtype", arguments.get("torch_dtype"))
+        asked = None if given is None else dtype(given)
+        return cls(f"{path}/{arguments['subfolder']}" if arguments.get("subfolder") else path, asked)
 
     @classmethod
     def from_single_file(cls, pretrained_model_link_or_path_or_dict: str | os.PathLike[str], **arguments: Any) -> Any:
@@ -58,11 +67,30 @@ class Component:
         except (OSError, ValueError):
             raise RequestError(f"`config` of {type(self).__name__}: {path} is missing, or is not JSON", "config") from None
 
-    def to(self, *_: Any, **__: Any) -> Any:
-        """Nothing changes: a network is where its pipeline is, in the pipeline's type."""
+    def to(self, *places: Any, **named: Any) -> Any:
+        """Nothing changes: a network is where its pipeline is, in the pipeline's type. Another type is an error."""
+        asked = dtypes_of((*places, *named.values()))
+        if asked is not None and self._model is not None:
+            same_dtype(type(self).__name__, asked, self._model.dtype)
+        elif asked is not None:
+            self.__dict__["_dtype"] = asked
         return self
 
-    eval = half = to
+    def half(self) -> Any:
+        """The type float16, which the pipeline has to have."""
+        return self.to("f16")
+
+    def float(self) -> Any:
+        """The type float32, which the pipeline has to have."""
+        return self.to("f32")
+
+    def bfloat16(self) -> Any:
+        """The type bfloat16, which the pipeline has to have."""
+        return self.to("bf16")
+
+    def eval(self) -> Any:
+        """Nothing changes: Kiln trains no networks."""
+        return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Networks are not trained."""
@@ -74,9 +102,9 @@ class Component:
         if self._changed is not None:
             self._changed(option, value)
 
-    def _is_of(self, changed: Callable[[str, Any], None]) -> Any:
+    def _is_of(self, model: Model, changed: Callable[[str, Any], None]) -> Any:
         """Puts the network into a model, which hears of changes."""
-        self.__dict__["_changed"] = changed
+        self.__dict__.update(_changed=changed, _model=model, _dtype=None)
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -55,7 +55,7 @@ class Controlled(Pipeline):
     @controlnet.setter
     def controlnet(self, controlnet: Any) -> None:
         self._change("controlnet")
-        self.__dict__["controlnet"] = networks(controlnet, self._networks)
+        self.__dict__["controlnet"] = networks(controlnet, self._model, self._networks)
 
     @classmethod
     def from_pretrained(

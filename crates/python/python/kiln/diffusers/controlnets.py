@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kiln.diffusers.arguments import images, known, numbers, only, repository, without_harmless
+from kiln.diffusers.arguments import dtype, dtypes_of, images, known, numbers, only, repository, same_dtype, without_harmless
 from kiln.errors import RequestError
 
-#: Of `from_pretrained`; the type is the pipeline's.
+if TYPE_CHECKING:
+    from kiln.diffusers.model import Model
+
+#: Of `from_pretrained`.
 _FROM_PRETRAINED = ("torch_dtype", "dtype", "use_safetensors", "variant", "subfolder", "revision", "local_files_only")
 #: The sizes of images are multiples of this, as diffusers rounds them.
 _MULTIPLE = 8
@@ -18,8 +21,12 @@ _MULTIPLE = 8
 class ControlNetModel:
     """A ControlNet, which its pipeline loads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, asked: str | None = None) -> None:
         self.path = path
+        #: The type that a script asked for, until the network is in a pipeline.
+        self._dtype = asked
+        #: The model of its pipeline.
+        self._model: Model | None = None
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **arguments: Any) -> ControlNetModel:
@@ -31,16 +38,27 @@ class ControlNetModel:
         path = repository(pretrained_model_name_or_path, arguments.get("local_files_only"))
         if arguments.get("revision"):
             path += f"@{arguments['revision']}"
-        return cls(f"{path}/{arguments['subfolder']}" if arguments.get("subfolder") else path)
+        given = arguments.get("dtype", arguments.get("torch_dtype"))
+        asked = None if given is None else dtype(given)
+        return cls(f"{path}/{arguments['subfolder']}" if arguments.get("subfolder") else path, asked)
 
     @classmethod
     def from_single_file(cls, pretrained_model_link_or_path: str | os.PathLike[str], **arguments: Any) -> ControlNetModel:
         """A ControlNet in one file."""
         return cls.from_pretrained(pretrained_model_link_or_path, **arguments)
 
-    def to(self, *_: Any, **__: Any) -> ControlNetModel:
-        """Nothing: a network is where its pipeline is."""
+    def to(self, *places: Any, **named: Any) -> ControlNetModel:
+        """Nothing changes: a network is where its pipeline is. A type has to be the pipeline's."""
+        asked = dtypes_of((*places, *named.values()))
+        if asked is not None and self._model is not None:
+            same_dtype(type(self).__name__, asked, self._model.dtype)
+        elif asked is not None:
+            self._dtype = asked
         return self
+
+    def half(self) -> ControlNetModel:
+        """The type float16, which the pipeline has to have."""
+        return self.to("f16")
 
 
 class ControlNetUnionModel(ControlNetModel):
@@ -58,19 +76,24 @@ class MultiAdapter:
         self.adapters = list(adapters)
 
 
-def networks(controlnet: Any, kind: type[ControlNetModel] = ControlNetModel, name: str = "controlnet") -> list[ControlNetModel]:
-    """One network of this class, or several."""
+def networks(
+    controlnet: Any, model: Model, kind: type[ControlNetModel] = ControlNetModel, name: str = "controlnet"
+) -> list[ControlNetModel]:
+    """One network of this class, or several, for a pipeline with this model."""
     found = list(controlnet) if isinstance(controlnet, (list, tuple)) else [controlnet]
     for one in found:
         if type(one) is not kind:
             expected = f"a {kind.__name__} of kiln.diffusers, or a list of them"
             raise RequestError(f"`{name}` is a {type(one).__name__}, expected {expected}", name)
+        same_dtype(kind.__name__, one._dtype, model.dtype)
+    for one in found:
+        one._dtype, one._model = None, model
     return found
 
 
-def adapters(adapter: Any) -> list[ControlNetModel]:
-    """One T2I-Adapter, or several."""
-    return networks(adapter.adapters if isinstance(adapter, MultiAdapter) else adapter, T2IAdapter, "adapter")
+def adapters(adapter: Any, model: Model) -> list[ControlNetModel]:
+    """One T2I-Adapter, or several, for a pipeline with this model."""
+    return networks(adapter.adapters if isinstance(adapter, MultiAdapter) else adapter, model, T2IAdapter, "adapter")
 
 
 def controls(

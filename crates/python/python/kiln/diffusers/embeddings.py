@@ -24,9 +24,11 @@ _USUAL = ("learned_embeds.safetensors", "learned_embeds.bin")
 class TextualInversions:
     """The methods of a pipeline for textual inversion."""
 
-    def __init__(self) -> None:
-        #: The files by their words.
-        self._embeddings: dict[str, str] = {}
+    #: The files by their words.
+    _embeddings: dict[str, str]
+
+    def __init__(self: Pipeline) -> None:  # type: ignore[misc]
+        self._keep(_embeddings={})
 
     def load_textual_inversion(
         self: Pipeline,  # type: ignore[misc]
@@ -64,7 +66,7 @@ class TextualInversions:
 
     def _set_embeddings(self: Pipeline, embeddings: dict[str, str]) -> None:  # type: ignore[misc]
         """Has the model read these files by their words."""
-        self._embeddings = embeddings
+        self._keep(_embeddings=embeddings)
         folder = None
         if embeddings:
             # The folder lives as long as the model's options name it.

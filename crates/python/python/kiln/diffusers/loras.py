@@ -41,14 +41,20 @@ class Lora:
 class Loras:
     """The methods of a pipeline for LoRAs."""
 
+    #: By their names.
+    _loras: dict[str, Lora]
+    #: Those that are fused, of the same names.
+    _fused: dict[str, Lora]
+    #: Those that were fused when they were unloaded: they stay.
+    _kept: tuple[Lora, ...]
+    _has_loras: bool
+
     def __init__(self) -> None:
-        #: By their names.
-        self._loras: dict[str, Lora] = {}
-        #: Those that are fused, of the same names.
-        self._fused: dict[str, Lora] = {}
-        #: Those that were fused when they were unloaded: they stay.
-        self._kept: tuple[Lora, ...] = ()
-        self._has_loras = True
+        self._keep(_loras={}, _fused={}, _kept=(), _has_loras=True)
+
+    def _keep(self, **values: Any) -> None:
+        """Sets attributes of Kiln's own: a script's assignment of them is an error."""
+        self.__dict__.update(values)
 
     def _change(self, name: str) -> None:
         """Refuses a change while a call runs."""
@@ -87,7 +93,7 @@ class Loras:
             raise RequestError(f"`adapter_name` is {name!r}, which is loaded already; delete it, or choose another name", "adapter_name")
         strengths = {"unet": float(prefix != "text_encoder"), "text": float(prefix != "unet")}
         # Another pipeline of `from_pipe` keeps its own.
-        self._loras = {**self._loras, name: Lora(path, folder=folder, **strengths)}
+        self._keep(_loras={**self._loras, name: Lora(path, folder=folder, **strengths)})
 
     def set_adapters(
         self,
@@ -102,9 +108,8 @@ class Loras:
             raise RequestError(f"`adapter_weights` has {len(several)} weights, expected {len(names)}", "adapter_weights")
         self._check(names)
         weights = {name: _strengths(weight) for name, weight in zip(names, several, strict=True)}
-        self._loras = {
-            name: replace(lora, **weights.get(name, {"unet": 0.0, "text": 0.0})) for name, lora in self._loras.items()
-        }
+        off = {"unet": 0.0, "text": 0.0}
+        self._keep(_loras={name: replace(lora, **weights.get(name, off)) for name, lora in self._loras.items()})
 
     def get_active_adapters(self) -> list[str]:
         """The names of the LoRAs that act."""
@@ -123,17 +128,17 @@ class Loras:
         self._change("delete_adapters")
         names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
         self._check(names)
-        self._loras = {name: lora for name, lora in self._loras.items() if name not in names}
+        self._keep(_loras={name: lora for name, lora in self._loras.items() if name not in names})
 
     def disable_lora(self) -> None:
         """Leaves all LoRAs out until `enable_lora`."""
         self._change("disable_lora")
-        self._has_loras = False
+        self._keep(_has_loras=False)
 
     def enable_lora(self) -> None:
         """Has LoRAs act again."""
         self._change("enable_lora")
-        self._has_loras = True
+        self._keep(_has_loras=True)
 
     def fuse_lora(
         self,
@@ -156,20 +161,19 @@ class Loras:
         for name in names:
             lora = self._loras[name].times(lora_scale)
             fused = replace(lora, unet=lora.unet * parts["unet"], text=lora.text * parts["text"])
-            self._fused = {**self._fused, name: fused}
+            self._keep(_fused={**self._fused, name: fused})
 
     def unfuse_lora(self, components: Sequence[str] = ()) -> None:
         """Has fused LoRAs be as all others again."""
         del components
         self._change("unfuse_lora")
-        self._fused = {}
+        self._keep(_fused={})
 
     def unload_lora_weights(self, reset_to_overwritten_params: bool = False) -> None:
         """Takes all LoRAs away; what is fused stays in the weights."""
         del reset_to_overwritten_params
         self._change("unload_lora_weights")
-        self._kept = (*self._kept, *self._fused.values())
-        self._loras, self._fused = {}, {}
+        self._keep(_kept=(*self._kept, *self._fused.values()), _loras={}, _fused={})
 
     def _lora_fields(self, scale: float) -> list[str] | None:
         """The LoRAs of a request. `scale` is of all that are not fused."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.errors import Error
+from kiln.errors import Error, RequestError
 
 #: Why, by a part of the name, in this order.
 _REASONS = (
@@ -24,6 +24,10 @@ _REASONS = (
 
 class MissingError(Error, ImportError):
     """A name of diffusers that Kiln does not have."""
+
+
+class AttributeMissingError(RequestError, AttributeError):
+    """An attribute of diffusers' objects that Kiln's do not have."""
 
 
 def missing(name: str) -> Exception:

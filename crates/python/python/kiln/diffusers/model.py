@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.diffusers.arguments import FROM_PRETRAINED, dtype, known, only, repository, without_harmless
+from kiln.diffusers.arguments import FROM_PRETRAINED, dtype, is_dtype, known, only, repository, same_dtype, without_harmless
 from kiln.diffusers.components import CLASSES, Component, checked, options_of
 from kiln.diffusers.schedulers import SCHEDULERS, Scheduler, read_config
 from kiln.engine import Engine
@@ -76,7 +76,7 @@ class Model:
             folder = self.folder()
             kind = CLASSES[name][0]
             own = kind(os.path.join(folder, name) if os.path.isdir(folder) else folder)
-            return own._is_of(self.set)
+            return own._is_of(self, self.set)
         return self.components[name]
 
     def with_component(self, name: str, component: Component) -> Model:
@@ -88,14 +88,15 @@ class Model:
         return made
 
     def _put(self, name: str, component: Component) -> None:
-        self.components[name] = component._is_of(lambda *_: self._close())
+        same_dtype(type(component).__name__, component._dtype, self.dtype)
+        self.components[name] = component._is_of(self, lambda *_: self._close())
 
     def to(self, places: tuple[Any, ...]) -> None:
         """Moves the model to a device, gives it a type, or both."""
         before = (self.device, self.dtype)
         for place in places:
             text = str(place)
-            if text.startswith("torch.") or text in ("f32", "f16", "bf16"):
+            if is_dtype(place):
                 self.dtype = dtype(place)
             elif text == "cpu" or text.split(":")[0] == "cuda":
                 self.device = text

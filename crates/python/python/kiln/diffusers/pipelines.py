@@ -179,9 +179,11 @@ class StableDiffusionXLInpaintPipeline(ImageSizes, _Inpaint):
 class _Pag(Pipeline):
     """Perturbed attention guidance: away from what the network predicts without attention in some layers."""
 
+    _pag_layers: str
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._pag_layers = "mid"
+        self._keep(_pag_layers="mid")
 
     @classmethod
     def from_pretrained(
@@ -210,7 +212,7 @@ class _Pag(Pipeline):
             if name != "mid" and not (is_block and parts[2:3] in ([], ["attentions"])):
                 expected = "mid, or down_blocks.N and up_blocks.N, with .attentions.N or without"
                 raise RequestError(f"`pag_applied_layers` has {layer!r}, expected {expected}", "pag_applied_layers")
-        self._pag_layers = ",".join(layer.removesuffix("_block") for layer in layers)
+        self._keep(_pag_layers=",".join(layer.removesuffix("_block") for layer in layers))
 
     def _of_perturbation(self, values: Mapping[str, Any]) -> dict[str, Any]:
         scale, adaptive = (numbers(name, values[name], 1, "call")[0] for name in ("pag_scale", "pag_adaptive_scale"))

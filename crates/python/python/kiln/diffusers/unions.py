@@ -138,7 +138,7 @@ class _Adapted(Pipeline):
     @adapter.setter
     def adapter(self, adapter: Any) -> None:
         self._change("adapter")
-        self.__dict__["adapter"] = adapters(adapter)
+        self.__dict__["adapter"] = adapters(adapter, self._model)
 
     @classmethod
     def from_pretrained(
