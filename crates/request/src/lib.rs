@@ -3,6 +3,22 @@
 //! A [`Request`] is plain data. Its fields are the rows of one table ([`OPTIONS`]), from which arguments, batch fields, the JSON
 //! schema and the settings in images follow. [`Request::resolve`] fills in a model's defaults, checks every value, reads the
 //! input images, and gives a [`Job`]. Programs that only write, check or read requests need nothing above this crate.
+//!
+//! ```
+//! use kiln_request::{Request, find_option};
+//!
+//! let request = Request { prompt: "a red apple".into(), steps: Some(0), ..Request::default() };
+//! let errors: Vec<String> = request.range_errors().iter().map(ToString::to_string).collect();
+//! assert!(errors[0].starts_with("`steps` is 0, expected a number from 1"));
+//!
+//! // An option has the same name everywhere, and other names that programs give it.
+//! let row = find_option("cfg").unwrap();
+//! assert_eq!(row.name, "cfg_scale");
+//! let mut request = Request { steps: Some(20), ..request };
+//! row.value_mut(&mut request).read("7.5").unwrap();
+//! assert_eq!(request.cfg_scale, Some(7.5));
+//! assert!(request.range_errors().is_empty());
+//! ```
 #![forbid(unsafe_code)]
 
 mod control;

@@ -2,6 +2,7 @@
 
 use kiln_clip::prompt::take_tags;
 use kiln_models::ModelFolder;
+use kiln_scheduler::SamplerKind;
 
 use crate::input::{InpaintArea, Rule};
 use crate::job::Job;
@@ -61,6 +62,9 @@ impl Request {
             "aesthetic_score" | "negative_aesthetic_score" if !has_refiner && !model.is_refiner() => {
                 Some("there is no `refiner`")
             }
+            "ensd" if self.init.is_none() && !self.is_hires() && !draws_noise(job) => {
+                Some("the sampler draws no noise after the first")
+            }
             "subseed" if job.seeds.subseed_strength == 0.0 => Some("`subseed_strength` is 0"),
             // Requests of a model of few steps often have one.
             "negative_prompt" if self.negative_prompt.as_ref().is_some_and(String::is_empty) => None,
@@ -97,6 +101,14 @@ impl Request {
         }
         notes
     }
+}
+
+/// Whether a sampler draws noise after the first.
+fn draws_noise(job: &Job) -> bool {
+    let is_more_than_0 = |value: Option<f64>| value.is_some_and(|value| value > 0.0);
+    is_more_than_0(job.sampling.eta.or(job.sampler.default_eta()))
+        || is_more_than_0(job.sampling.s_churn)
+        || matches!(job.sampler, SamplerKind::Ddpm | SamplerKind::Lcm | SamplerKind::ErSde | SamplerKind::Restart)
 }
 
 #[cfg(test)]
@@ -164,11 +176,23 @@ mod tests {
                 "`negative_prompt` has no effect: there is no guidance (`cfg_scale` 1)",
             ),
             (
-                Request { s_tmin: Some(1.0), sampler: Some(kiln_scheduler::SamplerKind::Euler.into()), ..new() },
+                Request { s_tmin: Some(1.0), sampler: Some(SamplerKind::Euler.into()), ..new() },
                 "`s_tmin` has no effect: `s_churn` is 0",
+            ),
+            (
+                Request { ensd: Some(31337), sampler: Some(SamplerKind::Euler.into()), ..new() },
+                "`ensd` has no effect: the sampler draws no noise after the first",
             ),
         ] {
             assert_eq!(notes(request), [found]);
         }
+        for sampler in [SamplerKind::EulerA, SamplerKind::Lcm, SamplerKind::Dpmpp2mSde] {
+            assert!(
+                notes(Request { ensd: Some(31337), sampler: Some(sampler.into()), ..new() }).is_empty(),
+                "{sampler}"
+            );
+        }
+        let drawn = Request { ensd: Some(1), eta: Some(0.5), sampler: Some(SamplerKind::Ddim.into()), ..new() };
+        assert!(notes(drawn).is_empty());
     }
 }

@@ -5,6 +5,11 @@ use crate::{SamplerKind, SigmaSchedule};
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A sentence with all known names, where no name is near.
+fn all(nearest: &str, kind: &str, known: &str) -> String {
+    if nearest == "." { format!(" The {kind} are: {known}") } else { String::new() }
+}
+
 /// Every error of this crate. Each message reports the value found and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,7 +28,7 @@ pub enum Error {
     },
 
     /// No sampler has this name.
-    #[error("unknown sampler {name:?}{nearest} The samplers are: {}", SamplerKind::ids())]
+    #[error("unknown sampler {name:?}{nearest}{}", all(nearest, "samplers", &SamplerKind::ids()))]
     UnknownSampler {
         /// The name given, cut by [`crate::short_name`].
         name: String,
@@ -32,7 +37,7 @@ pub enum Error {
     },
 
     /// No sigma schedule has this name.
-    #[error("unknown sigma schedule {name:?}{nearest} The schedules are: {known}")]
+    #[error("unknown sigma schedule {name:?}{nearest}{}", all(nearest, "schedules", known))]
     UnknownSigmaSchedule {
         /// The name given, cut by [`crate::short_name`].
         name: String,

@@ -313,9 +313,10 @@ mod tests {
     fn an_unknown_name_is_answered_with_the_nearest_names() {
         let message = "DPM++ 2N".parse::<SamplerKind>().unwrap_err().to_string();
         assert!(message.contains("did you mean dpmpp_2m"), "{message}");
-        assert!(SamplerKind::ALL.iter().all(|kind| message.contains(kind.id())), "{message}");
+        assert!(message.ends_with('?'), "no list of all where a name is near: {message}");
         let message = "foo".parse::<SamplerKind>().unwrap_err().to_string();
         assert!(message.starts_with("unknown sampler \"foo\". The samplers are: "), "{message}");
+        assert!(SamplerKind::ALL.iter().all(|kind| message.contains(kind.id())), "{message}");
         let message = "x_".repeat(3_000_000).parse::<SamplerChoice>().unwrap_err().to_string();
         assert!(message.len() < 2000, "{} bytes", message.len());
         let message = "ueler karras".parse::<SamplerChoice>().unwrap_err().to_string();
