@@ -22,8 +22,7 @@ class Adapters(Loras, TextualInversions):
 
     def __init__(self) -> None:
         Loras.__init__(self)
-        TextualInversions.__init__(self)
-        self._keep(_ip_adapters=[], _ip_scales=[], _freeu=None)
+        self._keep(_embeddings={}, _ip_adapters=[], _ip_scales=[], _freeu=None)
 
     def load_ip_adapter(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from kiln.diffusers.adapters import Adapters
-from kiln.diffusers.arguments import dtype, known, only, shown, without_harmless
+from kiln.diffusers.arguments import dtype, known, only, same_dtype, shown, without_harmless
 from kiln.diffusers.calls import Calls
 from kiln.diffusers.components import Component, checked
 from kiln.diffusers.image_processor import VaeImageProcessor
@@ -179,6 +179,7 @@ class Pipeline(Adapters, Calls):
     def _put(self, name: str, given: Any) -> None:
         self._change(name)
         component = checked(name, given)
+        same_dtype(type(component).__name__, component._dtype, self._model.dtype)
         if self._model.component(name).path != component.path:
             self._keep(_model=self._model.with_component(name, component))
 

@@ -27,9 +27,6 @@ class TextualInversions:
     #: The files by their words.
     _embeddings: dict[str, str]
 
-    def __init__(self: Pipeline) -> None:  # type: ignore[misc]
-        self._keep(_embeddings={})
-
     def load_textual_inversion(
         self: Pipeline,  # type: ignore[misc]
         pretrained_model_name_or_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
