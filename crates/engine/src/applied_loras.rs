@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kiln_models::LoraNotes;
 use kiln_weights::{Lora, Network, Patch, Targets};
 
 use super::{LoraUse, find_lora};
@@ -87,10 +88,27 @@ impl AppliedLoras {
 
 /// Opens a file with a LoRA for these networks.
 fn open(path: &Path, targets: &Targets) -> Result<Arc<Lora>> {
-    let lora = Lora::open(path, targets).map_err(Error::from)?;
+    let lora = Lora::open(path, targets).map_err(|error| with_base(error, path))?;
     warn_of_unused(path, &lora);
     tracing::info!(path = %path.display(), patches = lora.patches().len(), "LoRA");
     Ok(Arc::new(lora))
+}
+
+/// The error with the model that the LoRA is for, if it does not fit and its file names one.
+fn with_base(error: kiln_weights::Error, path: &Path) -> Error {
+    let base = || LoraNotes::read(path).ok()?.base;
+    match error {
+        kiln_weights::Error::Format { path: file, problem } => {
+            let base = base().map_or(String::new(), |base| format!("; it is for {base}"));
+            kiln_weights::Error::Format { path: file, problem: format!("{problem}{base}") }.into()
+        }
+        kiln_weights::Error::Shape { key, expected, found, .. } if base().is_some() => {
+            let base = base().unwrap_or_default();
+            let problem = format!("is for {base}: tensor `{key}` has shape {found:?}, expected {expected:?}");
+            kiln_weights::Error::Format { path: path.to_path_buf(), problem }.into()
+        }
+        other => other.into(),
+    }
 }
 
 /// Logs the number of tensors in a file without effect, the reason, and the first names.

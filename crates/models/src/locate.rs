@@ -55,7 +55,31 @@ fn locate(name: &Path, what: &str) -> Result<PathBuf> {
     }
     in_folders(name).map_err(|tried| {
         let hint = hub::suggested(name).map(|name| format!("; for the model of the Hugging Face Hub, give {name}"));
-        Error::not_found(name.to_path_buf(), format!("{what} at {}{}", tried.join(", "), hint.unwrap_or_default()))
+        let hint = hint.or_else(|| advice(name, &folders())).unwrap_or_default();
+        Error::not_found(name.to_path_buf(), format!("{what} at {}{hint}", tried.join(", ")))
+    })
+}
+
+/// Advice for a name without a folder that is not found: a file with this name and an extension, or how names are found.
+fn advice(name: &Path, folders: &[PathBuf]) -> Option<String> {
+    if name.components().count() != 1 || name.has_root() {
+        return None;
+    }
+    let here = [PathBuf::new()];
+    let with_ending = here.iter().chain(folders).find_map(|folder| {
+        let mut files = ENDINGS.iter().map(|ending| {
+            let mut file = name.as_os_str().to_owned();
+            file.push(".");
+            file.push(ending);
+            PathBuf::from(file)
+        });
+        files.find(|file| folder.join(file).is_file())
+    });
+    Some(match with_ending {
+        Some(file) => format!("; did you mean {}?", file.display()),
+        None => format!(
+            "; give its path, set {MODELS} to the folder that has it, or give hf:OWNER/NAME of the Hugging Face Hub"
+        ),
     })
 }
 
@@ -132,6 +156,18 @@ mod tests {
         }
         let error = locate_model(Some(Path::new("no-owner/no-name"))).unwrap_err().to_string();
         assert!(error.contains("give hf:no-owner/no-name"), "{error}");
+    }
+
+    #[test]
+    fn a_bare_name_has_advice() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("dream.safetensors"), "").unwrap();
+        let advice = |name: &str| advice(Path::new(name), &[root.path().to_path_buf()]);
+        assert_eq!(advice("dream").as_deref(), Some("; did you mean dream.safetensors?"));
+        assert!(advice("dreams").unwrap().contains("set KILN_MODELS to the folder that has it, or give hf:OWNER/NAME"));
+        assert!(advice("a/dream").is_none() && advice("/dream").is_none());
+        let error = locate_model(Some(Path::new("no-such-model"))).unwrap_err().to_string();
+        assert!(error.contains("set KILN_MODELS"), "{error}");
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
         format: file.checkpoint.format().label(),
         kind,
-        lora: (kind == FileKind::Lora).then(|| LoraNotes::of(notes, &keys)),
+        lora: (kind == FileKind::Lora)
+            .then(|| LoraNotes::of(notes, &keys, &|key| Some(file.checkpoint.info(key)?.shape))),
         model: model(&file).filter(|_| !matches!(kind, FileKind::Foreign(_))),
         tensors: keys.len(),
         parameters: stored.iter().map(|stored| stored.parameters).sum(),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 use crate::foreign::ForeignModel;
+use crate::inspect::LoraNotes;
 use crate::locate::ENDINGS;
 use crate::model::{Family, INDEX, PIPELINES};
 use crate::single_file::SingleFile;
@@ -16,6 +17,8 @@ use crate::single_file::kind::ModelKind;
 
 /// The most entries that are opened.
 const MOST: usize = 1000;
+/// The most files of one folder in it that are opened.
+const MOST_OF_FOLDER: usize = 100;
 
 /// The models, networks and adapters in a folder, a line for each.
 #[derive(Debug, Clone, Serialize)]
@@ -130,6 +133,50 @@ fn entry(path: &Path) -> ListEntry {
     ListEntry { name, what, bytes: bytes(path) }
 }
 
+/// The kinds of the files with weights in a folder with their numbers: `2 LoRAs for Stable Diffusion 1`, `an IP-Adapter`.
+fn kinds(path: &Path) -> String {
+    let mut files = weights(path);
+    files.sort();
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for file in files.iter().take(MOST_OF_FOLDER) {
+        let kind = kind_of(file).unwrap_or_else(|_| "a file that cannot be read".into());
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let mut texts: Vec<String> = kinds.into_iter().map(|(kind, count)| several(&kind, count)).collect();
+    if files.len() > MOST_OF_FOLDER {
+        texts.push(format!("and {} more files", files.len() - MOST_OF_FOLDER));
+    }
+    texts.join(", ")
+}
+
+/// The kind of a file by the names of its tensors, of a LoRA with its model.
+fn kind_of(path: &Path) -> Result<String> {
+    Ok(match FileKind::of(&Checkpoint::open(path)?.keys()) {
+        FileKind::Lora => lora(path),
+        kind => kind.label().into(),
+    })
+}
+
+/// A LoRA with the model that it is for, where its file says so.
+fn lora(path: &Path) -> String {
+    let base = LoraNotes::read(path).ok().and_then(|notes| notes.base);
+    base.map_or_else(|| "a LoRA".into(), |base| format!("a LoRA for {base}"))
+}
+
+/// A name with its article as that of several: `a LoRA for X` as `2 LoRAs for X`.
+fn several(name: &str, count: usize) -> String {
+    let plain = name.strip_prefix("an ").or_else(|| name.strip_prefix("a ")).unwrap_or(name);
+    // The noun ends before what describes it.
+    let end = [" for ", " (", " in ", " that "].iter().filter_map(|word| plain.find(word)).min().unwrap_or(plain.len());
+    match count {
+        1 => name.into(),
+        _ => format!("{count} {}s{}", &plain[..end], &plain[end..]),
+    }
+}
+
 /// What a file is.
 fn file(path: &Path) -> Result<String> {
     let file = SingleFile::open(path)?;
@@ -137,6 +184,7 @@ fn file(path: &Path) -> Result<String> {
     let model = file.unet_shape().map(|shape| ModelKind::of(shape).label());
     Ok(match model {
         Some(model) if matches!(kind, FileKind::Checkpoint | FileKind::Unet) => format!("{}: {model}", kind.label()),
+        _ if kind == FileKind::Lora => lora(path),
         _ => kind.label().into(),
     })
 }
@@ -155,10 +203,7 @@ fn folder(path: &Path) -> String {
     }
     match network_of_folder(path) {
         Some(kind) => kind.label().into(),
-        None => {
-            let count = weights(path).len();
-            format!("a folder with {count} {} of weights", if count == 1 { "file" } else { "files" })
-        }
+        None => kinds(path),
     }
 }
 
@@ -183,4 +228,22 @@ fn class_in(file: &Path) -> Option<String> {
     let json: Value = serde_json::from_str(&read_small_text(file, MAX_CONFIG_BYTES).ok()?).ok()?;
     let class = json["_class_name"].as_str().or_else(|| json["architectures"][0].as_str())?;
     Some(crate::error::shortened(class, 100))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_networks_have_a_plural() {
+        for (name, expected) in [
+            ("a LoRA", "2 LoRAs"),
+            ("a LoRA for Stable Diffusion 1", "2 LoRAs for Stable Diffusion 1"),
+            ("an IP-Adapter", "2 IP-Adapters"),
+            ("an embedding (textual inversion)", "2 embeddings (textual inversion)"),
+            ("a whole model in one file", "2 whole models in one file"),
+        ] {
+            assert_eq!((several(name, 1).as_str(), several(name, 2).as_str()), (name, expected));
+        }
+    }
 }

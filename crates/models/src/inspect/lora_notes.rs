@@ -4,11 +4,13 @@
 //! `modelspec.*` is the specification of Stability AI, which other trainers use as well.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use kiln_weights::{Checkpoint, ParamSource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::shortened;
+use crate::error::{Result, shortened};
 use crate::foreign::ForeignModel;
 
 /// The most words that are kept.
@@ -16,10 +18,16 @@ const WORDS: usize = 12;
 /// The most characters of a value.
 const LONGEST: usize = 200;
 
+/// Ends of the names of the matrix that a LoRA's layer takes its input by.
+const DOWN: [&str; 4] = [".lora_down.weight", ".lora_A.weight", ".lora.down.weight", "_lora.down.weight"];
+/// The models whose cross-attention takes texts of this width.
+const BY_WIDTH: [(usize, &str); 3] =
+    [(768, "Stable Diffusion 1"), (1024, "Stable Diffusion 2"), (2048, "Stable Diffusion XL")];
+
 /// What a file says about a LoRA. All texts are the file's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LoraNotes {
-    /// The model that it was trained for.
+    /// The model that it was trained for: by its tensors where it is none that Kiln runs, by its metadata, or by its shapes.
     pub base: Option<String>,
     /// The phrase that starts it, where the file has one.
     pub trigger: Option<String>,
@@ -30,20 +38,41 @@ pub struct LoraNotes {
 }
 
 impl LoraNotes {
-    /// The notes of a file with this metadata and these tensors.
-    pub(super) fn of(metadata: &BTreeMap<String, String>, keys: &[String]) -> Self {
+    /// The notes in the header of a file.
+    ///
+    /// # Errors
+    /// Those of a file that cannot be read, or is none with weights.
+    pub fn read(path: &Path) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        Ok(Self::of(file.metadata(), &file.keys(), &|key| Some(file.info(key)?.shape)))
+    }
+
+    /// The notes of a file with this metadata and tensors of these names and shapes.
+    pub(super) fn of(
+        metadata: &BTreeMap<String, String>,
+        keys: &[String],
+        shape: &dyn Fn(&str) -> Option<Vec<usize>>,
+    ) -> Self {
         let text = |names: &[&str]| {
             let found = names.iter().filter_map(|name| metadata.get(*name)).find(|text| !text.trim().is_empty());
             found.map(|text| shortened(text.trim(), LONGEST))
         };
         let base = text(&["ss_base_model_version", "modelspec.architecture", "ss_sd_model_name"]);
         Self {
-            base: ForeignModel::of_lora(keys).map(String::from).or(base),
+            base: ForeignModel::of_lora(keys).map(String::from).or(base).or_else(|| by_width(keys, shape)),
             trigger: text(&["modelspec.trigger_phrase", "ss_trigger_words"]),
             words: metadata.get("ss_tag_frequency").map(|text| frequent(text)).unwrap_or_default(),
             rank: text(&["ss_network_dim"]),
         }
     }
+}
+
+/// The model whose texts a LoRA for its cross-attention takes.
+fn by_width(keys: &[String], shape: &dyn Fn(&str) -> Option<Vec<usize>>) -> Option<String> {
+    let is_of_text =
+        |key: &&String| key.contains("attn2") && key.contains("to_k") && DOWN.iter().any(|end| key.ends_with(end));
+    let width = *shape(keys.iter().find(is_of_text)?)?.get(1)?;
+    BY_WIDTH.iter().find(|(known, _)| *known == width).map(|(_, name)| name.to_string())
 }
 
 /// The most frequent tags in the JSON text of `ss_tag_frequency`: folders with tags and numbers. Other forms have none.
@@ -68,7 +97,7 @@ mod tests {
 
     fn notes(pairs: &[(&str, &str)]) -> LoraNotes {
         let metadata = pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        LoraNotes::of(&metadata, &[])
+        LoraNotes::of(&metadata, &[], &|_| None)
     }
 
     #[test]
@@ -83,6 +112,23 @@ mod tests {
         assert_eq!(found.trigger.as_deref(), Some("inkdraw"));
         let words: Vec<_> = found.words.iter().map(|(word, count)| (word.as_str(), *count)).collect();
         assert_eq!(words, [("ink", 10), ("a cat", 3), ("a dog", 3)]);
+    }
+
+    #[test]
+    fn shapes_name_the_model_where_no_metadata_does() {
+        let of = |key: &str, width: usize, metadata: &[(&str, &str)]| {
+            let metadata = metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+            LoraNotes::of(&metadata, &[key.to_string()], &|_| Some(vec![8, width])).base
+        };
+        let kohya = "lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k.lora_down.weight";
+        let peft = "unet.down_blocks.1.attentions.0.transformer_blocks.0.attn2.to_k.lora_A.weight";
+        assert_eq!(of(kohya, 2048, &[]).as_deref(), Some("Stable Diffusion XL"));
+        assert_eq!(of(peft, 768, &[]).as_deref(), Some("Stable Diffusion 1"));
+        assert_eq!(of(peft, 768, &[("ss_base_model_version", "sd_v1")]).as_deref(), Some("sd_v1"));
+        assert_eq!(of(peft, 96, &[]), None);
+        assert_eq!(of(&kohya.replace("attn2", "attn1"), 768, &[]), None);
+        let flux = "lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight";
+        assert_eq!(of(flux, 3072, &[("ss_base_model_version", "x")]).as_deref(), Some("FLUX.1"));
     }
 
     #[test]

@@ -149,7 +149,8 @@ mod tests {
         let of = |name: &str| &list.entries.iter().find(|entry| entry.name == name).unwrap().what;
         assert_eq!(of("emoji/"), "a model folder: Stable Diffusion 1 or 2");
         assert_eq!(of("emoji-controlnet-edges/"), "a ControlNet");
-        assert_eq!(of("emoji-lcm-lora/"), "a folder with 1 file of weights");
+        assert_eq!(of("emoji-lcm-lora/"), "a LoRA");
+        assert_eq!(of("emoji-ip-adapter/"), "an IP-Adapter");
         assert!(list.entries.iter().all(|entry| entry.bytes > 0));
         let kind = |name: &str| match inspect(&repository().join("models").join(name), DTypeChoice::Auto).unwrap() {
             Inspected::File(report) => report.kind,
