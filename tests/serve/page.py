@@ -677,7 +677,9 @@ def networks(browser, program):
 
         def with_lora(route):
             answer = route.fetch()
-            route.fulfill(response=answer, json={**answer.json(), "loras": ["ink"], "ip_adapters": ["face"]})
+            notes = [{"name": "ink", "base": "sd_v1", "trigger": "inkdraw", "words": ["ink", "a cat"]}]
+            added = {"loras": ["ink"], "lora_notes": notes, "ip_adapters": ["face"]}
+            route.fulfill(response=answer, json={**answer.json(), **added})
 
         page.page.route("**/v1/capabilities", with_lora)
         page.page.reload()
@@ -685,6 +687,7 @@ def networks(browser, program):
         section = page.section("LoRAs")
         section.get_by_label("Add a LoRA").select_option("ink")
         section.get_by_role("spinbutton").fill("0.8")
+        assert section.locator(".about").inner_text() == "For sd_v1. Words: inkdraw, ink, a cat"
         with page.page.expect_request("**/v1/jobs") as sent:
             page.generate("a red apple")
         assert json.loads(sent.value.post_data)["loras"] == [{"lora": {"named": "ink"}, "text": 0.8, "unet": 0.8}]

@@ -25,6 +25,7 @@ use crate::image_prompts;
 use crate::inputs::{self, Cost};
 use crate::intake::Intake;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
+use crate::lora_list::{self, LoraList};
 use crate::memory_shares::MemoryShares;
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
@@ -59,6 +60,8 @@ pub(crate) struct App {
     /// One text at a time: tokens are counted at each pause of typing, while jobs run.
     pub(crate) token_turn: Semaphore,
     pub(crate) runtime: Handle,
+    /// The notes of LoRAs.
+    pub(crate) loras: LoraList,
     /// Reads requests within a budget of memory.
     pub(crate) intake: Intake,
     /// The bytes of all bodies.
@@ -116,6 +119,7 @@ impl App {
             kept_units,
             web_options: Mutex::default(),
             web_jobs: Current::default(),
+            loras: LoraList::default(),
             options,
             models,
             scheduler,
@@ -259,10 +263,7 @@ impl App {
         prompt_limit::check(model.counter(self.options.setup())?, &job, limits.tokens)?;
         let folder = self.options.setup().lora_dir.as_deref();
         for lora in job.passes().flat_map(|pass| &pass.loras) {
-            let name = lora.name();
-            find_lora(&lora.lora, folder).map_err(|_| {
-                Refused::value("loras", format!("{name:?}"), "the name of a file in the server's folder of LoRAs")
-            })?;
+            find_lora(&lora.lora, folder).map_err(|_| lora_list::unknown(request, &lora.name()))?;
         }
         Ok(job)
     }

@@ -60,6 +60,7 @@ mod image_prompts;
 mod inputs;
 mod intake;
 mod jobs;
+mod lora_list;
 mod memory_shares;
 mod metrics;
 mod models;

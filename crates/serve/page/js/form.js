@@ -32,7 +32,7 @@ export class Form {
     this.count = byId("count");
     this.count.max = String(capabilities.limits.images);
     this.input = new Input(settings);
-    this.loras = new Loras(capabilities.loras);
+    this.loras = new Loras(capabilities.loras, capabilities.lora_notes);
     this.nets = new Nets(capabilities.controls ?? [], CONTROLS);
     this.imagePrompts = new Nets(capabilities.ip_adapters ?? [], IP_ADAPTERS);
     this.grid = new GridSettings(settings);
@@ -99,7 +99,7 @@ export class Form {
 
   /** Shows an error of the server at its input; false where it has none. */
   blame({ param, message }) {
-    const input = param && this.#inputOf(param, message);
+    const input = param && this.#inputOf(param);
     if (!input) return false;
     // The name of the field becomes that which the page has for it.
     const text = message.startsWith(`${param} `) ? label(param) + message.slice(param.length) : message;
@@ -110,10 +110,8 @@ export class Form {
     return true;
   }
 
-  #inputOf(param, message) {
-    // Other LoRAs are those of tags.
-    const isTag = param === "loras" && !this.loras.names.some((name) => message.includes(`"${name}"`) && this.loras.has(name));
-    if (isTag) return byId("prompt");
+  #inputOf(param) {
+    if (param === "prompt") return byId("prompt");
     this.#openMore(param);
     return byId("form").querySelector(`[data-option="${CSS.escape(param)}"]`);
   }

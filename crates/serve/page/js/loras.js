@@ -10,10 +10,11 @@ export class Loras extends EventTarget {
   /** Each `{ name, text, unet }`. */
   #chosen = [];
 
-  /** `names` are those that the server has. */
-  constructor(names) {
+  /** `names` are those that the server has, `notes` what their files say: `{ name, base, trigger, words }`. */
+  constructor(names, notes = []) {
     super();
     this.names = names;
+    this.notes = new Map(notes.map((note) => [note.name, note]));
     this.list = h("ul", { class: "chips" });
     const add = select([["", "Add a LoRA …"], ...names], {
       "aria-label": "Add a LoRA",
@@ -48,11 +49,6 @@ export class Loras extends EventTarget {
     this.element = h("div", { class: "content" }, searchField, this.list, h("div", { class: "field" }, add));
   }
 
-  /** Whether one of this name is chosen here, and not by a tag of the prompt. */
-  has(name) {
-    return this.#chosen.some((lora) => lora.name === name);
-  }
-
   get state() {
     return this.#chosen.length ? String(this.#chosen.length) : "";
   }
@@ -82,6 +78,14 @@ export class Loras extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
+  /** The model that a LoRA is for, and the words of its training. */
+  #about(name) {
+    const { base, trigger, words = [] } = this.notes.get(name) ?? {};
+    const said = [...new Set([trigger, ...words])].filter(Boolean);
+    const text = [base && `For ${base}.`, said.length && `Words: ${said.join(", ")}`].filter(Boolean).join(" ");
+    return text ? [h("small", { class: "about" }, text)] : [];
+  }
+
   #chip(lora) {
     const set = (input, other) => {
       lora.text = lora.unet = Number(input.value);
@@ -99,7 +103,8 @@ export class Loras extends EventTarget {
       { type: "button", class: "quiet icon", "aria-label": `Remove ${lora.name}`, onclick: remove },
       "✕",
     );
-    return h("li", { class: "chip" }, h("span", { class: "name", title: lora.name }, lora.name), bar, number, button);
+    const name = h("span", { class: "name", title: lora.name }, lora.name);
+    return h("li", { class: "chip" }, name, bar, number, button, ...this.#about(lora.name));
   }
 }
 

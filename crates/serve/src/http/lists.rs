@@ -1,12 +1,12 @@
 //! Lists for clients: models, samplers, options.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use kiln_engine::{
     Family, HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
-    lora_files,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -16,6 +16,7 @@ use super::Shared;
 use super::jobs::ErrorBody;
 use crate::app::{App, is_of_server};
 use crate::error::Refused;
+use crate::lora_list::ListedLora;
 use crate::models::Model;
 use crate::named_files::{control_networks, ip_adapters, upscalers};
 
@@ -29,6 +30,8 @@ pub(super) struct Capabilities {
     schedulers: Vec<Named>,
     /// Names for `<lora:name:1>` and the field `loras`.
     loras: Vec<String>,
+    /// What the files of these LoRAs say, in the same order.
+    lora_notes: Vec<LoraView>,
     /// Words of prompts that have vectors of their own.
     embeddings: Vec<String>,
     /// Names for `net` of the field `controls`.
@@ -67,6 +70,19 @@ pub(super) struct ModelView {
     inpainting: bool,
     /// Whether there are previews.
     previews: bool,
+}
+
+/// What a LoRA's file says about it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lora)]
+pub(super) struct LoraView {
+    name: String,
+    /// The model that it is for.
+    base: Option<String>,
+    /// The phrase that starts it.
+    trigger: Option<String>,
+    /// The most frequent words of its training, the most frequent first.
+    words: Vec<String>,
 }
 
 /// A name for requests, and one for people.
@@ -121,13 +137,14 @@ pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
     let setup = app.options.setup();
     let names = |all: Vec<(String, PathBuf)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     let filters: Vec<String> = HiresUpscaler::names().into_iter().map(String::from).collect();
-    let loras = setup.lora_dir.as_deref().and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
+    let lora_notes: Vec<LoraView> = listed_loras(&app).await.iter().map(lora_view).collect();
     Json(Capabilities {
         version: env!("CARGO_PKG_VERSION"),
         models: app.models.iter().map(|model| model_view(&app, model)).collect(),
         samplers: SamplerKind::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
         schedulers: SigmaSchedule::ALL.iter().map(|kind| Named { id: kind.id(), name: kind.label() }).collect(),
-        loras: names(loras),
+        loras: lora_notes.iter().map(|lora| lora.name.clone()).collect(),
+        lora_notes,
         embeddings: embedding_names(setup.embeddings_dir.as_deref()),
         controls: names(control_networks(app.options.control_dir.as_deref())),
         ip_adapters: names(ip_adapters(app.options.ip_adapters_dir.as_deref())),
@@ -145,6 +162,18 @@ pub(super) async fn capabilities(State(app): Shared) -> Json<Capabilities> {
             queue: limits.queue,
         },
     })
+}
+
+/// The LoRAs of the server's folder. The headers of new files are read apart from the threads of HTTP.
+pub(super) async fn listed_loras(app: &Arc<App>) -> Vec<ListedLora> {
+    let list = app.clone();
+    let read = move || list.loras.read(list.options.setup().lora_dir.as_deref());
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+}
+
+fn lora_view(ListedLora { name, notes, .. }: &ListedLora) -> LoraView {
+    let words = notes.words.iter().map(|(word, _)| word.clone()).collect();
+    LoraView { name: name.clone(), base: notes.base.clone(), trigger: notes.trigger.clone(), words }
 }
 
 fn model_view(app: &App, model: &Model) -> ModelView {

@@ -322,10 +322,42 @@ fn a_tag_of_a_lora_that_is_not_there_is_a_comment() {
     let info: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
     assert_eq!(info["comments"], format!("{}\n{}\n", expected[0], expected[1]));
     // Kiln's own route refuses it, and the field `loras`.
-    for job in [json!({ "prompt": "a <lora:nope:1>" }), json!({ "prompt": "a", "loras": ["nope"] })] {
+    for (job, found) in [
+        (json!({ "prompt": "a <lora:nope:1>" }), "<lora:nope:1> in the prompt names no LoRA of this server"),
+        (json!({ "prompt": "a", "loras": ["nope"] }), "`loras` is \"nope\""),
+    ] {
         let message = served.post("/v1/jobs", job.to_string().as_bytes()).refused(400, "invalid_request");
-        assert!(message.contains("`loras` is \"nope\""), "{message}");
+        assert!(message.contains(found), "{message}");
     }
+    // Clients of OpenAI's API have no list of LoRAs.
+    let job = json!({ "prompt": "a <lora:nope:1>", "size": "64x64", "steps": 1 });
+    let answer = served.post("/v1/images/generations", job.to_string().as_bytes()).json();
+    let expected = "<lora:nope:1> is left out of the prompt: the server has no LoRA of this name";
+    assert_eq!(answer["warnings"], json!([expected]), "{answer}");
+}
+
+/// Base model and words are in both lists.
+#[test]
+fn loras_are_listed_with_their_notes() {
+    let folder = tempfile::tempdir().unwrap();
+    let tags = r#"{\"10_ink\": {\"ink\": 9, \"a cat\": 3}}"#;
+    let header = format!(
+        r#"{{"__metadata__":{{"ss_base_model_version":"sd_v1","ss_tag_frequency":"{tags}"}},"a.lora_up.weight":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#
+    );
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+    std::fs::write(folder.path().join("ink.safetensors"), bytes).unwrap();
+    let mut setup = cpu();
+    setup.lora_dir = Some(folder.path().to_path_buf());
+    let served = Served::start(ServeOptions { setups: vec![setup], ..options() });
+    let listed = get(&served, "loras");
+    let metadata =
+        json!({ "ss_base_model_version": "sd_v1", "ss_tag_frequency": { "words": { "ink": 9, "a cat": 3 } } });
+    let expected = json!([{ "name": "ink", "alias": "ink", "path": "ink.safetensors", "metadata": metadata }]);
+    assert_eq!(listed, expected);
+    let capabilities = served.get("/v1/capabilities").json();
+    assert_eq!(capabilities["loras"], json!(["ink"]));
+    let notes = json!([{ "name": "ink", "base": "sd_v1", "trigger": null, "words": ["ink", "a cat"] }]);
+    assert_eq!(capabilities["lora_notes"], notes);
 }
 
 #[test]

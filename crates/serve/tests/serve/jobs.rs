@@ -167,7 +167,7 @@ fn what_cannot_be_made_is_refused_at_once() {
         (with("refiner", "/etc".into()), "`refiner`"),
         (with("loras", json!(["/etc/passwd"])), "names without folders"),
         (with("loras", json!(["ink:0.5"])), "`loras` is \"ink\""),
-        (with("prompt", "a <lora:../ink:1>".into()), "`loras`"),
+        (with("prompt", "a <lora:../ink:1>".into()), "<lora:../ink:1> in the prompt"),
         (with("preview_every", "often".into()), "`preview_every`"),
     ] {
         let message = served.post("/v1/jobs", body.as_bytes()).refused(400, "invalid_request");

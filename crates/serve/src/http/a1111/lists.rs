@@ -2,13 +2,15 @@
 
 use axum::Json;
 use axum::extract::State;
-use kiln_engine::{LatentFilter, SamplerKind, SigmaSchedule, devices, embedding_names, lora_files, process_bytes};
+use kiln_engine::{LatentFilter, LoraNotes, SamplerKind, SigmaSchedule, devices, embedding_names, process_bytes};
 use kiln_models::Hashed;
 use serde_json::{Map, Value, json};
 
 use super::scripts::NAMES;
 use crate::app::App;
 use crate::http::Shared;
+use crate::http::lists::listed_loras;
+use crate::lora_list::ListedLora;
 use crate::models::Model;
 use crate::named_files::upscalers as upscalers_of;
 
@@ -69,14 +71,24 @@ pub(super) fn known_hash(app: &App, model: &Model) -> Option<String> {
 }
 
 pub(super) async fn loras(State(app): Shared) -> Json<Value> {
-    let folder = app.options.setup().lora_dir.as_deref();
-    let files = folder.and_then(|folder| lora_files(folder).ok()).unwrap_or_default();
     // The folders of the server concern no client.
-    let one = |(name, path): (String, std::path::PathBuf)| {
+    let one = |ListedLora { name, path, notes }: ListedLora| {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        json!({ "name": name, "alias": name, "path": file, "metadata": {} })
+        json!({ "name": name, "alias": name, "path": file, "metadata": metadata(&notes) })
     };
-    Json(files.into_iter().map(one).collect())
+    Json(listed_loras(&app).await.into_iter().map(one).collect())
+}
+
+/// The notes of a LoRA by the names of its file's metadata, as clients read them.
+fn metadata(notes: &LoraNotes) -> Value {
+    let words: Map<String, Value> = notes.words.iter().map(|(word, count)| (word.clone(), (*count).into())).collect();
+    let words = if words.is_empty() { Value::Null } else { json!({ "words": words }) };
+    let mut all = json!({
+        "ss_base_model_version": notes.base, "modelspec.trigger_phrase": notes.trigger, "ss_network_dim": notes.rank,
+        "ss_tag_frequency": words,
+    });
+    all.as_object_mut().into_iter().for_each(|all| all.retain(|_, value| !value.is_null()));
+    all
 }
 
 pub(super) async fn embeddings(State(app): Shared) -> Json<Value> {

@@ -21,6 +21,7 @@ use super::{Client, Payload, Shared, json_body};
 use crate::app::{App, Submission, store, store_inputs};
 use crate::base64_image;
 use crate::error::Refused;
+use crate::lora_list::drop_unknown_tags;
 use crate::scheduler::Previews;
 
 /// The strength of an edit with a mask: the masked part is generated from noise.
@@ -127,7 +128,9 @@ async fn run(
     fields: Fields,
     event: &'static str,
 ) -> Result<Response, Refused> {
-    let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials, warnings } = fields;
+    let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials, mut warnings } = fields;
+    // Clients of this API have no list of LoRAs.
+    warnings.extend(drop_unknown_tags(&mut request, app.options.setup().lora_dir.as_deref()));
     let stored = move || {
         let mut files = store_inputs(&mut request)?;
         if let Some(image) = form.image {
