@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_engine::{DenoiserSpan, HubReference, Job, LoraName, LoraUse, Request, Setup, find_lora};
+use kiln_engine::{DenoiserSpan, HubReference, Job, LoraName, LoraUse, Request, Setup, find_lora, find_option};
 use kiln_models::{ModelFolder, locate_model};
 use kiln_request::InputCache;
 
@@ -12,6 +12,10 @@ use super::plan::BatchOptions;
 use super::problems::Problems;
 use super::todos::{State, Todo};
 use crate::error::{Error, Result};
+
+/// Options without which the others of a request mean the same.
+const ALONE: [&str; 8] =
+    ["width", "height", "steps", "cfg_scale", "clip_skip", "strength", "hires_steps", "hires_strength"];
 
 /// The images of one model, ready to run.
 #[derive(Debug)]
@@ -86,15 +90,30 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// Resolves a job, or adds what is wrong with it: all that can be found without the values that are wrong.
+    /// Resolves a job, or adds what is wrong with it: all that can be found.
     fn add(&mut self, id: usize, todo: &Todo, problems: &mut Problems) {
         let (line, request) = (todo.task.line, &todo.task.request);
         let Err(problem) = self.try_add(id, todo) else { return };
         problem.into_iter().for_each(|problem| problems.push(line, problem));
+        self.add_others(todo, problems);
         request.range_errors().iter().for_each(|error| problems.push(line, error.to_string()));
         missing_files(request).iter().for_each(|error| problems.push(line, error.to_string()));
         for lora in &request.loras {
             self.find(lora).unwrap_or_else(|problem| problems.push(line, problem));
+        }
+    }
+
+    /// Adds what else the model does not allow of a job: it is resolved again without the value that was wrong, while that is one
+    /// of [`ALONE`].
+    fn add_others(&mut self, todo: &Todo, problems: &mut Problems) {
+        let Ok(model) = self.model(todo.task.model.as_ref()) else { return };
+        let mut request = todo.task.request.clone();
+        for _ in ALONE {
+            let Err(error) = request.resolve_with(&self.models[model].1.model, &mut self.inputs) else { return };
+            problems.push(todo.task.line, error.to_string());
+            let name = name_of(&error).filter(|name| ALONE.contains(name));
+            let Some(row) = name.and_then(find_option) else { return };
+            row.copy(&Request::default(), &mut request);
         }
     }
 
@@ -165,6 +184,14 @@ impl Resolver<'_> {
         let folder = self.options.setups.first().and_then(|setup| setup.lora_dir.as_deref());
         let look = || find_lora(&lora.lora, folder).err().map(|error| error.to_string());
         self.loras.entry(lora.lora.clone()).or_insert_with(look).clone().map_or(Ok(()), Err)
+    }
+}
+
+/// The option that an error is about.
+fn name_of(error: &kiln_request::Error) -> Option<&'static str> {
+    match error {
+        kiln_request::Error::Value { name, .. } => Some(name),
+        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use kiln_files::open_regular;
 use serde_json::Value;
 
-use super::fields::{Fields, add_field, is_field, long_name, of_text};
+use super::fields::{Fields, JobSpec, add_field, is_field, long_name, of_text};
 use super::problems::Problems;
 use super::unique::Unique;
 use crate::error::{Error, Result};
@@ -173,8 +173,9 @@ fn json_lines(text: &str, problems: &mut Problems) -> Vec<Entry> {
                         break;
                     }
                 }
-                if wrong == 0 {
-                    entries.push(Entry { line: i + 1, fields });
+                match wrong {
+                    0 => entries.push(Entry { line: i + 1, fields }),
+                    _ => add_ranges(fields, i + 1, problems),
                 }
             }
             Ok(_) => problems.push(i + 1, "expected an object, as in {\"prompt\": \"a red apple\"}"),
@@ -261,11 +262,19 @@ fn csv_jobs(text: &str, problems: &mut Problems) -> Vec<Entry> {
                 }
             }
         }
-        if is_right {
-            entries.push(Entry { line, fields });
+        match is_right {
+            true => entries.push(Entry { line, fields }),
+            false => add_ranges(fields, line, problems),
         }
     }
     entries
+}
+
+/// Adds the values out of range among the other fields of a line with wrong fields.
+fn add_ranges(fields: Fields, line: usize, problems: &mut Problems) {
+    if let Ok(JobSpec { request, .. }) = JobSpec::new(fields) {
+        request.range_errors().iter().for_each(|error| problems.push(line, error.to_string()));
+    }
 }
 
 #[cfg(test)]

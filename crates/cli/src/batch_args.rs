@@ -16,8 +16,9 @@ pub struct BatchArgs {
     /// prompt, negative, seed, steps, cfg_scale, width, height, sampler, scheduler, lora; model; and output, a name.
     #[arg(value_name = "JOBS", required_unless_present_any = ["set", "grid", "fields"])]
     pub jobs: Option<PathBuf>,
-    /// The folder for the images, the journal and the index. Created if it does not exist.
-    #[arg(short, long, value_name = "DIR", required_unless_present = "fields")]
+    /// The folder for the images, the journal and the index. Created if it does not exist. --check needs none, and then takes all
+    /// jobs for new ones.
+    #[arg(short, long, value_name = "DIR", required_unless_present_any = ["fields", "check"])]
     output: Option<PathBuf>,
     /// Reports all errors of the jobs, and generates, writes and downloads nothing.
     #[arg(long)]
@@ -74,7 +75,9 @@ impl BatchArgs {
     pub fn options(&self) -> Result<BatchOptions> {
         let whole_grid = !self.grid.is_empty() && self.shard.is_none();
         let setups = if self.per_node { self.run.setups_of_nodes() } else { self.run.setups() };
-        let folder = self.output.clone().unwrap_or_default(); // one is required where jobs are
+        // A check without a folder is that of one which is not there.
+        let nowhere = || std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));
+        let folder = self.output.clone().unwrap_or_else(nowhere);
         let in_folder = || whole_grid.then(|| folder.join("contact-sheet.png"));
         let sheet = self.contact_sheet.clone().or_else(in_folder);
         Ok(BatchOptions {

@@ -1,5 +1,7 @@
 //! Jobs, files and folders that are refused, and what they leave as it is.
 
+use kiln_testkit::fixtures;
+
 use super::{batch, files, filled, index, job, made, start, write};
 use crate::images;
 use crate::sandbox::{Lines, Sandbox};
@@ -135,6 +137,36 @@ fn all_errors_of_a_file_are_reported_at_once_and_nothing_is_written() {
     let run = batch(&sandbox, &["jobs.jsonl"]).refused(&["jobs.jsonl has 50 errors", "\nand 30 more"]);
     assert_eq!(run.stderr.matches("unknown field").count(), 20, "{run}");
     assert_eq!(batch(&sandbox, &["jobs.jsonl", "--check"]).stderr.matches("unknown field").count(), 50);
+}
+
+/// A job with several wrong values has an error for each, also of those that only its model refuses. A check needs no folder.
+#[test]
+fn all_wrong_values_of_a_job_are_reported() {
+    let sandbox = Sandbox::new();
+    let lines = [
+        "{\"prompt\": \"a\", \"width\": 65, \"height\": 67, \"steps\": 0, \"clip_skip\": 9}\n",
+        "{\"prompt\": \"a\", \"steps\": \"x\", \"cfg\": -1, \"sampler\": \"eulr\"}\n",
+    ];
+    write(&sandbox, "jobs.jsonl", &lines.concat());
+    let model = fixtures("models/sd1").display().to_string();
+    let run = sandbox.kiln(&["batch", "-m", &model, "--device", "cpu", "jobs.jsonl", "--check"]);
+    let run = run.fails(2, &["jobs.jsonl has 7 errors"]);
+    for problem in [
+        ":1: `width` is 65",
+        ":1: `height` is 67",
+        ":1: `steps` is 0",
+        ":1: `clip_skip` is 9",
+        ":2: steps: \"x\" is not a whole number",
+        ":2: `cfg_scale` is -1",
+        ":2: sampler: unknown sampler \"eulr\", did you mean euler or euler_a?\n",
+    ] {
+        assert!(run.stderr.contains(problem), "{problem}: {run}");
+    }
+    assert_eq!(sandbox.names(), ["jobs.jsonl"]);
+    write(&sandbox, "jobs.jsonl", &job("\"prompt\": \"a\""));
+    let run = sandbox.kiln(&["batch", "-m", &model, "--device", "cpu", "jobs.jsonl", "--check"]).succeeds();
+    assert!(run.stderr.contains("1 image: no errors, 1 to generate"), "{run}");
+    sandbox.kiln(&["batch", "-m", &model, "jobs.jsonl"]).refused(&["--output <DIR>"]);
 }
 
 /// What exists is known, and stays as it is.
