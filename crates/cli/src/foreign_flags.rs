@@ -9,9 +9,13 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["num-inference-steps", "ddim-steps", "sample-steps"], "use --steps N"),
     (&["guidance-scale", "cfg", "scale"], "use --cfg-scale X"),
     (&["guidance"], "use --cfg-scale X; guidance as an input belongs to FLUX, which Kiln does not run"),
-    (&["neg-prompt", "negative"], "use -n or --negative-prompt TEXT"),
+    (&["neg-prompt", "negative", "neg", "n-prompt"], "use -n or --negative-prompt TEXT"),
     (&["n-iter", "num-images", "num-images-per-prompt"], "use -b or --batch-count N"),
     (&["n-samples"], "use --batch-size N"),
+    (
+        &["strength"],
+        "use it with kiln img2img, which begins with an image; the first pass of kiln txt2img has no strength",
+    ),
     (&["denoise", "denoising-strength"], "use --strength X, of kiln img2img"),
     (&["mode"], "use a command: kiln txt2img, kiln img2img, kiln upscale, kiln convert"),
     (&["ckpt", "checkpoint", "model-path", "pretrained-model-name-or-path"], "use -m or --model"),
@@ -34,8 +38,8 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["init-image", "image", "init-images"], "use -i or --init IMAGE, of kiln img2img"),
     (&["type", "wtype"], "use --weight-type TYPE"),
     (&["precision"], "use --dtype TYPE"),
-    (&["no-half", "force-fp32", "fp32-unet"], "use --dtype f32"),
-    (&["force-fp16", "fp16-unet"], "use --dtype f16"),
+    (&["no-half", "force-fp32", "fp32-unet", "fp32"], "use --dtype f32"),
+    (&["force-fp16", "fp16-unet", "fp16"], "use --dtype f16"),
     (&["bf16-unet"], "use --dtype bf16"),
     (&["fp8-e4m3fn-unet", "fp8-e5m2-unet"], "use --weight-type f8"),
     (
@@ -61,6 +65,14 @@ const FLAGS: &[(&[&str], &str)] = &[
         ],
         "it is not needed: attention is always fused",
     ),
+    (&["dont-upcast-attention"], "it is not needed: attention runs in the type of --dtype, and sums in f32"),
+    (&["opt-channelslast"], "it is not needed: channels are always last"),
+    (&["fast"], "use --dtype f16 and --compute fp8 or int8; nothing else is left out to be faster"),
+    (&["disable-nan-check"], "it is not needed: the check is part of decoding"),
+    (&["no-hashing"], "it is not needed: the hash of a file is computed once, and kept"),
+    (&["skip-torch-cuda-test"], "it is not needed: Kiln runs without PyTorch, and without a GPU on the CPU"),
+    (&["tensor-type-rules"], "use --weight-type TYPE, which is the type of all matrices"),
+    (&["disable-smart-memory"], "use --medvram, which keeps one network on the GPU"),
     (&["medvram-sdxl"], "use --medvram, for every model"),
     (&["novram", "lowram", "offload-to-cpu", "enable-model-cpu-offload", "always-offload-from-vram"], "use --lowvram"),
     (&["normalvram"], "it is not needed: Kiln selects the fastest mode that fits"),
@@ -75,7 +87,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["output-directory", "output-path", "outdir", "output-dir"], "use -o or --output"),
     (&["preview-method", "preview-path"], "use --preview FILE.png or --preview terminal"),
     (&["preview-interval"], "use --preview-every N"),
-    (&["port", "server-name", "host", "listen-ip"], "use --listen HOST:PORT, of kiln serve"),
+    (&["listen", "port", "server-name", "host", "listen-ip"], "use --listen HOST:PORT, of kiln serve"),
     (&["api", "nowebui"], "it is not needed: kiln serve has the APIs and the page"),
     (&["share", "autolaunch", "auto-launch", "browser"], "use kiln serve, and open its address in a browser"),
     (&["gradio-auth"], "use --api-auth USER:PASSWORD, of kiln serve"),
@@ -85,11 +97,32 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["dont-print-server", "silent"], "use -q or --quiet"),
     (&["flow-shift", "slg-scale", "skip-layers", "video-frames", "fps"], "Kiln does not run the models that it is for"),
     (&["dry-run", "estimate"], "use kiln plan"),
+    (&["img-cfg-scale"], "Kiln has no models that are instructed by a text, which it is for; use --cfg-scale X"),
+    (&["enable-hr", "hr-scale"], "use --hires-scale X"),
+    (&["restore-faces"], "Kiln has no restoration of faces; kiln img2img with --mask makes a part of an image again"),
+    (&["tiling"], "Kiln makes no images that repeat without a seam; --vae-tiling saves memory"),
+    (&["styles"], "write the style into the prompt; the page of kiln serve has styles"),
+    (&["photo-maker"], "use --ip-adapter model=FILE,image=FILE; Kiln has no PhotoMaker"),
+    (
+        &["extra-model-paths-config"],
+        "set KILN_MODELS to the folder of models, and use --lora-dir, --embeddings-dir and others",
+    ),
+    (&["color"], "it is not needed: messages are plain text"),
+    (&["theme"], "it is not needed: the page has the colors that the browser asks for, light or dark"),
 ];
 
-/// The advice for the flag `given`, with or without hyphens before it and with underscores or hyphens in it.
+/// Short flags, where they are none of Kiln's.
+const SHORT: &[(&str, &str)] = &[
+    ("-M", "use a command: kiln txt2img, kiln img2img, kiln upscale, kiln convert"),
+    ("-r", "use --ip-adapter model=FILE,image=FILE"),
+];
+
+/// The advice for the flag `given`, with its hyphens, and with underscores or hyphens in it.
 pub fn advice(given: &str) -> Option<&'static str> {
-    let name = given.trim_start_matches('-').split('=').next().unwrap_or_default().replace('_', "-").to_lowercase();
+    let Some(name) = given.strip_prefix("--") else {
+        return SHORT.iter().find(|(flag, _)| *flag == given).map(|(_, advice)| *advice);
+    };
+    let name = name.split('=').next().unwrap_or_default().replace('_', "-").to_lowercase();
     FLAGS.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, advice)| *advice)
 }
 
@@ -101,7 +134,8 @@ mod tests {
 
     #[test]
     fn advice_names_flags_that_exist() {
-        for (names, advice) in FLAGS {
+        let short = SHORT.iter().map(|(flag, advice)| (std::slice::from_ref(flag), advice));
+        for (names, advice) in FLAGS.iter().map(|(names, advice)| (*names, advice)).chain(short) {
             for flag in advice.split([' ', ',', ';']).filter_map(|word| word.strip_prefix("--")) {
                 assert!(spell(flag).is_some(), "--{flag} for {names:?}");
             }
@@ -118,12 +152,18 @@ mod tests {
         for (i, name) in names.iter().enumerate() {
             assert!(!own.contains(name) && !names[..i].contains(name), "{name}");
         }
+        let short: Vec<String> =
+            txt2img.get_arguments().filter_map(|arg| arg.get_short()).map(|c| format!("-{c}")).collect();
+        for (flag, _) in SHORT {
+            assert!(!short.iter().any(|own| own == flag), "{flag}");
+        }
     }
 
     #[test]
     fn underscores_and_values_do_not_matter() {
         assert_eq!(advice("--sampling_method=euler"), advice("--sampling-method"));
         assert!(advice("--xformers").unwrap().contains("not needed"));
+        assert!(advice("-M").unwrap().contains("kiln img2img") && advice("-m").is_none() && advice("x").is_none());
         assert_eq!(advice("--no-such-flag"), None);
     }
 }

@@ -58,22 +58,28 @@ fn version() -> String {
     format!("kiln {}{commit}\nCPU: {}\nCUDA: {}\n", env!("CARGO_PKG_VERSION"), devices.features.join(" "), devices.cuda)
 }
 
-/// The error for an unknown flag with advice for flags of other programs, and without a suggestion that is far from it.
+/// The error without clap's usage line, which names flags of other groups as if they were required, and for an unknown flag
+/// with advice for flags of other programs. A suggestion that is far from the flag is left out.
 fn with_advice(mut error: clap::Error) -> clap::Error {
     let text = |error: &clap::Error, kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
-    let (given, suggested) = match error.kind() {
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
-        _ => return error,
-    };
-    let Some(given) = text(&error, given) else { return error };
-    if let Some(advice) = foreign_flags::advice(&given).filter(|_| given.starts_with("--")) {
-        error.remove(suggested);
+    error.remove(ContextKind::Usage);
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let Some(given) = text(&error, ContextKind::InvalidArg) else { return error };
+    if let Some(advice) = foreign_flags::advice(&given) {
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
-    } else if text(&error, suggested).is_some_and(|suggested| !is_close(&given, &suggested)) {
-        error.remove(suggested);
+    } else if text(&error, ContextKind::SuggestedArg).is_some_and(|suggested| !is_close(&given, &suggested)) {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    // A flag is not meant to be a value.
+    if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested).filter(|_| given.starts_with('-')) {
+        let tips = tips.iter().filter(|tip| !tip.to_string().contains("as a value")).cloned().collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
     error
 }
@@ -114,6 +120,31 @@ mod tests {
         }
         for (given, name) in [("--sampling-method", "--apg-eta"), ("--x", "--rng"), ("--novideo", "--no-vae")] {
             assert!(!is_close(given, name), "{given} {name}");
+        }
+    }
+
+    /// The text of the error for a command line.
+    fn text(line: &str) -> String {
+        let words = std::iter::once("kiln").chain(line.split(' '));
+        with_advice(crate::help::command().try_get_matches_from(words).unwrap_err()).render().to_string()
+    }
+
+    #[test]
+    fn an_error_has_no_usage_and_advises_no_values() {
+        for (line, expected) in [
+            ("txt2img x --sampling-method euler", "use --sampler NAME"),
+            ("txt2img x -M img_gen", "use a command: kiln txt2img"),
+            ("txt2img x -r a.png", "use --ip-adapter"),
+            ("txt2img x --strength 0.5", "use it with kiln img2img"),
+            ("txt2img x --samplr euler", "'--sampler'"),
+            ("txt2img x --no-such-flag", "'--no-such-flag' found"),
+            ("txt2img x y", "'y' found"),
+            ("img2img x --steps", "'--steps <N>'"),
+            ("nothing", "'nothing'"),
+        ] {
+            let text = text(line);
+            assert!(text.contains(expected), "{line}: {text}");
+            assert!(!text.contains("Usage:") && !text.contains("as a value"), "{line}: {text}");
         }
     }
 
