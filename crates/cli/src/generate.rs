@@ -180,7 +180,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
                         progress.warn(&with_flags(&difference));
                     }
                     made += 1;
-                    status::event(json!({ "event": "image", "number": made, "path": path, "seed": image.seed }));
+                    status::event(json!({ "event": "made", "number": made, "file": path, "seed": image.seed }));
                     let line = path.display().to_string();
                     if stdout_is_taken { progress.tell(&line) } else { progress.line(&line) }
                     if let Some(latents) = &mut latents {
@@ -202,7 +202,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         interrupt::whole(latents.file().is_stream(), || latents.write())?;
     }
     match is_json() {
-        true => status::event(summary_event(made, &engine.timings())),
+        true => status::event(summary_event(jobs.iter().map(Job::images).sum(), made, &engine.timings())),
         false => tell!("{}", summary(&engine.timings())),
     }
     Ok(())
@@ -214,7 +214,7 @@ fn describe(model: &str, job: &Job) {
     let images = job.images();
     if is_json() {
         return status::event(json!({
-            "event": "job", "model": model, "images": images, "width": width, "height": height, "steps": steps,
+            "event": "job", "model": model, "all": images, "width": width, "height": height, "steps": steps,
             "sampler": sampler.to_string(), "cfg_scale": cfg_scale, "seed": seed,
         }));
     }

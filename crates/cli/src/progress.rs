@@ -13,7 +13,12 @@ use crate::table::counted;
 /// The progress of one job, on the error stream.
 pub struct Progress {
     bar: Bar,
-    start: Instant,
+    /// When the stage began.
+    stage_start: Instant,
+    /// When the last step ended, or the stage began.
+    last_step: Instant,
+    /// When the first step ended: speed and time left exclude what is before it.
+    first_step: Instant,
     /// Tenths of the job that lines have reported.
     tenths: usize,
     stage: Option<Stage>,
@@ -23,7 +28,8 @@ impl Progress {
     /// Nothing is shown before the first stage.
     pub fn new() -> Self {
         let bar = Bar::new("{msg:9} {bar:30} {pos}/{len}  {prefix}  left {eta}", 0);
-        Self { bar, start: Instant::now(), tenths: 0, stage: None }
+        let now = Instant::now();
+        Self { bar, stage_start: now, last_step: now, first_step: now, tenths: 0, stage: None }
     }
 
     /// Starts a stage.
@@ -32,6 +38,8 @@ impl Progress {
             return;
         }
         self.stage = Some(stage);
+        self.stage_start = Instant::now();
+        self.last_step = self.stage_start;
         let name = stage.doing();
         if is_json() {
             return event(json!({ "event": "stage", "stage": stage.id() }));
@@ -45,22 +53,24 @@ impl Progress {
 
     /// Reports that `done` of `total` steps are done.
     pub fn step(&mut self, done: usize, total: usize) {
+        let now = Instant::now();
+        let step_seconds = (now - std::mem::replace(&mut self.last_step, now)).as_secs_f64();
         if done <= 1 {
-            self.start = Instant::now();
+            self.first_step = now;
             if let Some(bar) = &*self.bar {
                 bar.set_length(total as u64);
                 bar.reset_elapsed();
             }
         }
-        // The clock starts at the end of the first step, so that it excludes the time before it.
-        let seconds = self.start.elapsed().as_secs_f64();
+        let seconds = (now - self.first_step).as_secs_f64();
         let left = seconds / (done.max(2) - 1) as f64 * total.saturating_sub(done) as f64;
         if is_json() {
             // One step is not enough for an estimate.
             let eta = (done > 1).then_some(left);
-            return event(
-                json!({ "event": "step", "step": done, "steps": total, "seconds": seconds, "eta_seconds": eta }),
-            );
+            return event(json!({
+                "event": "step", "step": done, "steps": total, "seconds": (now - self.stage_start).as_secs_f64(),
+                "step_seconds": step_seconds, "eta_seconds": eta,
+            }));
         }
         let speed = (done - 1) as f64 / seconds.max(1e-9);
         let speed = match done {
@@ -126,9 +136,9 @@ pub fn summary(timings: &Timings) -> String {
 }
 
 /// The times of all stages in JSON.
-pub fn summary_event(images: usize, timings: &Timings) -> Value {
+pub fn summary_event(all: usize, made: usize, timings: &Timings) -> Value {
     let [load, encode, denoise, decode, save] =
         [timings.load, timings.encode, timings.denoise, timings.decode, timings.save].map(|time| time.as_secs_f64());
     let stages = json!({ "load": load, "encode": encode, "denoise": denoise, "decode": decode, "save": save });
-    json!({ "event": "done", "images": images, "steps": timings.steps, "stages": stages })
+    json!({ "event": "done", "all": all, "made": made, "steps": timings.steps, "stages": stages })
 }

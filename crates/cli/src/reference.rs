@@ -10,6 +10,31 @@ use kiln_engine::{InfotextKey, OPTIONS, OptionGroup, OptionRow};
 use crate::flags::spell;
 use crate::help::command;
 
+/// The section about `--log-format json`.
+const EVENTS: &str = r#"
+## Events
+
+With `--log-format json` each line on the standard error is an object with an `event`. A name means the same in all commands; times are
+seconds.
+
+| Event | Of | Fields |
+| --- | --- | --- |
+| `job` | txt2img, img2img | `model`, `all` (images), `width`, `height`, `steps`, `sampler`, `cfg_scale`, `seed` |
+| `stage` | txt2img, img2img | `stage`: load, encode, denoise, decode, save and others |
+| `step` | txt2img, img2img | `step`, `steps`, `seconds` since the stage began, `step_seconds` of this step, `eta_seconds`: null after the first step |
+| `made` | txt2img, img2img, batch | `number`, `file`, `seed`; of batch also `seconds` of its stages and `progress` of the set |
+| `failed` | batch, upscale | `number`, `error`; of batch `line` and `progress`, of upscale `image` |
+| `problem` | batch --check | `file`, `line`, `error` |
+| `done` | txt2img, img2img, batch | `all`, `made`, `stages` (the seconds of each); of one request `steps`, of batch `known`, `failed`, `seconds`, `peak_memory`, `devices` |
+| `interrupted` | batch | as `done` |
+| `saved`, `done` | upscale | `number`, `file`, `width`, `height`; `done`, `load`, `upscale`, `save` |
+| `download`, `download-file`, `download-progress` | all that download | `files`, `bytes`; `file`, `bytes`; `done`, `bytes`, `eta_seconds` |
+| `calibrated` | calibrate | `file` and counts of layers |
+| `message`, `warning`, `error`, `info`, `debug` | all | `message` |
+
+`kiln serve` writes its log instead, an object a line with `timestamp`, `level` and `message`.
+"#;
+
 /// The page, in Markdown.
 pub fn page() -> String {
     let mut command = command();
@@ -18,6 +43,7 @@ pub fn page() -> String {
     let globals: Vec<&Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).collect();
     page += "\nEvery command takes:\n\n";
     flags(&mut page, globals.into_iter());
+    page += EVENTS;
     for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
         section(&mut page, subcommand, "kiln", 2);
     }

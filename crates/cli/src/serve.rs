@@ -31,12 +31,13 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
     let (first, second) = (server.clone(), server.clone());
     interrupt::listen_twice(
         move || {
-            tell!("\nfinishing the jobs that were accepted; a second signal cancels them");
+            // A line of the log, as all others of a server. Without -v the log has warnings alone.
+            tracing::warn!("finishing the jobs that were accepted; a second signal cancels them");
             first.drain();
         },
         move || match second.stop() {
-            1 => tell!("canceling 1 job"),
-            count => tell!("canceling {count} jobs"),
+            1 => tracing::warn!("canceling 1 job"),
+            count => tracing::warn!("canceling {count} jobs"),
         },
     );
     print(&format!("{}\n", server.url()));
