@@ -20,7 +20,7 @@ use crate::serve_args::ServeArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
 use crate::upscale_args::UpscaleArgs;
-use crate::values::{DTYPES, named, parse_count};
+use crate::values::{DTYPES, Named, named, parse_count};
 
 /// Stable Diffusion, natively.
 #[derive(Debug, Parser)]
@@ -33,10 +33,12 @@ pub struct Args {
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", help_heading = MESSAGES)]
     pub verbose: u8,
     /// No progress and no other information on standard error; twice (-qq) no warnings.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = MESSAGES)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = MESSAGES,
+          help = "No progress; twice (-qq) no warnings",
+          long_help = "No progress and no other information on standard error; twice (-qq) no warnings")]
     pub quiet: u8,
     /// Format of the messages on standard error: text, or json, one object in a line.
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = MESSAGES,
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = MESSAGES, hide_short_help = true,
           hide_possible_values = true, value_parser = named::<LogFormat>(&["text", "json"]))]
     pub log_format: LogFormat,
     /// The command.
@@ -49,7 +51,7 @@ pub struct Args {
 pub enum Command {
     /// Generates images from a prompt.
     Txt2img(Box<Txt2img>),
-    /// Generates images from a prompt and an image: variations, inpainting with a mask, and outpainting.
+    /// Generates images from a prompt and an image: variations, inpainting, outpainting.
     Img2img(Box<Img2img>),
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
@@ -88,6 +90,12 @@ pub enum Command {
     },
     /// Prints the manual page.
     Man,
+}
+
+/// A preset for `kiln plan`, which takes other models by a flag.
+fn preset_of_plan(text: &str) -> Result<Preset, String> {
+    let names = || Preset::ALL.map(Preset::id).join(", ");
+    text.parse().map_err(|_| format!("expected {}; for a model of your own: kiln plan --model {text}", names()))
 }
 
 /// `kiln pull`.
@@ -166,7 +174,7 @@ pub struct ConvertArgs {
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
     /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024, sd-turbo.
-    #[arg(value_name = "PRESET", conflicts_with = "model")]
+    #[arg(value_name = "PRESET", conflicts_with = "model", value_parser = Named::new(preset_of_plan, Preset::ALL.map(Preset::id).to_vec()))]
     pub preset: Option<Preset>,
     /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes
     /// with Kiln.
@@ -307,6 +315,13 @@ mod tests {
         for name in names.chain(SigmaSchedule::ALL.iter().map(|schedule| schedule.id())) {
             assert!(help.contains(name), "{name} is not in the help");
         }
+    }
+
+    #[test]
+    fn a_model_is_no_preset_of_plan() {
+        let error = Args::try_parse_from(["kiln", "plan", "me/x"]).unwrap_err().to_string();
+        assert!(error.contains("for a model of your own: kiln plan --model me/x"), "{error}");
+        assert!(Args::try_parse_from(["kiln", "plan", "sdxl-1024"]).is_ok());
     }
 
     #[test]

@@ -7,23 +7,51 @@ use clap_complete::Shell;
 use crate::help::command;
 use crate::output::print_bytes;
 
-/// Bash: names in KILN_MODELS, in addition to paths.
+/// Bash: folders, files of models and the names in KILN_MODELS, where an argument is a model.
 const BASH: &str = r#"
+_kiln_models() {
+    local word="$1" name
+    {
+        compgen -d -S / -- "$word"
+        compgen -f -- "$word"
+        [[ -d "${KILN_MODELS:-}" ]] && (cd -- "$KILN_MODELS" && compgen -d -- "$word" && compgen -f -- "$word")
+    } | while IFS= read -r name; do
+        [[ "$name" == */ || "$name" == *.safetensors || "$name" == *.ckpt || "$name" == *.gguf || "$name" == *.pt ||
+            "$name" == *.bin || -d "${KILN_MODELS:-}/$name" ]] && printf '%s\n' "$name"
+    done | sort -u
+}
 _kiln_with_models() {
     _kiln "$@"
+    local word="${COMP_WORDS[COMP_CWORD]}" names=()
     case "${COMP_WORDS[COMP_CWORD-1]}" in
         -m|--model|--refiner)
-            if [[ -d "${KILN_MODELS:-}" ]]; then
-                COMPREPLY+=($(cd -- "$KILN_MODELS" && compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
-            fi
+            mapfile -t names < <(_kiln_models "$word")
+            [[ ${#names[@]} -gt 0 ]] && COMPREPLY=("${names[@]}")
+            return
             ;;
     esac
+    if [[ "$word" != -* ]]; then
+        case "${COMP_WORDS[1]:-}" in
+            inspect)
+                mapfile -t names < <({ compgen -f -- "$word"; _kiln_models "$word"; } | sort -u)
+                ;;
+            convert)
+                mapfile -t names < <(_kiln_models "$word")
+                ;;
+        esac
+        COMPREPLY+=("${names[@]}")
+    fi
 }
 complete -F _kiln_with_models -o bashdefault -o default kiln
 "#;
 /// Zsh: the same.
 const ZSH: &str = r#"
 _kiln_models() {
+    _files -g '*.(safetensors|ckpt|gguf|pt|bin)(-.)'
+    [[ -d "${KILN_MODELS:-}" ]] && compadd -- "$KILN_MODELS"/*(N:t)
+}
+
+_kiln_inputs() {
     _files
     [[ -d "${KILN_MODELS:-}" ]] && compadd -- "$KILN_MODELS"/*(N:t)
 }
@@ -32,10 +60,17 @@ _kiln_models() {
 /// Fish: the same.
 const FISH: &str = r#"
 function __kiln_models
+    for path in (commandline -ct)*
+        if test -d "$path"
+            echo "$path/"
+        else
+            string match -r '.*\.(?:safetensors|ckpt|gguf|pt|bin)$' -- "$path"
+        end
+    end
     test -n "$KILN_MODELS"; and test -d "$KILN_MODELS"; and path basename "$KILN_MODELS"/*
 end
-complete -c kiln -n "not __fish_use_subcommand" -s m -l model -r -F -a "(__kiln_models)"
-complete -c kiln -n "not __fish_use_subcommand" -l refiner -r -F -a "(__kiln_models)"
+complete -c kiln -n "__fish_kiln_using_subcommand inspect" -a "(__kiln_models)"
+complete -c kiln -n "__fish_kiln_using_subcommand convert" -a "(__kiln_models)"
 "#;
 
 /// Prints the completions for a shell.
@@ -50,14 +85,31 @@ fn script(shell: Shell) -> String {
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + BASH,
-        Shell::Fish => script + FISH,
-        // Arguments whose value is named PATH are models.
-        Shell::Zsh => script.replace(":PATH:_files", ":PATH:_kiln_models").replacen(
+        Shell::Fish => script.lines().map(of_fish).collect::<String>() + FISH,
+        Shell::Zsh => script.split_inclusive('\n').map(of_zsh).collect::<String>().replacen(
             "_kiln() {",
             &format!("{}_kiln() {{", ZSH.trim_start()),
             1,
         ),
         _ => script,
+    }
+}
+
+/// A line of fish's script, where models are completed in the place of all files.
+fn of_fish(line: &str) -> String {
+    let is_model = [" -l model ", " -l refiner "].iter().any(|flag| line.contains(flag));
+    match line.strip_suffix(" -r -F").filter(|_| is_model) {
+        Some(begin) => format!("{begin} -r -f -a \"(__kiln_models)\"\n"),
+        None => format!("{line}\n"),
+    }
+}
+
+/// A line of zsh's script. Arguments whose value is named PATH are models; two positional arguments are inputs of any kind.
+fn of_zsh(line: &str) -> String {
+    let is_input = [":path -- ", ":input -- "].iter().any(|begin| line.trim_start_matches('\'').starts_with(begin));
+    match is_input {
+        true => line.replace(":_files'", ":_kiln_inputs'"),
+        false => line.replace(":PATH:_files", ":PATH:_kiln_models"),
     }
 }
 
@@ -94,6 +146,46 @@ mod tests {
             }
         }
         assert_eq!(script(Shell::Zsh).matches("_kiln_models() {").count(), 1);
-        assert!(script(Shell::Zsh).contains(":PATH:_kiln_models"));
+        assert!(script(Shell::Zsh).contains(":PATH:_kiln_models") && !script(Shell::Zsh).contains(":PATH:_files"));
+        assert_eq!(script(Shell::Zsh).matches(":_kiln_inputs'").count(), 2, "of inspect and convert");
+        let fish = script(Shell::Fish);
+        let models: Vec<&str> = fish.lines().filter(|line| line.contains(" -l model ")).collect();
+        assert!(
+            models.len() > 3 && models.iter().all(|line| line.ends_with(" -f -a \"(__kiln_models)\"")),
+            "{models:?}"
+        );
+    }
+
+    /// Runs the script where bash is.
+    #[test]
+    #[cfg(unix)]
+    fn bash_completes_models_alone_after_their_flag() {
+        if std::process::Command::new("bash").arg("--version").output().is_err() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("models/anime")).unwrap();
+        std::fs::create_dir(folder.path().join("a folder")).unwrap();
+        for name in ["a.safetensors", "a.png", "models/ab.gguf", "models/a.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let complete = |words: &str| {
+            let test =
+                format!("{}\nCOMP_WORDS=({words})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n", script(Shell::Bash));
+            let test = test + "_kiln_with_models kiln \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"\n";
+            let run = std::process::Command::new("bash")
+                .args(["--norc", "-c", &(test + "printf '%s\\n' \"${COMPREPLY[@]}\"")])
+                .current_dir(folder.path())
+                .env("KILN_MODELS", folder.path().join("models"))
+                .output()
+                .unwrap();
+            String::from_utf8(run.stdout).unwrap().lines().map(String::from).collect::<Vec<_>>()
+        };
+        assert_eq!(complete("kiln txt2img -m a"), ["a folder/", "a.safetensors", "ab.gguf", "anime"]);
+        let inputs = complete("kiln inspect a");
+        assert!(
+            ["a.png", "a.safetensors", "ab.gguf"].iter().all(|name| inputs.contains(&name.to_string())),
+            "{inputs:?}"
+        );
     }
 }

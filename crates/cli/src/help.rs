@@ -37,8 +37,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         PROMPT,
         &[
-            "prompt_flag",
             "model",
+            "prompt_flag",
             "preset",
             "like",
             "config",
@@ -91,30 +91,28 @@ const GROUPS: &[(&str, &[&str])] = &[
 
 /// Flags that the short help shows, with a short text where the first sentence of the long one is too long.
 const SHORT: &[(&str, &str)] = &[
-    ("prompt", ""),
+    ("model", "A file, a folder, a name, or hf:OWNER/NAME"),
     ("negative_prompt", "The negative prompt"),
-    ("model", "A folder, a checkpoint file, a name in KILN_MODELS, or hf:OWNER/NAME"),
-    ("like", "Uses the settings stored in an image, where no flag is given"),
+    ("like", "The settings of an image, for all other flags"),
     ("width", ""),
     ("height", ""),
     ("steps", ""),
     ("cfg_scale", "Strength of classifier-free guidance; 1 turns it off"),
     ("seed", "Seed of the first image. Default: random"),
     ("batch_count", ""),
-    ("sampler", "The sampler: euler, dpmpp_2m and others (kiln samplers)"),
+    ("sampler", "The sampler, such as euler: kiln samplers lists them"),
     ("scheduler", "The spacing of the noise levels: karras and others"),
-    ("init", "The image to begin with; - is the standard input"),
+    ("init", "The image to begin with, or -"),
     ("mask", "Keeps the image where the mask is black"),
-    ("strength", "How much of the image is replaced, 0 to 1"),
+    ("strength", "How much changes, 0 to 1"),
     ("hires_scale", "Size of a second pass, as a factor of both sides"),
-    ("loras", "Adds a LoRA file: FILE or FILE:0.8"),
-    ("controls", "Guides the images by a control network: net=FILE,image=FILE"),
-    ("ip_adapters", "Adds an image as a prompt: model=FILE,image=FILE"),
-    ("output", "A file, a pattern with {index} and {seed}, or a folder"),
-    ("overwrite", ""),
-    ("preview", "Shows the images as they develop: FILE.png or terminal"),
+    ("loras", "A LoRA, with its strength"),
+    ("controls", "A control network with its image"),
+    ("ip_adapters", "An image as a prompt"),
+    ("output", "A name, a pattern with {seed}, or a folder"),
+    ("overwrite", "Replaces existing files"),
+    ("preview", "Shows images as they develop"),
     ("device", "auto, cpu, cuda or cuda:N"),
-    ("lowvram", ""),
     ("help", ""),
     ("verbose", ""),
     ("quiet", ""),
@@ -140,9 +138,9 @@ const LAYOUTS: [Layout; 5] = [
         short: &[],
         examples: "\
 Examples:
-  kiln txt2img \"a lighthouse at dusk\" -m hf:stabilityai/sd-turbo --steps 1 --cfg-scale 1
-  kiln txt2img \"a lighthouse\" -m sdxl.safetensors --sampler \"DPM++ 2M Karras\" --lora ink.safetensors:0.8
-  kiln txt2img --like lighthouse.png -s 43 -b 4 -o \"{seed}.png\"",
+  kiln txt2img -m hf:stabilityai/sd-turbo \"a fox\" --steps 1 --cfg-scale 1
+  kiln txt2img -m sdxl.safetensors \"a fox\" --lora ink.safetensors:0.8
+  kiln txt2img --like fox.png -s 43 -b 4 -o \"{seed}.png\"",
     },
     Layout {
         command: "img2img",
@@ -151,9 +149,9 @@ Examples:
         short: &[],
         examples: "\
 Examples:
-  kiln img2img \"a lighthouse in a storm\" -i lighthouse.png --strength 0.6 -m dreamshaper.safetensors
-  kiln img2img \"a stormy sky\" -i lighthouse.png --mask sky.png --inpaint-area masked
-  kiln img2img \"a lighthouse on a cliff\" -i lighthouse.png --extend left=128,right=128",
+  kiln img2img -m sdxl.safetensors \"a storm\" -i sea.png --strength 0.6
+  kiln img2img -m sdxl.safetensors \"a stormy sky\" -i sea.png --mask sky.png
+  kiln img2img -m sdxl.safetensors \"a coast\" -i sea.png --extend left=128",
     },
     Layout {
         command: "batch",
@@ -172,8 +170,8 @@ Examples:
         ],
         examples: "\
 Examples:
-  kiln batch prompts.txt -o images -m dreamshaper.safetensors --set steps=30
-  kiln batch jobs.jsonl -o images --shard 2/8
+  kiln batch -m dreamshaper.safetensors prompts.txt -o images --set steps=30
+  kiln batch -m dreamshaper.safetensors jobs.jsonl -o images --shard 2/8
   kiln batch --set prompt=\"a fox\" --grid seed=1..4 --grid cfg=3,7 -o grid",
     },
     Layout {
@@ -197,7 +195,7 @@ Examples:
         examples: "\
 Examples:
   kiln serve -m dreamshaper.safetensors
-  kiln serve -m sdxl.safetensors -m sd15.safetensors --lora-dir loras --output images
+  kiln serve -m sdxl.safetensors -m sd15.safetensors --lora-dir loras
   kiln serve -m sdxl.safetensors --listen 0.0.0.0:7860 --api-key \"$KEY\"",
     },
     Layout {
@@ -207,8 +205,8 @@ Examples:
         short: &[("preset", ""), ("vram_budget", ""), ("hires_upscaler", ""), ("json", ""), ("dtype", "")],
         examples: "\
 Examples:
-  kiln plan sdxl-1024 --vram-budget 6G
-  kiln plan -m dreamshaper.safetensors -W 768 -H 768 --batch-size auto",
+  kiln plan -m dreamshaper.safetensors -W 768 -H 768 --batch-size auto
+  kiln plan sdxl-1024 --vram-budget 6G",
     },
 ];
 
@@ -225,7 +223,10 @@ pub fn command() -> Command {
 /// A command whose arguments are sorted by heading: help shows headings in the order of arguments.
 fn arranged(command: &Command, layout: &Layout) -> Command {
     let mut args: Vec<Arg> = command.get_arguments().map(|arg| in_group(arg.clone(), layout)).collect();
-    args.sort_by_key(|arg| HEADINGS.iter().position(|heading| Some(*heading) == arg.get_help_heading()));
+    // The model is first of its group.
+    args.sort_by_key(|arg| {
+        (HEADINGS.iter().position(|heading| Some(*heading) == arg.get_help_heading()), arg.get_id() != "model")
+    });
     let args = args.into_iter().enumerate().map(|(order, arg)| match arg.is_positional() {
         true => arg,
         false => arg.display_order(order),
@@ -290,15 +291,18 @@ mod tests {
         command().find_subcommand(name).unwrap().clone()
     }
 
+    /// The width of a usual terminal.
+    const COLUMNS: usize = 80;
+
     #[test]
     fn the_short_help_fits_a_screen_and_the_long_one_has_everything() {
         for Layout { command: name, .. } in LAYOUTS {
-            let mut command = command();
+            let mut command = command().term_width(COLUMNS);
             command.build();
             let command = command.find_subcommand_mut(name).unwrap();
             let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
             let lines = short.lines().count();
-            assert!(lines <= 62, "kiln {name} -h has {lines} lines:\n{short}");
+            assert!(lines <= 50, "kiln {name} -h has {lines} lines:\n{short}");
             for text in [&short, &long] {
                 assert!(text.contains("Examples:\n  kiln "), "{text}");
             }
@@ -307,6 +311,18 @@ mod tests {
                     .get_long()
                     .map_or_else(|| arg.get_value_names().unwrap()[0].to_string(), |long| format!("--{long}"));
                 assert!(long.contains(&flag), "{flag} is not in kiln {name} --help");
+            }
+        }
+    }
+
+    /// A terminal does not break them, so that they can be copied.
+    #[test]
+    fn an_example_is_a_line_that_begins_with_the_model() {
+        for Layout { command, examples, .. } in LAYOUTS {
+            for line in examples.lines().skip(1) {
+                assert!(line.len() <= COLUMNS - 2 && line.starts_with(&format!("  kiln {command} ")), "{line}");
+                let model = line.find(" -m ").is_none_or(|at| at == "  kiln ".len() + command.len());
+                assert!(model, "the model is not first: {line}");
             }
         }
     }

@@ -128,11 +128,18 @@ fn json_has_an_event_for_every_step_image_and_error() {
     let of = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
     let steps: Vec<u64> = of("step").iter().map(|event| event["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [1, 2, 3], "{run}");
-    assert!(of("step").iter().all(|event| event["steps"] == 3 && event["seconds"].is_number()), "{run}");
+    assert!(
+        of("step")
+            .iter()
+            .all(|event| event["steps"] == 3 && event["seconds"].as_f64() >= event["step_seconds"].as_f64()),
+        "{run}"
+    );
+    let times: Vec<f64> = of("step").iter().map(|event| event["seconds"].as_f64().unwrap()).collect();
+    assert!(times[0] > 0.0 && times.is_sorted(), "the clock starts with the stage: {run}");
     assert!(of("step")[0]["eta_seconds"].is_null() && of("step")[2]["eta_seconds"] == json!(0.0), "{run}");
-    let [image] = of("image")[..] else { panic!("{run}") };
-    assert_eq!((image["path"].as_str(), image["seed"].as_u64()), (Some(run.stdout.trim_end()), Some(7)));
-    assert_eq!((of("job")[0]["steps"].as_u64(), of("done")[0]["images"].as_u64()), (Some(3), Some(1)));
+    let [image] = of("made")[..] else { panic!("{run}") };
+    assert_eq!((image["file"].as_str(), image["seed"].as_u64()), (Some(run.stdout.trim_end()), Some(7)));
+    assert_eq!((of("job")[0]["steps"].as_u64(), of("done")[0]["made"].as_u64()), (Some(3), Some(1)));
     let run = sandbox.txt2img(&["x", "-o", "nowhere/x.png", "--log-format", "json"]);
     let error: Value = serde_json::from_str(run.stderr.lines().last().unwrap()).unwrap();
     assert!(error["event"] == "error" && error["message"].as_str().unwrap().starts_with("nowhere: not found"), "{run}");
@@ -259,6 +266,34 @@ fn a_file_with_the_tokens_of_another_program_names_config() {
     let expected = ["plain.safetensors: its text encoder knows 4610 tokens", "as --config"];
     sandbox.txt2img(&["x", "-m", "plain.safetensors"]).fails(1, &expected);
     sandbox.txt2img(&["x", "-m", "plain.safetensors", "--config", &model]).succeeds();
+}
+
+/// A LoRA of another model is named with it.
+#[test]
+fn a_lora_that_does_not_fit_names_its_model() {
+    let sandbox = Sandbox::new();
+    let write = |name: &str, key: &str, metadata: &str| {
+        let header = format!(
+            r#"{{"__metadata__":{{{metadata}}},"{key}.lora_down.weight":{{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}},"{key}.lora_up.weight":{{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}}}}"#
+        );
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+        fs::write(sandbox.path(name), bytes).unwrap();
+    };
+    write("flux.safetensors", "lora_unet_double_blocks_0_img_attn_qkv", "");
+    sandbox
+        .txt2img(&["x", "--lora", "flux.safetensors"])
+        .fails(1, &["changes nothing of this model", "; it is for FLUX.1"]);
+    let layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k";
+    write("xl.safetensors", layer, r#""ss_base_model_version":"sdxl_base_v1-0""#);
+    sandbox.txt2img(&["x", "--lora", "xl.safetensors"]).fails(1, &["xl.safetensors", "for sdxl_base_v1-0"]);
+    fs::create_dir(sandbox.path("loras")).unwrap();
+    for name in ["a", "b"] {
+        fs::copy(sandbox.path("flux.safetensors"), sandbox.path(&format!("loras/{name}.safetensors"))).unwrap();
+    }
+    let list = sandbox.kiln(&["inspect", "."]).succeeds().stdout;
+    for line in ["2 LoRAs for FLUX.1", "a LoRA for sdxl_base_v1-0"] {
+        assert!(list.contains(line), "{line}: {list}");
+    }
 }
 
 #[test]
