@@ -1,9 +1,10 @@
 //! Normalization layers.
 
+use kiln_ops::RowNorm;
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
-use crate::tensor::TensorLike;
+use crate::tensor::{Moments, TensorLike};
 
 /// Group normalization, with or without SiLU.
 pub struct GroupNorm {
@@ -34,12 +35,42 @@ impl GroupNorm {
 
     /// The moments of an image before the first pixel.
     pub fn moments<T: TensorLike>(&self) -> T::Moments {
-        T::moments(self.config)
+        T::Moments::new(self.config)
     }
 
-    /// The statistics of all pixels that were added to `moments`, for [`TensorLike::group_norm_apply`].
+    /// The statistics of all pixels that were added to `moments`, for [`crate::Operators::group_norm_apply`].
     pub fn statistics<T: TensorLike>(&self, moments: T::Moments) -> Result<T::Statistics> {
-        T::statistics(moments, &self.weight, &self.bias)
+        moments.finish(&self.weight, &self.bias)
+    }
+}
+
+/// Normalization to a mean square of 1.
+pub struct RmsNorm {
+    weight: Option<Param>,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// Declares `weight` `(num_channels)`; `eps` is added to the mean square.
+    pub fn new(p: &ParamBuilder<'_>, num_channels: usize, eps: f64) -> Self {
+        Self { weight: Some(p.param("weight", &[num_channels], Packing::AsStored)), eps }
+    }
+
+    /// Without a weight.
+    pub fn without_weight(eps: f64) -> Self {
+        Self { weight: None, eps }
+    }
+
+    /// `x` `(.., num_channels)`, same shape.
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        x.rms_norm(x.optional_param(self.weight.as_ref())?.as_ref(), self.eps)
+    }
+
+    /// [`RmsNorm::forward`] of `x` `(b, .., num_channels)`, with each image multiplied by `1 + scale`, `(b, num_channels)` or
+    /// `(1, num_channels)`.
+    pub fn forward_scaled<T: TensorLike>(&self, x: &T, scale: &T) -> Result<T> {
+        let weight = x.optional_param(self.weight.as_ref())?;
+        x.modulated_norm(RowNorm::Rms, [weight.as_ref(), Some(scale), None], self.eps)
     }
 }
 

@@ -9,8 +9,9 @@ use kiln_nn::ops::trace::record;
 use kiln_nn::ops::{self, Activation, Target};
 use kiln_nn::strips::{Convolved, Prepare, Stored, collect};
 use kiln_nn::{
-    Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Embedding, FeedForward, GroupNorm, LayerNorm,
-    Linear, MetaDevice, MetaTensor, Reduction, ResnetBlock, ResnetConfig, Result, TensorLike, Upsample,
+    Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Elementwise, Embedding, FeedForward,
+    GatedFeedForward, GroupNorm, LayerNorm, Linear, MetaDevice, MetaTensor, Mlp, Modulation, Operators, Reduction,
+    ResnetBlock, ResnetConfig, Result, RmsNorm, Rope, RopeTables, TensorLike, Upsample, modulate,
 };
 use kiln_weights::{ParamBuilder, Placement, RandomSource, Segments, load};
 
@@ -126,6 +127,9 @@ fn sizes_and_normalizations() {
     check!("an odd size", |p| Upsample::new(p, 48), [x: [1, 33, 40, 48]], |up| up.forward_to(x, (65, 79)));
     let config = ops::GroupNorm { num_groups: 8, eps: 1e-5, silu: true };
     check!("group norm", |p| GroupNorm::new(p, 64, config), [x: [2, 60, 50, 64]], |norm| norm.forward(&x));
+    check!("rms norm", |p| RmsNorm::new(p, 640, 1e-5), [x: [2, 300, 640], y: [2, 640]], |norm| {
+        norm.forward_scaled(&norm.forward(&x)?, &y)
+    });
     check!("layer norm", |p| LayerNorm::new(p, 640, 1e-5), [x: [2, 300, 640]], |norm| norm.forward(&x));
 }
 
@@ -147,6 +151,35 @@ fn attention_and_residual_blocks() {
     check!("other channels, time", |p| ResnetBlock::new(p, resnet(48, Some(80))), [x: [2, 40, 64, 48], t: [1, 80]], |block| {
         block.forward(&x, Some(&t))
     });
+}
+
+#[test]
+fn layers_of_transformers() {
+    let names = ["gate", "values", "last"];
+    let gated = |p: &ParamBuilder<'_>| GatedFeedForward::new(p, names, 96, 256, Activation::Silu);
+    check!("gated", gated, [x: [2, 900, 96]], |ff| ff.forward(&x, Some(&x)));
+    let joint = |p: &ParamBuilder<'_>| GatedFeedForward::joint(p, ["first", "last"], 96, 256, Activation::GeluTanh);
+    check!("gated, joint", joint, [x: [2, 900, 96]], |ff| ff.forward(&x, None));
+    let mlp = |p: &ParamBuilder<'_>| Mlp::new(p, ["first", "last"], [96, 256, 128], Activation::GeluTanh, true);
+    check!("mlp", mlp, [x: [2, 900, 96]], |mlp| mlp.forward(&x));
+    check!("modulation", |p| Modulation::new(p, [96, 128], 3, true, true), [x: [2, 900, 128], emb: [2, 96]], |layer| {
+        let vectors = layer.forward(&emb)?;
+        let y = modulate(&x, &vectors[0], Some(&vectors[1]), 1e-6)?;
+        x.gated_residual(&vectors[2], &y)
+    });
+    let normed = |p: &ParamBuilder<'_>| Rope::normed(p, 4, 32, ops::RopePairs::Interleaved, 1e-6);
+    check!("normed heads", normed, [x: [2, 900, 128]], |rope| rope.forward(&x, None));
+    check!("rotated heads", normed, [x: [2, 900, 128], angles: [900, 16]], |rope| {
+        let angles = angles.to_dtype(DType::F32)?;
+        rope.forward(&x, Some(&RopeTables { cos: angles.clone(), sin: angles.clone() }))
+    });
+    for (num_kv_heads, causal) in [(4, false), (2, true), (1, false)] {
+        let config = ops::GroupedAttention { num_heads: 4, num_kv_heads, causal, scale: None };
+        let c = 32 * num_kv_heads;
+        check!("groups", |p| Linear::new(p, 128, 128, false), [x: [2, 700, 128], k: [2, 700, c], n: [2]], |linear| {
+            linear.forward(&x)?.grouped_attention([&k, &k], None, Some(&n.to_dtype(DType::F32)?), config)
+        });
+    }
 }
 
 #[test]
@@ -218,6 +251,8 @@ fn invalid_shapes_are_refused_with_the_same_messages() {
         load(&segments, &RandomSource::new(&segments, 1), &Placement::new(Device::Cpu, DType::F32)).unwrap();
         let x = make(&[2, 5, 8]);
         let config = ops::Attention { num_heads: 2, causal: false };
+        let grouped = ops::GroupedAttention { num_heads: 2, num_kv_heads: 1, causal: false, scale: None };
+        let half = make(&[2, 5, 4]);
         vec![
             message(T::run(&linear, |linear| linear.forward(&make(&[2, 7])))),
             message(T::run(&linear, |linear| linear.forward_add(&x, Some(&make(&[2, 5, 7]))))),
@@ -236,6 +271,14 @@ fn invalid_shapes_are_refused_with_the_same_messages() {
                 DType::F32,
             )),
             message(x.size4().and_then(|_| x.copy())),
+            message(x.rms_norm(Some(&make(&[7])), 1e-6)),
+            message(x.modulated_norm(ops::RowNorm::Layer, [None, Some(&make(&[3, 8])), None], 1e-6)),
+            message(x.gated_residual(&make(&[8]), &x)),
+            message(x.gated_activation(Activation::Silu, Some(&make(&[2, 5, 4])))),
+            message(x.rope([&make(&[5, 4]), &make(&[5, 4])], None, 2, ops::RopePairs::Halves)),
+            message(x.grouped_attention([&x, &x], None, None, grouped)),
+            message(x.grouped_attention([&half, &half], Some(&make(&[2, 2, 5, 4])), None, grouped)),
+            message(x.grouped_attention([&half, &half], None, Some(&make(&[3])), grouped)),
         ]
     }
     let device = MetaDevice::new(Target::Cpu { threads: 1 }, DType::F32);

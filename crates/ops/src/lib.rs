@@ -41,6 +41,8 @@ mod elementwise;
 mod error;
 mod flop;
 mod fp8;
+mod gated_activation;
+mod gated_residual;
 mod geglu;
 pub mod graph;
 mod group_norm;
@@ -51,12 +53,16 @@ pub mod layout;
 mod linear;
 pub mod marker;
 mod matrix;
+mod modulated_norm;
 mod observer;
+mod operation;
 mod out_of_memory;
 mod output;
 mod packing;
 pub mod peer;
 mod pixel_shuffle;
+mod primitives;
+mod rope;
 mod stop;
 pub mod stream;
 #[cfg(test)]
@@ -66,12 +72,15 @@ pub mod trace;
 mod upsample_nearest;
 mod workspace;
 
-pub use activation::{Activation, activation};
-pub use attention::{Attention, attention, attention_masked, attention_workspace, supports_strided_qkv};
-pub use concat::concat_channels;
+pub use activation::{Activation, ActivationOp, activation};
+pub use attention::{
+    Attention, AttentionOp, AttentionReceivedOp, GroupedAttention, GroupedAttentionOp, MaskedAttentionOp, attention,
+    attention_masked, attention_workspace, grouped_attention, supports_strided_qkv,
+};
+pub use concat::{ConcatOp, concat_channels};
 pub use conv2d::{
-    Conv2d, Conv2dEpilogue, Conv2dInputs, FusedConv2d, STRIP_ROWS, Slope, Strip, conv2d, conv2d_strip,
-    conv2d_workspace, fused_conv2d, fused_conv2d_workspace,
+    Conv2d, Conv2dEpilogue, Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, STRIP_ROWS, Slope, Strip, conv2d,
+    conv2d_strip, conv2d_workspace, fused_conv2d, fused_conv2d_workspace,
 };
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
 pub use cpu::product::peak::peak_flops;
@@ -79,21 +88,31 @@ pub use device::uninit;
 pub use elementwise::{Arithmetic, affine, arithmetic, cast, contiguous, copy, index_select, weighted_sum};
 pub use error::{Error, Result};
 pub use flop::{attention_flop, conv2d_flop, linear_flop};
-pub use fp8::{Fp8Matrix, fp8_workspace, geglu_linear, normed_conv2d, normed_linear};
-pub use geglu::geglu;
-pub use group_norm::{
-    GroupNorm, GroupNormMoments, GroupNormStatistics, group_norm, group_norm_apply, group_norm_workspace,
+pub use fp8::{
+    Fp8Matrix, GegluLinearOp, NormedConv2dOp, NormedLinearOp, fp8_workspace, geglu_linear, normed_conv2d, normed_linear,
 };
-pub use guidance::guidance;
+pub use gated_activation::{GatedActivationOp, gated_activation};
+pub use gated_residual::{GatedResidualOp, gated_residual};
+pub use geglu::{GegluOp, geglu};
+pub use group_norm::{
+    GroupNorm, GroupNormApplyOp, GroupNormMoments, GroupNormOp, GroupNormStatistics, group_norm, group_norm_apply,
+    group_norm_workspace, sums_workspace,
+};
+pub use guidance::{GuidanceOp, guidance};
 pub use int8::{Int8Input, Int8Matrix, int8_workspace};
-pub use layer_norm::layer_norm;
-pub use linear::linear;
+pub use layer_norm::{LayerNormOp, layer_norm};
+pub use layout::LayoutOp;
+pub use linear::{LinearOp, linear};
 pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
+pub use modulated_norm::{ModulatedNormOp, RowNorm, modulated_norm, rms_norm};
 pub use observer::InputObserver;
+pub use operation::{Cost, Elements, Operand, Operation, WeightOperand};
 pub use out_of_memory::is_out_of_memory;
 pub use packing::{EightBits, Packing, Weight, WeightLayout};
-pub use pixel_shuffle::{pixel_shuffle, pixel_unshuffle};
+pub use pixel_shuffle::{PixelShuffleOp, pixel_shuffle, pixel_unshuffle};
+pub use primitives::{Binary, BinaryOp, IndexSelectOp, Map, MapOp, PremultiplyOp, ReduceOp, Reduction};
+pub use rope::{RopeOp, RopePairs, rope};
 pub use stop::StopSign;
-pub use timestep_embedding::{TimestepEmbedding, timestep_embedding};
-pub use upsample_nearest::upsample_nearest;
+pub use timestep_embedding::{TimestepEmbedding, TimestepEmbeddingOp, timestep_embedding};
+pub use upsample_nearest::{UpsampleOp, upsample_nearest};
 pub use workspace::{Target, Workspace};

@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use crate::conv2d::Conv2d;
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
-use crate::fp8::{Fp8Matrix, Fp8Weight};
-use crate::int8::{Int8Input, Int8Matrix};
+use crate::fp8::{Fp8Matrix, Fp8Weight, fp8_workspace};
+use crate::int8::{Int8Input, Int8Matrix, int8_workspace};
 use crate::matrix::{MatrixType, Rows};
 use crate::observer::InputObserver;
+use crate::workspace::Workspace;
 
 /// How a parameter is laid out for its operator. Weights are constant, so they are packed once, when they are copied
 /// from the checkpoint into the slab (`kiln-weights`).
@@ -116,6 +117,16 @@ pub enum EightBits {
     Int8,
     /// In 8-bit floats (e4m3), on GPUs.
     Fp8,
+}
+
+impl EightBits {
+    /// Memory of a product for its input of `[images, pixels, channels]`.
+    pub(crate) fn workspace(self, input @ [images, pixels, channels]: [usize; 3], is_by_pixel: bool) -> Workspace {
+        match self {
+            Self::Int8 => int8_workspace(images * pixels, channels, is_by_pixel),
+            Self::Fp8 => fp8_workspace(input, is_by_pixel),
+        }
+    }
 }
 
 /// A weight in 8 bits: the layout of its memory, and how its input becomes bytes.

@@ -97,7 +97,7 @@ mod tests {
             [10., 11., 12., 13., 14., 13., 12., 11.],
         ];
         let expected = [rows[0], rows[1], rows[2], rows[1]].concat();
-        assert_eq!(TensorLike::dims(&y), [1, 4, 8, 1]);
+        assert_eq!(y.dims(), [1, 4, 8, 1]);
         assert_eq!(y.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
         // Smaller than what is added.
         let x = Tensor::new(&[[[[1f32], [2.]]]], &Device::Cpu).unwrap(); // (1, 1, 2, 1)

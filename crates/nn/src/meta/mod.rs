@@ -6,12 +6,9 @@
 //!
 //! Weights are not counted, because their segments know their sizes.
 
-mod attention;
-mod checks;
 mod device;
 mod flop;
-mod operators;
-mod products;
+mod tensor;
 
 use std::rc::Rc;
 
@@ -20,7 +17,7 @@ use kiln_mempool::Held;
 
 pub use device::MetaDevice;
 pub use flop::FlopCount;
-pub use products::MetaWeight;
+pub use tensor::{MetaMoments, MetaWeight};
 
 /// A tensor's shape and type. It takes memory of its device while it or a clone of it lives, but has no elements.
 #[derive(Clone)]
@@ -45,6 +42,11 @@ impl MetaTensor {
         &self.shape
     }
 
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// The number of elements.
     pub fn elem_count(&self) -> usize {
         self.shape.iter().product()
@@ -58,16 +60,5 @@ impl MetaTensor {
     /// A new tensor of the same type.
     fn another(&self, shape: &[usize]) -> Self {
         self.device.tensor(shape, self.dtype)
-    }
-
-    /// A new tensor with another last dimension.
-    fn with_channels(&self, channels: usize) -> Self {
-        let outer = self.shape.split_last().map_or(&[][..], |(_, outer)| outer);
-        self.another(&[outer, &[channels]].concat())
-    }
-
-    /// The last dimension.
-    fn channels(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
     }
 }

@@ -21,7 +21,7 @@ pub use convolved::{Convolved, Prepare};
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::norm::GroupNorm;
-use crate::tensor::TensorLike;
+use crate::tensor::{Moments, TensorLike};
 
 /// A map's rows, strip by strip.
 pub trait Strips<T: TensorLike> {
@@ -135,7 +135,7 @@ impl<T: TensorLike, S: Strips<T>> Rechunked<S, T> {
 pub fn moments<T: TensorLike>(norm: &GroupNorm, mut strips: impl Strips<T>) -> Result<T::Statistics> {
     let mut moments = norm.moments::<T>();
     while let Some(strip) = strips.next()? {
-        strip.add_to_moments(&mut moments)?;
+        moments.add(&strip)?;
     }
     norm.statistics::<T>(moments)
 }
@@ -143,7 +143,7 @@ pub fn moments<T: TensorLike>(norm: &GroupNorm, mut strips: impl Strips<T>) -> R
 /// The statistics of a map in memory.
 pub fn statistics<T: TensorLike>(norm: &GroupNorm, map: &T) -> Result<T::Statistics> {
     let mut moments = norm.moments::<T>();
-    map.add_to_moments(&mut moments)?;
+    moments.add(map)?;
     norm.statistics::<T>(moments)
 }
 

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{Activation, Call, OP};
 use crate::backend::{Cpu, Kernel};
-use crate::cpu::math::{exp, for_every_isa, gelu_erf, silu};
+use crate::cpu::math::{for_every_isa, gelu_erf, gelu_tanh, quick_gelu, relu, silu};
 use crate::cpu::{Element, View};
 use crate::error::Result;
 use crate::output::write;
@@ -34,10 +34,10 @@ for_every_isa! {
         }
         match function {
             Activation::Silu => map(x, y, silu),
-            Activation::QuickGelu => map(x, y, |x| x / (1.0 + exp(-1.702 * x))),
+            Activation::QuickGelu => map(x, y, quick_gelu),
             Activation::GeluErf => map(x, y, gelu_erf),
-            // NaN stays NaN, so that a later check finds it.
-            Activation::Relu => map(x, y, |x| if x < 0.0 { 0.0 } else { x }),
+            Activation::GeluTanh => map(x, y, gelu_tanh),
+            Activation::Relu => map(x, y, relu),
         }
     }
 }

@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 use candle_core::cuda::cudarc::driver::PushKernelArg;
 
-use super::{Activation, Call, OP};
+use super::{Call, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
@@ -21,12 +21,7 @@ impl Kernel<Cuda> for Call<'_> {
         let (from, to) = (cuda::address(&input)?, cuda::address(&y)?);
         let size = x.dtype().size_in_bytes();
         let vectored = i32::from(cuda::is_vectored(&[from, to], n, size));
-        let function = match function {
-            Activation::Silu => 0i32,
-            Activation::QuickGelu => 1,
-            Activation::GeluErf => 2,
-            Activation::Relu => 3,
-        };
+        let function = function.number();
         let kernel = KERNELS.typed(device, "activation", x.dtype())?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&kernel);

@@ -5,11 +5,12 @@ use candle_core::Tensor;
 use super::Activation;
 use crate::error::Result;
 
-pub(super) fn forward(x: &Tensor, function: Activation) -> Result<Tensor> {
+pub(crate) fn forward(x: &Tensor, function: Activation) -> Result<Tensor> {
     Ok(match function {
         Activation::Silu => x.silu()?,
         Activation::QuickGelu => (x * candle_nn::ops::sigmoid(&(x * 1.702)?)?)?,
         Activation::GeluErf => x.gelu_erf()?,
+        Activation::GeluTanh => x.gelu()?,
         Activation::Relu => x.relu()?,
     })
 }

@@ -10,7 +10,8 @@ use candle_core::Tensor;
 use kiln_mempool::HostPool;
 use rayon::prelude::*;
 
-use super::{Attention, Call, OP, Shapes};
+use super::grouped::GroupedCall;
+use super::{Call, Form, Mask, OP, Shapes};
 use crate::backend::{self, Cpu};
 use crate::cpu::math::{exp2_of_negative, for_every_isa};
 use crate::cpu::product::{Kernel, MOST_ROWS, Out, PANEL, Panels, STRIDE, TILE_GAP, pack, packed_len};
@@ -25,42 +26,53 @@ const CALLS: usize = 2;
 
 impl backend::Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
-        let Self { q, k, v, config, shapes } = *self;
-        dispatch_operands!(OP, "q", q.dtype(), typed(q, k, v, config, shapes, out)).map(Some)
+        dispatch_operands!(OP, "q", self.q.dtype(), typed(self, out)).map(Some)
     }
 }
 
-fn typed<T: Element, W: Operand<T>>(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    config: Attention,
-    shapes: Shapes,
-    out: Option<&Tensor>,
-) -> Result<Tensor> {
-    let Shapes { b, s, t, c, head_dim } = shapes;
+impl backend::Kernel<Cpu> for GroupedCall<'_> {
+    fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        dispatch_operands!(OP, "q", self.call.q.dtype(), typed(&self.call, out)).map(Some)
+    }
+}
+
+fn typed<T: Element, W: Operand<T>>(call: &Call<'_>, out: Option<&Tensor>) -> Result<Tensor> {
+    let Call { q, k, v, mask: Mask { bias, lengths }, form, shapes } = *call;
+    let (Form { num_heads, group, .. }, Shapes { b, s, t, c, head_dim }) = (form, shapes);
     let (queries, keys, values) = (View::<T>::new(q)?, View::<T>::new(k)?, View::<T>::new(v)?);
-    let heads: Vec<Head<W>> = (0..b * config.num_heads)
+    let (biases, lengths) = (View::<T>::optional(bias)?, View::<f32>::optional(lengths)?);
+    let num_kv_heads = num_heads / group;
+    let heads: Vec<Head<W>> = (0..b * num_kv_heads)
         .into_par_iter()
         .map(|i| {
-            let start = i / config.num_heads * t * c + i % config.num_heads * head_dim;
-            Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], config.causal, shapes)
+            let start = i / num_kv_heads * t * (c / group) + i % num_kv_heads * head_dim;
+            Head::new(&keys[start.min(keys.len())..], &values[start.min(values.len())..], form, shapes)
         })
         .collect::<Result<_>>()?;
+    let limits = |image: usize, head: usize| Limits {
+        keys: lengths.as_ref().map_or(t, |lengths| (lengths[image] as usize).clamp(1, t.max(1))).min(t),
+        bias: biases.as_ref().map(|biases| {
+            let first = if biases.len() == num_heads * s * t { 0 } else { image * num_heads };
+            &biases[(first + head) * s * t..][..s * t]
+        }),
+    };
     let most = CALLS * Kernel::current::<W>().rows();
     let blocks = s.div_ceil(most);
-    write::<T>(OP, out, &[b, s, c], &[q, k, v], |y| {
+    let inputs: Vec<&Tensor> = [Some(q), Some(k), Some(v), bias].into_iter().flatten().collect();
+    write::<T>(OP, out, &[b, s, c], &inputs, |y| {
         let (y, stops) = (Shared::new(y), stop::asked());
-        (0..heads.len() * blocks).into_par_iter().for_each_init(Buffers::new::<W>, |buffers, task| {
+        (0..b * num_heads * blocks).into_par_iter().for_each_init(Buffers::new::<W>, |buffers, task| {
             if stops() {
                 return;
             }
             let (i, first) = (task / blocks, task % blocks * most);
+            let (image, head) = (i / num_heads, i % num_heads);
             let rows = first..(first + most).min(s);
-            let start = i / config.num_heads * s * c + i % config.num_heads * head_dim;
+            let start = image * s * c + head * head_dim;
             let place = |row: usize| start + row * c..start + row * c + head_dim;
-            heads[i].attend(
+            heads[image * num_kv_heads + head / group].attend(
                 rows,
+                limits(image, head),
                 |row, channels, out| W::convert(&queries[place(row)][channels], out),
                 buffers,
                 |row, results, sum| {
@@ -78,11 +90,17 @@ fn typed<T: Element, W: Operand<T>>(
 struct Head<W> {
     keys: Vec<W>,
     values: Vec<W>,
-    causal: bool,
+    form: Form,
     t: usize,
     head_dim: usize,
     /// Elements of a row of results: whole panels.
     width: usize,
+}
+
+/// The keys that the queries of a head of an image attend to, and the bias of their scores `(s, t)`.
+struct Limits<'a, T> {
+    keys: usize,
+    bias: Option<&'a [T]>,
 }
 
 /// The buffers of a task.
@@ -119,8 +137,8 @@ struct Block<'a> {
 }
 
 impl<W: Element> Head<W> {
-    /// `keys` and `values` begin at the head's first channel of the image's first token. Tokens are `c` apart.
-    fn new<T: Element>(keys: &[T], values: &[T], causal: bool, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self>
+    /// `keys` and `values` begin at the head's first channel of the image's first token.
+    fn new<T: Element>(keys: &[T], values: &[T], form: Form, Shapes { t, c, head_dim, .. }: Shapes) -> Result<Self>
     where
         W: Operand<T>,
     {
@@ -129,19 +147,21 @@ impl<W: Element> Head<W> {
             zeros.resize(len, W::ZERO);
             Ok(zeros)
         };
+        let c = c / form.group; // from one token to the next
         let mut packed_keys = zeros(packed_len(head_dim, t))?;
         pack(head_dim, t, W::PAIRED, |channel, token| W::of(keys[token * c + channel]), &mut packed_keys);
         let mut packed_values = zeros(packed_len(t, head_dim))?;
         pack(t, head_dim, W::PAIRED, |token, channel| W::of(values[token * c + channel]), &mut packed_values);
         let width = head_dim.next_multiple_of(PANEL);
-        Ok(Self { keys: packed_keys, values: packed_values, causal, t, head_dim, width })
+        Ok(Self { keys: packed_keys, values: packed_values, form, t, head_dim, width })
     }
 
     /// Computes the queries `rows`. `query` writes some channels of one. `finish` gets each query's sum of weighted values
     /// and the sum of its weights.
-    fn attend(
+    fn attend<T: Element>(
         &self,
         rows: Range<usize>,
+        limits: Limits<'_, T>,
         query: impl Fn(usize, Range<usize>, &mut [W]),
         buffers: &mut Buffers,
         finish: impl Fn(usize, &[f32], f32),
@@ -166,12 +186,16 @@ impl<W: Element> Head<W> {
             maxima: [f32::NEG_INFINITY; CALLS * MOST_ROWS],
             sums: [0.0; CALLS * MOST_ROWS],
         };
-        let visible = |row: usize| if self.causal { row + 1 } else { self.t };
+        let visible = |row: usize| limits.keys.min(if self.form.causal { row + 1 } else { self.t });
         for first in (0..self.t.min(visible(rows.end - 1))).step_by(k_block) {
             let keys = first..(first + k_block).min(self.t);
             self.score(keys.clone(), count, &mut block);
             for (i, row) in rows.clone().enumerate() {
                 let seen = visible(row).clamp(first, keys.end) - first;
+                if let Some(bias) = limits.bias {
+                    let scores = &mut block.scores[i * (k_block + TILE_GAP)..][..seen];
+                    add_bias(scores, &bias[row * self.t + first..][..seen], self.form.bias_factor);
+                }
                 self.weigh(i, seen, keys.len(), &mut block);
             }
             self.add_values(keys, &mut block);
@@ -202,8 +226,7 @@ impl<W: Element> Head<W> {
 
     /// Converts query `i`'s scores of `keys` keys to weights. The mask keeps the first `seen` of them.
     fn weigh(&self, i: usize, seen: usize, keys: usize, block: &mut Block<'_>) {
-        // exp(x) = 2^(x log2(e)): the factor of the base costs nothing here.
-        let scale = std::f32::consts::LOG2_E / (self.head_dim as f32).sqrt();
+        let scale = self.form.scale;
         // Whole lanes: a score of minus infinity changes no maximum, and its weight is 0.
         let lanes = seen.next_multiple_of(LANES);
         let scores = &mut block.scores[i * (block.kernel.k_block() + TILE_GAP)..][..lanes];
@@ -236,6 +259,12 @@ impl<W: Element> Head<W> {
                 block.kernel.run(weights.len() / STRIDE, weights, b, keys.len(), out);
             }
         }
+    }
+}
+
+for_every_isa! {
+    fn add_bias<T: Element>(scores: &mut [f32], bias: &[T], factor: f32) {
+        scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += factor * bias.to_f32());
     }
 }
 

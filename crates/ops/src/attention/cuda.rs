@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod choice;
+mod grouped;
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -59,7 +60,8 @@ unsafe impl DeviceRepr for TensorMap {}
 
 impl Kernel<Cuda> for Call<'_> {
     fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
-        let Self { q, k, v, config, shapes } = *self;
+        let Self { q, k, v, shapes, .. } = *self;
+        let config = self.form.heads();
         let (dtype, Shapes { b, s, t, c, head_dim }) = (q.dtype(), shapes);
         if b * s * t * c == 0 || b.max(config.num_heads) > GRID {
             return Ok(None);

@@ -11,6 +11,12 @@ using namespace kiln::attention;
       attention_narrow_##D##_##M##_##TYPE(const Arguments x) {                                  \
     Narrow<T, D, M>::run(x);                                                                    \
   }
+// Head sizes up to D, with groups, a bias and lengths.
+#define GROUPED(T, TYPE, D)                                                                     \
+  extern "C" __global__ void __launch_bounds__(128, 2)                                          \
+      attention_grouped_##D##_##TYPE(const Arguments x, const Grouping more) {                  \
+    Narrow<T, D, 1, true>::run(x, more);                                                        \
+  }
 // Head sizes up to D; KEYS keys a tile.
 #define WIDE(T, TYPE, D, KEYS)                                                                  \
   extern "C" __global__ void __launch_bounds__(256, 1)                                          \
@@ -27,6 +33,9 @@ using namespace kiln::attention;
   NARROW(T, TYPE, 80, 2)  \
   NARROW(T, TYPE, 128, 1) \
   NARROW(T, TYPE, 160, 1) \
+  GROUPED(T, TYPE, 32)    \
+  GROUPED(T, TYPE, 64)    \
+  GROUPED(T, TYPE, 128)   \
   WIDE(T, TYPE, 256, 32)  \
   WIDE(T, TYPE, 512, 16)  \
   WIDE(T, TYPE, 512, 32)  \

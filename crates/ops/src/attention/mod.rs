@@ -3,6 +3,8 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod grouped;
+mod received;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -11,9 +13,13 @@ mod workspace;
 use candle_core::{DType, Device, Tensor};
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::{Error, Result};
 use crate::flop::attention_flop;
+use crate::operation::{Cost, Elements, Operand, Operation, expect, sizes};
 use crate::trace::Work;
+use crate::workspace::Target;
+pub use grouped::{GroupedAttention, GroupedAttentionOp, grouped_attention};
+pub use received::AttentionReceivedOp;
 pub use workspace::attention_workspace;
 
 const OP: &str = "attention";
@@ -45,16 +51,62 @@ pub(crate) struct Shapes {
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit, [`Error::Config`] where the heads do not divide the channels.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention, out: Option<&Tensor>) -> Result<Tensor> {
-    let shapes = check(q, k, v, config)?;
-    backend::run(&Call { q, k, v, config, shapes }, out)
+    let shapes = check([q, k, v], config)?;
+    backend::run(&Call { q, k, v, mask: Mask::default(), form: Form::plain(config, shapes.head_dim), shapes }, out)
 }
 
 struct Call<'a> {
     q: &'a Tensor,
     k: &'a Tensor,
     v: &'a Tensor,
-    config: Attention,
+    mask: Mask<'a>,
+    form: Form,
     shapes: Shapes,
+}
+
+/// The operands that change scores: see [`grouped_attention`].
+#[derive(Clone, Copy, Default)]
+struct Mask<'a> {
+    bias: Option<&'a Tensor>,
+    lengths: Option<&'a Tensor>,
+}
+
+/// The heads, as kernels take them.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    num_heads: usize,
+    /// Heads of queries for each head of keys and values.
+    group: usize,
+    causal: bool,
+    /// The factor of the scores for powers of two.
+    scale: f32,
+    /// The factor of a bias before scores are multiplied by `scale`.
+    bias_factor: f32,
+}
+
+impl Form {
+    fn plain(Attention { num_heads, causal }: Attention, head_dim: usize) -> Self {
+        // exp(x) = 2^(x log2(e)): the factor of the base costs nothing in a kernel.
+        let root = (head_dim as f32).sqrt();
+        Self { num_heads, group: 1, causal, scale: std::f32::consts::LOG2_E / root, bias_factor: root }
+    }
+
+    fn grouped(config: GroupedAttention, head_dim: usize) -> Self {
+        let GroupedAttention { num_heads, num_kv_heads, causal, scale } = config;
+        let form = Self { group: num_heads / num_kv_heads, ..Self::plain(Attention { num_heads, causal }, head_dim) };
+        match scale {
+            Some(scale) => {
+                let (scale, bias_factor) = (std::f64::consts::LOG2_E * scale, 1.0 / scale);
+                Self { scale: scale as f32, bias_factor: bias_factor as f32, ..form }
+            }
+            None => form,
+        }
+    }
+
+    /// The heads of the queries.
+    fn heads(self) -> Attention {
+        Attention { num_heads: self.num_heads, causal: self.causal }
+    }
 }
 
 impl Operator for Call<'_> {
@@ -68,12 +120,12 @@ impl Operator for Call<'_> {
 
     fn work(&self) -> Work {
         let Shapes { b, s, t, c, .. } = self.shapes;
-        let operands = Work::new(&[("q", self.q), ("k", self.k), ("v", self.v)]).config(self.config);
+        let operands = Work::new(&[("q", self.q), ("k", self.k), ("v", self.v)]).config(self.form.heads());
         operands.flop(attention_flop([b, s, c], t))
     }
 
     fn reference(&self) -> Result<Tensor> {
-        reference::forward(self.q, self.k, self.v, None, self.config, self.shapes)
+        reference::forward([self.q, self.k, self.v], None, self.form.heads(), self.shapes)
     }
 }
 
@@ -84,24 +136,84 @@ impl Operator for Call<'_> {
 /// # Errors
 /// Those of [`attention`].
 pub fn attention_masked(q: &Tensor, k: &Tensor, v: &Tensor, seen: &Tensor, config: Attention) -> Result<Tensor> {
-    let shapes = check(q, k, v, config)?;
-    expect_shape(OP, "seen", seen.dims(), &[shapes.b, shapes.t])?;
+    let shapes = MaskedAttentionOp { q, k, v, seen, config }.check()?;
     let [q32, k32, v32] = [q, k, v].map(|x| x.to_dtype(DType::F32));
-    Ok(reference::forward(&q32?, &k32?, &v32?, Some(seen), config, shapes)?.to_dtype(q.dtype())?)
+    Ok(reference::forward([&q32?, &k32?, &v32?], Some(seen), config, shapes)?.to_dtype(q.dtype())?)
+}
+
+/// [`attention`] as a value.
+pub struct AttentionOp<'a, T = Tensor> {
+    /// `(b, s, c)`.
+    pub q: &'a T,
+    /// `(b, t, c)`.
+    pub k: &'a T,
+    /// `(b, t, c)`.
+    pub v: &'a T,
+    /// The heads.
+    pub config: Attention,
+}
+
+impl<T: Operand> Operation<T> for AttentionOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        let Shapes { b, s, t, c, .. } = check([self.q, self.k, self.v], self.config)?;
+        let (shape, dtype) = ([b, s, c], self.q.dtype());
+        let workspace = attention_workspace(target, dtype, shape, t, self.config);
+        Ok(Cost::new(shape, dtype).workspace(workspace).flop(attention_flop(shape, t)))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        attention(self.q.tensor(), self.k.tensor(), self.v.tensor(), self.config, None).map(T::result)
+    }
+}
+
+/// [`attention_masked`] of operands in f32 as a value.
+pub struct MaskedAttentionOp<'a, T = Tensor> {
+    /// `(b, s, c)`.
+    pub q: &'a T,
+    /// `(b, t, c)`.
+    pub k: &'a T,
+    /// `(b, t, c)`.
+    pub v: &'a T,
+    /// `(b, t)`.
+    pub seen: &'a T,
+    /// The heads.
+    pub config: Attention,
+}
+
+impl<T: Operand> MaskedAttentionOp<'_, T> {
+    fn check(&self) -> Result<Shapes> {
+        let shapes = check([self.q, self.k, self.v], self.config)?;
+        expect(OP, "seen", Some(self.seen), &[shapes.b, shapes.t])?;
+        Ok(shapes)
+    }
+}
+
+impl<T: Operand> Operation<T> for MaskedAttentionOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        let Shapes { b, s, t, c, .. } = self.check()?;
+        // Every device uses candle's primitives here, because the GPU has no kernel for this in f32 either.
+        let workspace = attention_workspace(Target::Gpu, DType::F32, [b, s, c], t, self.config);
+        Ok(Cost::new([b, s, c], DType::F32).workspace(workspace).flop(attention_flop([b, s, c], t)))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let [q, k, v, seen] = [self.q, self.k, self.v, self.seen].map(T::tensor);
+        attention_masked(q, k, v, seen, self.config).map(T::result)
+    }
 }
 
 /// Checks the operands.
-fn check(q: &Tensor, k: &Tensor, v: &Tensor, config: Attention) -> Result<Shapes> {
-    let shape_error = |operand, found: &Tensor| Error::Shape {
-        op: OP,
-        operand,
-        expected: "(b, s, c)".into(),
-        found: found.dims().to_vec(),
-    };
-    let (b, s, c) = q.dims3().map_err(|_| shape_error("q", q))?;
-    let (_, t, _) = k.dims3().map_err(|_| shape_error("k", k))?;
-    expect_shape(OP, "k", k.dims(), &[b, t, c])?;
-    expect_shape(OP, "v", v.dims(), &[b, t, c])?;
+fn check<T: Operand>([q, k, v]: [&T; 3], config: Attention) -> Result<Shapes> {
+    let [b, s, c] = sizes(OP, "q", q, "(b, s, c)")?;
+    let [_, t, _] = sizes(OP, "k", k, "(b, s, c)")?;
+    expect(OP, "k", Some(k), &[b, t, c])?;
+    expect(OP, "v", Some(v), &[b, t, c])?;
     if config.num_heads == 0 || c % config.num_heads != 0 {
         return Err(Error::Config {
             op: OP,

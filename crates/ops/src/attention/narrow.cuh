@@ -9,7 +9,8 @@
 
 namespace kiln::attention {
 
-template <typename T, int D, int M> struct Narrow {
+// With GROUPED, heads of queries share those of keys and values, and there may be a bias and lengths.
+template <typename T, int D, int M, bool GROUPED = false> struct Narrow {
   static constexpr int THREADS = 128, KEYS = 64, ROWS = 64 * M;
   // The 16-byte chunks of a row and one more: an odd number, so that chunks of eight rows are in different banks.
   static constexpr int STRIDE = (D + 8) * 2;
@@ -18,16 +19,17 @@ template <typename T, int D, int M> struct Narrow {
 
   __device__ static int place(int row, int chunk) { return row * STRIDE + chunk * 16; }
 
-  __device__ static void run(const Arguments& x) {
+  __device__ static void run(const Arguments& x, const Grouping& more = {}) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    const Head<T> head(x);
+    const Head<T> head(x, GROUPED ? more.group : 1);
+    const int t = GROUPED ? more.keys(x.t) : x.t;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = blockIdx.x * ROWS;
     const uint32_t queries = shared_address(shared);
     const uint32_t keys = queries + ROWS * STRIDE, values = keys + KEYS * STRIDE;
 
     copy_rows<ROWS, D, THREADS>(queries, head.q, x.q_row, first, x.s, x.head_dim, place);
-    copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, 0, x.t, x.head_dim, place);
+    copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, 0, t, x.head_dim, place);
     commit_copies();
 
     // The order of ldmatrix: left operands and transposed right ones have 16 rows by 2 chunks, others 2 chunks by 16
@@ -39,7 +41,7 @@ template <typename T, int D, int M> struct Narrow {
     uint32_t q[M][D / 16][4];
     float out[M][D / 8][4] = {};
     Softmax softmax[M];
-    const int visible = x.causal ? min(x.t, first + ROWS) : x.t;
+    const int visible = x.causal ? min(t, first + ROWS) : t;
     for (int key = 0; key < visible; key += KEYS) {
       wait_copies<0>();
       __syncthreads();
@@ -52,7 +54,7 @@ template <typename T, int D, int M> struct Narrow {
           }
         }
       }
-      copy_rows<KEYS, D, THREADS>(values, head.v, x.v_row, key, x.t, x.head_dim, place);
+      copy_rows<KEYS, D, THREADS>(values, head.v, x.v_row, key, t, x.head_dim, place);
       commit_copies();
 
       float scores[M][KEYS / 8][4] = {};
@@ -73,15 +75,17 @@ template <typename T, int D, int M> struct Narrow {
       wait_copies<0>();
       __syncthreads();
       if (key + KEYS < visible) {
-        copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, key + KEYS, x.t, x.head_dim, place);
+        copy_rows<KEYS, D, THREADS>(keys, head.k, x.k_row, key + KEYS, t, x.head_dim, place);
         commit_copies();
       }
 
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        if (key + KEYS > x.t || x.causal) {
-          mask(scores[m], first + warp_row + m * 16 + lane / 4, key + lane % 4 * 2, x);
+        const int row = first + warp_row + m * 16 + lane / 4;
+        if constexpr (GROUPED) {
+          if (more.bias) add_bias<T>(scores[m], row, key + lane % 4 * 2, x, more);
         }
+        if (key + KEYS > t || x.causal) mask(scores[m], row, key + lane % 4 * 2, x, t);
         float shrink[2];
         if (softmax[m].take(scores[m], x.scale, shrink)) scale_rows(out[m], shrink);
       }

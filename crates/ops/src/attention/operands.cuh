@@ -31,17 +31,34 @@ static_assert(sizeof(Arguments) == 104 && alignof(Arguments) == 8, "cuda.rs has 
 static_assert(offsetof(Arguments, q_row) == 32 && offsetof(Arguments, s) == 80, "cuda.rs has another layout");
 static_assert(offsetof(Arguments, scale) == 96, "cuda.rs has another layout");
 
+// Groups of heads, a bias and lengths. Has the memory layout of `Grouping` in cuda/grouped.rs.
+struct Grouping {
+  const void* bias;      // (b, num_heads, s, t), or null
+  const float* lengths;  // (b), or null
+  int64_t bias_batch;    // elements from an image's bias to the next one's, 0 for one of all images
+  float bias_factor;     // of the bias, before scores are multiplied by their scale
+  int group;             // heads of queries for each head of keys and values
+
+  // The keys that the block's image has.
+  __device__ __forceinline__ int keys(int t) const {
+    return lengths ? min(max(static_cast<int>(lengths[blockIdx.z]), 1), t) : t;
+  }
+};
+static_assert(sizeof(Grouping) == 32 && offsetof(Grouping, bias_factor) == 24, "cuda/grouped.rs has another layout");
+
 // The head of a block, with the ranges that the block reads and writes. Grid: (query tiles, heads, batch).
 template <typename T> struct Head {
   const T *q, *k, *v;
   T* out;
   int out_row;
 
-  __device__ explicit Head(const Arguments& x) {
+  // `group` heads of queries share a head of keys and values.
+  __device__ explicit Head(const Arguments& x, int group = 1) {
     const int64_t head = int64_t(blockIdx.y) * x.head_dim, b = blockIdx.z;
+    const int64_t shared = int64_t(blockIdx.y / group) * x.head_dim;
     q = static_cast<const T*>(x.q) + b * x.q_batch + head;
-    k = static_cast<const T*>(x.k) + b * x.k_batch + head;
-    v = static_cast<const T*>(x.v) + b * x.v_batch + head;
+    k = static_cast<const T*>(x.k) + b * x.k_batch + shared;
+    v = static_cast<const T*>(x.v) + b * x.v_batch + shared;
     out_row = gridDim.y * x.head_dim;
     out = static_cast<T*>(x.out) + b * x.s * out_row + head;
   }
@@ -74,14 +91,36 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Sets masked scores to minus infinity. `row` and `key` are those of the thread's first score.
-template <int N> __device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x) {
+// Sets masked scores to minus infinity. `row` and `key` are those of the thread's first score, `t` is the number of keys.
+template <int N>
+__device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x, int t) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = key + n * 8 + i % 2;
-      if (at >= x.t || (x.causal && at > row + i / 2 * 8)) scores[n][i] = -INFINITY;
+      if (at >= t || (x.causal && at > row + i / 2 * 8)) scores[n][i] = -INFINITY;
+    }
+  }
+}
+template <int N> __device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x) {
+  mask(scores, row, key, x, x.t);
+}
+
+// Adds a bias to scores. `row` and `key` are those of the thread's first score.
+template <typename T, int N>
+__device__ __forceinline__ void add_bias(float (&scores)[N][4], int row, int key, const Arguments& x,
+                                         const Grouping& more) {
+  const int64_t head = blockIdx.z * more.bias_batch + static_cast<int64_t>(blockIdx.y) * x.s * x.t;
+  const T* bias = static_cast<const T*>(more.bias) + head;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = row + i / 2 * 8, at = key + n * 8 + i % 2;
+      if (query < x.s && at < x.t) {
+        scores[n][i] += more.bias_factor * to_f32(bias[static_cast<int64_t>(query) * x.t + at]);
+      }
     }
   }
 }

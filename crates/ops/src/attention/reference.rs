@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::ops::softmax_last_dim;
 
-use super::{Attention, Shapes};
+use super::{Attention, Call, GroupedAttention, Mask, Shapes};
 use crate::error::Result;
 
 /// The most elements of the scores in memory: 256 MiB in f32.
@@ -11,10 +11,39 @@ const MAX_SCORES: usize = 1 << 26;
 
 /// `seen` `(b, t)` is 1 for keys that are attended to and 0 for masked ones.
 pub(super) fn forward(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+    operands: [&Tensor; 3],
     seen: Option<&Tensor>,
+    config: Attention,
+    shapes: Shapes,
+) -> Result<Tensor> {
+    let scale = 1.0 / (shapes.head_dim as f64).sqrt();
+    scaled(operands, [seen, None], scale, config, shapes)
+}
+
+/// [`crate::grouped_attention`]: keys and values are repeated for every head of queries.
+pub(super) fn grouped(call: &Call<'_>, config: GroupedAttention) -> Result<Tensor> {
+    let Call { q, k, v, mask: Mask { bias, lengths }, form, shapes } = *call;
+    let Shapes { b, t, c, head_dim, .. } = shapes;
+    let repeat = |x: &Tensor| -> Result<Tensor> {
+        let x = x.reshape((b, t, config.num_kv_heads, 1, head_dim))?;
+        Ok(x.broadcast_as((b, t, config.num_kv_heads, form.group, head_dim))?.reshape((b, t, c))?)
+    };
+    let seen = match lengths {
+        Some(lengths) => {
+            let keys = Tensor::arange(0f32, t as f32, lengths.device())?.reshape((1, t))?;
+            let lengths = lengths.clamp(1.0, t as f64)?.reshape((b, 1))?;
+            Some(keys.broadcast_lt(&lengths)?.to_dtype(DType::F32)?)
+        }
+        None => None,
+    };
+    let scale = config.scale.unwrap_or(1.0 / (head_dim as f64).sqrt());
+    scaled([q, &repeat(k)?, &repeat(v)?], [seen.as_ref(), bias], scale, form.heads(), shapes)
+}
+
+fn scaled(
+    [q, k, v]: [&Tensor; 3],
+    [seen, bias]: [Option<&Tensor>; 2],
+    scale: f64,
     config: Attention,
     shapes: Shapes,
 ) -> Result<Tensor> {
@@ -22,7 +51,7 @@ pub(super) fn forward(
     let num_heads = config.num_heads;
     let heads = |x: &Tensor, tokens| x.reshape((b, tokens, num_heads, head_dim))?.transpose(1, 2)?.contiguous();
     // (b, num_heads, tokens, head_dim)
-    let q = (heads(q, s)? * (1.0 / (head_dim as f64).sqrt()))?;
+    let q = (heads(q, s)? * scale)?;
     let k = heads(k, t)?.transpose(2, 3)?;
     let v = heads(v, t)?;
     let block = queries_at_a_time(b * num_heads * t, s);
@@ -31,6 +60,9 @@ pub(super) fn forward(
     for start in (0..s).step_by(block) {
         let rows = block.min(s - start);
         let mut scores = q.narrow(2, start, rows)?.contiguous()?.matmul(&k)?.to_dtype(DType::F32)?;
+        if let Some(bias) = bias {
+            scores = scores.broadcast_add(&bias.narrow(2, start, rows)?.to_dtype(DType::F32)?)?;
+        }
         if config.causal {
             scores = scores.broadcast_add(&causal_mask(start, rows, t, q.device())?)?;
         }

@@ -14,7 +14,7 @@ fn agrees((b, s, t, num_heads, head_dim): Case, operands: impl Fn() -> [Tensor; 
         let [q, k, v] = operands();
         let config = Attention { num_heads, causal };
         let shapes = Shapes { b, s, t, c, head_dim };
-        let expected = reference::forward(&exact(&q), &exact(&k), &exact(&v), None, config, shapes).unwrap();
+        let expected = reference::forward([&exact(&q), &exact(&k), &exact(&v)], None, config, shapes).unwrap();
         let run = |out: Option<&Tensor>| attention(&q, &k, &v, config, out).unwrap();
         assert_close(&run(None), &expected, 1e-5);
         random_into(&expected, |out| run(Some(out)), 1e-5);
@@ -63,4 +63,91 @@ fn masked_keys_have_no_effect() {
     let [fewer_k, fewer_v] = [&k, &v].map(|x| exact(x).index_select(&left, 1).unwrap());
     let expected = attention(&exact(&q), &fewer_k, &fewer_v, config, None).unwrap();
     assert_close(&attention_masked(&q, &k, &v, &seen, config).unwrap(), &expected, 1e-5);
+}
+
+/// `(b, s, t, num_heads, num_kv_heads, head_dim, causal)`.
+type Grouped = (usize, usize, usize, usize, usize, usize, bool);
+
+/// Runs a case with every combination of bias, lengths and factor, and compares.
+fn grouped_agrees((b, s, t, num_heads, num_kv_heads, head_dim, causal): Grouped) {
+    let (q, k) = (random(&[b, s, num_heads * head_dim]), random(&[b, t, num_kv_heads * head_dim]));
+    let v = random(&[b, t, num_kv_heads * head_dim]);
+    let biases = [random(&[1, num_heads, s, t]), random(&[b, num_heads, s, t])];
+    let lengths: Vec<f32> = (0..b).map(|i| [t as f32 * 0.6, 1.0, t as f32 + 9.0, 0.0][i % 4].floor()).collect();
+    let lengths = Tensor::new(&lengths[..], &Device::Cpu).unwrap().to_device(&TARGET.0).unwrap();
+    for bias in [None, Some(&biases[0]), Some(&biases[1])] {
+        for lengths in [None, Some(&lengths)] {
+            for scale in [None, Some(0.3)] {
+                let config = GroupedAttention { num_heads, num_kv_heads, causal, scale };
+                let run = |out: Option<&Tensor>| {
+                    let op = GroupedAttentionOp { q: &q, k: &k, v: &v, bias, lengths, config };
+                    grouped_attention(op, out).unwrap()
+                };
+                let operands = [exact(&q), exact(&k), exact(&v)];
+                let [exact_bias, exact_lengths] = [bias, lengths].map(|x| x.map(exact));
+                let call = Call {
+                    q: &operands[0],
+                    k: &operands[1],
+                    v: &operands[2],
+                    mask: Mask { bias: exact_bias.as_ref(), lengths: exact_lengths.as_ref() },
+                    form: Form::grouped(config, head_dim),
+                    shapes: Shapes { b, s, t, c: num_heads * head_dim, head_dim },
+                };
+                let expected = reference::grouped(&call, config).unwrap();
+                assert_close(&run(None), &expected, 1e-5);
+                random_into(&expected, |out| run(Some(out)), 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_biases_and_lengths_agree_with_the_reference() {
+    for case in [
+        (1, 1, 1, 1, 1, 8, false),
+        (4, 70, 70, 4, 2, 40, true),
+        (2, 33, 154, 6, 2, 64, false),
+        (3, 130, 130, 3, 3, 64, false),
+        (2, 200, 200, 4, 1, 128, true),
+        (4, 9, 300, 2, 2, 20, false),
+    ] {
+        grouped_agrees(case);
+    }
+}
+
+/// Heads of keys serve neighboring heads of queries, in order.
+#[test]
+fn groups_are_repeated_heads() {
+    let (q, k, v) = (random(&[1, 5, 32]), random(&[1, 6, 16]), random(&[1, 6, 16]));
+    let config = GroupedAttention { num_heads: 4, num_kv_heads: 2, causal: false, scale: None };
+    let found = grouped_attention(GroupedAttentionOp { q: &q, k: &k, v: &v, bias: None, lengths: None, config }, None);
+    let repeat = |x: &Tensor| {
+        let heads = [0, 0, 8, 8].map(|start| exact(x).narrow(2, start, 8).unwrap());
+        Tensor::cat(&heads, 2).unwrap()
+    };
+    let plain = Attention { num_heads: 4, causal: false };
+    let expected = attention(&exact(&q), &repeat(&k), &repeat(&v), plain, None).unwrap();
+    assert_close(&found.unwrap(), &expected, 1e-5);
+}
+
+#[test]
+fn refuses_groups_biases_and_lengths_that_do_not_fit() {
+    let (q, k) = (random(&[2, 3, 12]), random(&[2, 3, 8]));
+    let message = |num_kv_heads, bias: Option<&Tensor>, lengths: Option<&Tensor>| {
+        let config = GroupedAttention { num_heads: 3, num_kv_heads, causal: false, scale: None };
+        let op = GroupedAttentionOp { q: &q, k: &k, v: &k, bias, lengths, config };
+        grouped_attention(op, None).unwrap_err().to_string()
+    };
+    assert_eq!(message(2, None, None), "attention: 2 heads of keys do not divide 3 heads of queries");
+    assert_eq!(message(1, None, None), "attention: k has shape [2, 3, 8], expected [2, 3, 4]");
+    let k4 = random(&[2, 3, 4]);
+    let fits = |bias: Option<&Tensor>, lengths: Option<&Tensor>| {
+        let config = GroupedAttention { num_heads: 3, num_kv_heads: 1, causal: false, scale: None };
+        grouped_attention(GroupedAttentionOp { q: &q, k: &k4, v: &k4, bias, lengths, config }, None)
+    };
+    assert!(fits(Some(&random(&[3, 3, 3])), None).is_err() && fits(None, Some(&random(&[3]))).is_err());
+    assert!(matches!(
+        fits(None, Some(&Tensor::new(&[1u32, 2], &Device::Cpu).unwrap())),
+        Err(Error::DType { operand: "lengths", .. })
+    ));
 }

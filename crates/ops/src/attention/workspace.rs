@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 
-use super::{Attention, reference};
+use super::{Attention, GroupedAttention, reference};
 use crate::cpu::product::{Kernel, packed_len};
 use crate::workspace::{Target, Workspace};
 
@@ -30,4 +30,31 @@ pub fn attention_workspace(
             (b * (2 * s + 2 * t) * c) * size + 2 * b * heads * block * t * size_of::<f32>()
         }
     })
+}
+
+/// Memory of [`crate::grouped_attention`] besides operands and result, unless it is [`crate::attention`]. GPUs have a kernel
+/// for heads of up to 128 channels; elsewhere keys and values are repeated for every head of queries.
+pub(super) fn grouped(
+    target: Target,
+    dtype: DType,
+    [b, s, c]: [usize; 3],
+    t: usize,
+    config: GroupedAttention,
+) -> Workspace {
+    let head_dim = c / config.num_heads.max(1);
+    if target.is_gpu() && has_grouped_kernel(dtype, head_dim) {
+        return Workspace::default();
+    }
+    let heads = |num_heads| Attention { num_heads, causal: config.causal };
+    if !target.is_gpu() {
+        let channels = config.num_kv_heads * head_dim;
+        return attention_workspace(target, dtype, [b, s, channels], t, heads(config.num_kv_heads));
+    }
+    let Workspace { call, kept } = attention_workspace(target, DType::F32, [b, s, c], t, heads(config.num_heads));
+    Workspace { call: call + 2 * b * t * c * dtype.size_in_bytes(), kept }
+}
+
+/// Whether GPUs have a kernel for groups, biases and lengths.
+pub(super) fn has_grouped_kernel(dtype: DType, head_dim: usize) -> bool {
+    dtype != DType::F32 && head_dim.is_multiple_of(8) && head_dim <= 128
 }

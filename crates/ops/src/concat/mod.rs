@@ -9,8 +9,10 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, refused, with_channels};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "concat_channels";
 
@@ -19,14 +21,40 @@ const OP: &str = "concat_channels";
 /// # Errors
 /// [`Error::Shape`] where the outer dimensions differ.
 pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
-    let (m, n, shape) = match (a.dims().split_last(), b.dims().split_last()) {
-        (Some((&m, outer)), Some((&n, other))) if outer == other => (m, n, [outer, &[m + n]].concat()),
-        _ => {
-            let expected = format!("the outer dimensions of {:?}", a.dims());
-            return Err(Error::Shape { op: OP, operand: "b", expected, found: b.dims().to_vec() });
+    let channels = ConcatOp { a, b }.channels()?;
+    backend::run(&Call { a, b, channels, shape: with_channels(a.dims(), channels.0 + channels.1) }, out)
+}
+
+/// [`concat_channels`] as a value.
+pub struct ConcatOp<'a, T = Tensor> {
+    /// `(.., m)`.
+    pub a: &'a T,
+    /// `(.., n)`.
+    pub b: &'a T,
+}
+
+impl<T: Operand> ConcatOp<'_, T> {
+    /// The channels of `a` and of `b`.
+    fn channels(&self) -> Result<(usize, usize)> {
+        match (self.a.dims().split_last(), self.b.dims().split_last()) {
+            (Some((&m, outer)), Some((&n, other))) if outer == other => Ok((m, n)),
+            _ => Err(refused(OP, "b", format!("the outer dimensions of {:?}", self.a.dims()), self.b)),
         }
-    };
-    backend::run(&Call { a, b, channels: (m, n), shape }, out)
+    }
+}
+
+impl<T: Operand> Operation<T> for ConcatOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        let (m, n) = self.channels()?;
+        Ok(Cost::new(with_channels(self.a.dims(), m + n), self.a.dtype()))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        concat_channels(self.a.tensor(), self.b.tensor(), None).map(T::result)
+    }
 }
 
 struct Call<'a> {

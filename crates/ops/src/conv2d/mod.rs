@@ -13,11 +13,14 @@ mod workspace;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::{Error, Result};
 use crate::flop;
+use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused, sizes};
 use crate::packing::Weight;
 use crate::trace::Work;
-pub use fused::{Conv2dEpilogue, FusedConv2d, Slope, fused_conv2d, fused_conv2d_workspace};
+use crate::workspace::Target;
+pub use fused::{Conv2dEpilogue, FusedConv2d, FusedConv2dOp, Slope, fused_conv2d, fused_conv2d_workspace};
+use strip::check_strip;
 pub use strip::{STRIP_ROWS, Strip, conv2d_strip};
 pub use workspace::conv2d_workspace;
 
@@ -47,19 +50,36 @@ impl Conv2d {
     }
 }
 
-/// The operands of [`conv2d`].
-#[derive(Clone, Copy)]
-pub struct Conv2dInputs<'a> {
+/// The operands of [`conv2d`]. `X` is the type of tensors and `W` that of weights.
+pub struct Conv2dInputs<'a, X = Tensor, W = Weight> {
     /// The feature map, `(b, h, w, c_in)`.
-    pub x: &'a Tensor,
+    pub x: &'a X,
     /// The kernel, `(c_out, kh, kw, c_in)`.
-    pub weight: &'a Weight,
+    pub weight: &'a W,
     /// Added to every pixel, `(c_out)`.
-    pub bias: Option<&'a Tensor>,
+    pub bias: Option<&'a X>,
     /// Added to every pixel of an image: the time embedding's projection, `(b, c_out)` or `(1, c_out)`.
-    pub image_bias: Option<&'a Tensor>,
+    pub image_bias: Option<&'a X>,
     /// Added to the result, of the result's shape.
-    pub residual: Option<&'a Tensor>,
+    pub residual: Option<&'a X>,
+}
+
+// Not derived, because a derived implementation would ask the same of `X` and `W`.
+impl<X, W> Clone for Conv2dInputs<'_, X, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X, W> Copy for Conv2dInputs<'_, X, W> {}
+
+impl<'a, X: Elements> Conv2dInputs<'a, X, Weight> {
+    /// These operands as tensors.
+    pub(crate) fn tensors(self) -> Conv2dInputs<'a> {
+        let Self { x, weight, bias, image_bias, residual } = self;
+        let [bias, image_bias, residual] = [bias, image_bias, residual].map(|x| x.map(X::tensor));
+        Conv2dInputs { x: x.tensor(), weight, bias, image_bias, residual }
+    }
 }
 
 /// The shapes of a convolution that has been checked, of a whole map or of a strip.
@@ -150,37 +170,77 @@ impl Operator for Call<'_> {
     }
 }
 
-fn check(inputs: &Conv2dInputs<'_>, config: Conv2d, strip: Option<&Strip>) -> Result<Shapes> {
-    let shape_error = |operand, expected: &str, found: &Tensor| Error::Shape {
-        op: OP,
-        operand,
-        expected: expected.to_string(),
-        found: found.dims().to_vec(),
-    };
-    let (b, h, w, c_in) = inputs.x.dims4().map_err(|_| shape_error("x", "(b, h, w, c_in)", inputs.x))?;
+/// [`conv2d`] or [`conv2d_strip`] as a value.
+pub struct Conv2dOp<'a, T: Operand = Tensor> {
+    /// The operands.
+    pub inputs: Conv2dInputs<'a, T, T::Weight>,
+    /// The geometry.
+    pub config: Conv2d,
+    /// The rows of the result, if it is not all of them.
+    pub strip: Option<&'a Strip>,
+    /// Of the result's shape. With a strip only.
+    pub out: Option<&'a T>,
+}
+
+impl<T: Operand> Operation<T> for Conv2dOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        let Self { inputs, config, strip, out } = self;
+        let shapes = check(inputs, *config, *strip)?;
+        expect(OP, "out", *out, &shapes.result())?;
+        let Shapes { b, h, w, c_in, kh, kw, .. } = shapes;
+        let (dtype, weight) = (inputs.x.dtype(), inputs.weight.shape());
+        let workspace = match (inputs.weight.eight_bits(), strip) {
+            (Some(kind), None) => kind.workspace([b, h * w, c_in], (kh, kw) == (1, 1) && *config == Conv2d::same(1)),
+            _ => {
+                let image_bias = inputs.image_bias.is_some();
+                conv2d_workspace(target, dtype, [b, h, w, c_in], weight, *config, *strip, image_bias)
+            }
+        };
+        Ok(Cost::new(shapes.result(), dtype).workspace(workspace).flop(flop::of_shapes(shapes)))
+    }
+
+    fn out(&self) -> Option<&T> {
+        self.out
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let (inputs, out) = (self.inputs.tensors(), self.out.map(T::tensor));
+        match self.strip {
+            Some(strip) => conv2d_strip(inputs, self.config, strip, out),
+            None => conv2d(inputs, self.config, out),
+        }
+        .map(T::result)
+    }
+}
+
+/// Checks the operands. With a strip, `x` has the rows that the strip reads.
+fn check<X: Operand, W: WeightOperand>(
+    inputs: &Conv2dInputs<'_, X, W>,
+    config: Conv2d,
+    strip: Option<&Strip>,
+) -> Result<Shapes> {
+    let x @ [b, h, w, c_in] = sizes(OP, "x", inputs.x, "(b, h, w, c_in)")?;
     let weight @ [c_out, kh, kw, c_in_w] = inputs.weight.shape();
     if c_in != c_in_w {
-        return Err(shape_error("x", &format!("(b, h, w, {c_in_w})"), inputs.x));
+        return Err(refused(OP, "x", format!("(b, h, w, {c_in_w})"), inputs.x));
     }
     if config.stride == 0 {
         return Err(Error::Config { op: OP, message: "the stride is 0, expected at least 1".into() });
     }
-    let Some(shapes) = Shapes::of([b, h, w, c_in], weight, config, strip) else {
+    let Some(shapes) = Shapes::of(x, weight, config, strip) else {
         return Err(Error::Config {
             op: OP,
             message: format!("a {kh}x{kw} kernel does not fit into a {h}x{w} input with {config:?}"),
         });
     };
-    if let Some(bias) = inputs.bias {
-        expect_shape(OP, "bias", bias.dims(), &[c_out])?;
+    if let Some(strip) = strip {
+        check_strip(strip, config, &shapes, || x.to_vec())?;
     }
-    if let Some(image_bias) = inputs.image_bias
-        && image_bias.dims() != [1, c_out]
-    {
-        expect_shape(OP, "image_bias", image_bias.dims(), &[b, c_out])?;
-    }
-    if let Some(residual) = inputs.residual {
-        expect_shape(OP, "residual", residual.dims(), &shapes.result())?;
-    }
+    expect(OP, "bias", inputs.bias, &[c_out])?;
+    expect(OP, "image_bias", inputs.image_bias.filter(|bias| bias.dims() != [1, c_out]), &[b, c_out])?;
+    expect(OP, "residual", inputs.residual, &shapes.result())?;
     Ok(shapes)
 }

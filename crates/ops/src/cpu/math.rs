@@ -131,6 +131,18 @@ pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// `x / (1 + exp(-1.702 x))`.
+#[inline(always)]
+pub(crate) fn quick_gelu(x: f32) -> f32 {
+    x / (1.0 + exp(-1.702 * x))
+}
+
+/// `max(x, 0)`. NaN stays NaN, so that a later check finds it.
+#[inline(always)]
+pub(crate) fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
 /// `x / 2 (1 + erf(x / sqrt(2)))`, within 2e-7 of the largest of 1 and `|x|`.
 ///
 /// The complementary error function is `t exp(p(t) - z^2)` with `t = 1 / (1 + z / 2)` and one polynomial of degree 9
@@ -151,6 +163,13 @@ pub(crate) fn gelu_erf(x: f32) -> f32 {
     p = p * t - 1.265_512_2;
     let half_erfc = 0.5 * t * exp(p - z * z);
     x * if x > 0.0 { 1.0 - half_erfc } else { half_erfc }
+}
+
+/// `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, as `x / (1 + exp(-2 u))`.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: f32) -> f32 {
+    const FACTOR: f32 = -2.0 * 0.797_884_6; // sqrt(2 / pi)
+    x / (1.0 + exp(FACTOR * (x + 0.044_715 * x * x * x)))
 }
 
 #[cfg(test)]

@@ -67,6 +67,34 @@ pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     crate::contiguous(&crate::cast(tensor, dtype)?)
 }
 
+/// Vectors `(b, c)` of images, or `(1, c)` for all of them: an optional operand of a kernel. The rows may be slices of wider
+/// ones.
+pub(crate) struct ImageVectors {
+    /// 0 if there are no vectors.
+    pub(crate) address: u64,
+    /// Elements from an image's vector to the next one's; 0 if all images have the same.
+    pub(crate) stride: usize,
+    /// Keeps the memory alive.
+    tensor: Option<Tensor>,
+}
+
+impl ImageVectors {
+    pub(crate) fn new(vectors: Option<&Tensor>, dtype: DType) -> Result<Self> {
+        let Some(vectors) = vectors else { return Ok(Self { address: 0, stride: 0, tensor: None }) };
+        let mut vectors = crate::cast(vectors, dtype)?;
+        if vectors.stride().last() != Some(&1) {
+            vectors = crate::copy(&vectors)?;
+        }
+        let is_one = vectors.dims().first() == Some(&1);
+        let stride = if is_one { 0 } else { vectors.stride().first().copied().unwrap_or(0) };
+        Ok(Self { address: start(&vectors)?, stride, tensor: Some(vectors) })
+    }
+
+    pub(crate) fn tensor(&self) -> Option<&Tensor> {
+        self.tensor.as_ref()
+    }
+}
+
 /// The device address of a contiguous tensor's first element.
 ///
 /// It is valid for launches on the device's stream while the tensor lives: memory is freed in the order of that stream.

@@ -14,6 +14,7 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod fused;
+mod operations;
 pub(crate) mod reference;
 pub(crate) mod source;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use crate::matrix::{f8_e4m3, to_f8_e4m3};
 use crate::packing::Packing;
 use crate::workspace::Workspace;
 pub use fused::{geglu_linear, normed_conv2d, normed_linear};
+pub use operations::{GegluLinearOp, NormedConv2dOp, NormedLinearOp};
 
 /// The largest e4m3 number.
 const MOST: f32 = 448.0;

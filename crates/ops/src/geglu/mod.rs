@@ -10,8 +10,10 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, refused, with_channels};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "geglu";
 
@@ -21,11 +23,36 @@ const OP: &str = "geglu";
 /// # Errors
 /// [`Error::Shape`] where the last dimension of `x` is odd.
 pub fn geglu(x: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
-    let shape = match x.dims().split_last() {
-        Some((&last, outer)) if last % 2 == 0 => [outer, &[last / 2]].concat(),
-        _ => return Err(Error::Shape { op: OP, operand: "x", expected: "(.., 2n)".into(), found: x.dims().to_vec() }),
-    };
-    backend::run(&Call { x, shape }, out)
+    backend::run(&Call { x, shape: GegluOp { x }.shape()? }, out)
+}
+
+/// [`geglu`] as a value.
+pub struct GegluOp<'a, T = Tensor> {
+    /// `(.., 2n)`.
+    pub x: &'a T,
+}
+
+impl<T: Operand> GegluOp<'_, T> {
+    /// The shape of the result.
+    fn shape(&self) -> Result<Vec<usize>> {
+        match self.x.dims().last() {
+            Some(&width) if width % 2 == 0 => Ok(with_channels(self.x.dims(), width / 2)),
+            _ => Err(refused(OP, "x", "(.., 2n)", self.x)),
+        }
+    }
+}
+
+impl<T: Operand> Operation<T> for GegluOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        Ok(Cost::new(self.shape()?, self.x.dtype()))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        geglu(self.x.tensor(), None).map(T::result)
+    }
 }
 
 struct Call<'a> {

@@ -12,9 +12,11 @@ mod workspace;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::{Error, Result};
+use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
 use crate::trace::Work;
-pub use moments::{GroupNormMoments, GroupNormStatistics, group_norm_apply};
+use crate::workspace::{Target, Workspace};
+pub use moments::{GroupNormApplyOp, GroupNormMoments, GroupNormStatistics, group_norm_apply};
 pub use workspace::group_norm_workspace;
 
 const OP: &str = "group_norm";
@@ -43,9 +45,54 @@ pub fn group_norm(
     config: GroupNorm,
     out: Option<&Tensor>,
 ) -> Result<Tensor> {
+    let shape = GroupNormOp { x, gamma, beta, config }.check()?;
+    backend::run(&Call { x, gamma, beta, config, shape }, out)
+}
+
+/// [`group_norm`] as a value.
+pub struct GroupNormOp<'a, T = Tensor> {
+    /// `(b, .., c)`.
+    pub x: &'a T,
+    /// `(c)`.
+    pub gamma: &'a T,
+    /// `(c)`.
+    pub beta: &'a T,
+    /// The groups.
+    pub config: GroupNorm,
+}
+
+impl<T: Operand> GroupNormOp<'_, T> {
+    /// Images, and channels.
+    fn check(&self) -> Result<(usize, usize)> {
+        let (b, c) = check(self.x, self.config)?;
+        check_affine(self.gamma, self.beta, c)?;
+        Ok((b, c))
+    }
+}
+
+impl<T: Operand> Operation<T> for GroupNormOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        self.check()?;
+        Ok(Cost::like(self.x).workspace(sums_workspace(target, self.x, self.config)?))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let Self { x, gamma, beta, config } = *self;
+        group_norm(x.tensor(), gamma.tensor(), beta.tensor(), config, None).map(T::result)
+    }
+}
+
+/// Memory of the sums of the groups of `x` `(b, .., c)`.
+///
+/// # Errors
+/// The errors of [`group_norm`] for `x`.
+pub fn sums_workspace<T: Operand>(target: Target, x: &T, config: GroupNorm) -> Result<Workspace> {
     let (b, c) = check(x, config)?;
-    check_affine(gamma, beta, c)?;
-    backend::run(&Call { x, gamma, beta, config, shape: (b, c) }, out)
+    let pixels = x.dims().iter().product::<usize>() / (b * c).max(1);
+    Ok(group_norm_workspace(target, b, pixels, c, config.num_groups))
 }
 
 struct Call<'a> {
@@ -76,9 +123,9 @@ impl Operator for Call<'_> {
 }
 
 /// Images and channels of `x` `(b, .., c)`.
-fn check(x: &Tensor, config: GroupNorm) -> Result<(usize, usize)> {
+fn check<T: Operand>(x: &T, config: GroupNorm) -> Result<(usize, usize)> {
     let (&[b, ..], Some(&c)) = (x.dims(), x.dims().last()) else {
-        return Err(Error::Shape { op: OP, operand: "x", expected: "(b, .., c)".into(), found: x.dims().to_vec() });
+        return Err(refused(OP, "x", "(b, .., c)", x));
     };
     if config.num_groups == 0 || c % config.num_groups != 0 {
         let message = format!("{} groups do not divide {c} channels", config.num_groups);
@@ -87,7 +134,7 @@ fn check(x: &Tensor, config: GroupNorm) -> Result<(usize, usize)> {
     Ok((b, c))
 }
 
-fn check_affine(gamma: &Tensor, beta: &Tensor, c: usize) -> Result<()> {
-    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
-    expect_shape(OP, "beta", beta.dims(), &[c])
+fn check_affine<T: Operand>(gamma: &T, beta: &T, c: usize) -> Result<()> {
+    expect(OP, "gamma", Some(gamma), &[c])?;
+    expect(OP, "beta", Some(beta), &[c])
 }

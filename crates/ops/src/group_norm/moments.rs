@@ -6,7 +6,9 @@ use candle_core::{Device, Tensor};
 use super::{GroupNorm, OP, check, check_affine, cpu, reference};
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
+use crate::operation::{Cost, Elements, Operand, Operation, expect};
 use crate::trace::{self, Work};
+use crate::workspace::Target;
 
 const APPLY: &str = "group_norm_apply";
 
@@ -133,6 +135,34 @@ pub fn group_norm_apply(x: &Tensor, statistics: &GroupNormStatistics, out: Optio
         Known::Gpu { moments, gamma, beta } => {
             backend::run(&Apply { x, gamma, beta, moments: (moments, *pixels), config: *config }, out)
         }
+    }
+}
+
+/// [`group_norm_apply`] as a value.
+pub struct GroupNormApplyOp<'a, T: Operand = Tensor> {
+    /// `(1, .., c)`.
+    pub x: &'a T,
+    /// The statistics of the whole image.
+    pub statistics: &'a T::Statistics,
+    /// Of the shape of `x`.
+    pub out: Option<&'a T>,
+}
+
+impl<T: Operand> Operation<T> for GroupNormApplyOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        expect(OP, "out", self.out, self.x.dims())?;
+        Ok(Cost::like(self.x))
+    }
+
+    fn out(&self) -> Option<&T> {
+        self.out
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        group_norm_apply(self.x.tensor(), self.statistics, self.out.map(T::tensor)).map(T::result)
     }
 }
 

@@ -6,11 +6,13 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use crate::backend::{self, Cpu, Kernel, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "guidance";
 
@@ -21,15 +23,54 @@ const OP: &str = "guidance";
 /// # Errors
 /// [`Error::Shape`] where the batch is odd or an operand does not fit.
 pub fn guidance(both: &Tensor, scale: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
-    let shape = match both.dims().split_first() {
-        Some((&batch, inner)) if batch % 2 == 0 => [&[batch / 2], inner].concat(),
-        _ => {
-            let found = both.dims().to_vec();
-            return Err(Error::Shape { op: OP, operand: "both", expected: "(2 n, ..)".into(), found });
+    backend::run(&Call { both, scale, shape: GuidanceOp { both, scale, out }.shape()? }, out)
+}
+
+/// [`guidance`] as a value.
+pub struct GuidanceOp<'a, T = Tensor> {
+    /// `(2 n, ..)`.
+    pub both: &'a T,
+    /// `(1)` in f32.
+    pub scale: &'a T,
+    /// `(n, ..)` in f32.
+    pub out: Option<&'a T>,
+}
+
+impl<T: Operand> GuidanceOp<'_, T> {
+    /// The shape of the result.
+    fn shape(&self) -> Result<Vec<usize>> {
+        let shape = match self.both.dims().split_first() {
+            Some((&batch, inner)) if batch % 2 == 0 => [&[batch / 2], inner].concat(),
+            _ => return Err(refused(OP, "both", "(2 n, ..)", self.both)),
+        };
+        expect(OP, "scale", Some(self.scale), &[1])?;
+        expect(OP, "out", self.out, &shape)?;
+        Ok(shape)
+    }
+}
+
+impl<T: Operand> Operation<T> for GuidanceOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        let shape = self.shape()?;
+        let cost = Cost::new(shape.clone(), DType::F32);
+        if target.is_gpu() {
+            return Ok(cost); // one kernel
         }
-    };
-    expect_shape(OP, "scale", scale.dims(), &[1])?;
-    backend::run(&Call { both, scale, shape }, out)
+        // Both halves in f32, their difference, and the scaled difference.
+        let halves = if self.both.dtype() == DType::F32 { cost } else { cost.temporary(self.both.dims(), DType::F32) };
+        Ok(halves.temporary(&shape, DType::F32).temporary(&shape, DType::F32))
+    }
+
+    fn out(&self) -> Option<&T> {
+        self.out
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        guidance(self.both.tensor(), self.scale.tensor(), self.out.map(T::tensor)).map(T::result)
+    }
 }
 
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels read the shape"))]

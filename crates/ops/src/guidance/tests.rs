@@ -1,6 +1,7 @@
 use candle_core::DType;
 
 use super::*;
+use crate::error::Error;
 use crate::test_support::{TARGET, assert_close, exact, random};
 
 #[test]

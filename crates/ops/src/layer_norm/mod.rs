@@ -10,8 +10,10 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "layer_norm";
 
@@ -21,19 +23,45 @@ const OP: &str = "layer_norm";
 /// # Errors
 /// [`Error::Shape`] where an operand does not fit.
 pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Option<&Tensor>) -> Result<Tensor> {
-    let Some(&c) = x.dims().last() else {
-        return Err(Error::Shape { op: OP, operand: "x", expected: "(.., c)".into(), found: vec![] });
-    };
-    expect_shape(OP, "gamma", gamma.dims(), &[c])?;
-    expect_shape(OP, "beta", beta.dims(), &[c])?;
-    backend::run(&Call { x, gamma, beta, eps }, out)
+    let call = Call { x, gamma, beta, eps };
+    call.check()?;
+    backend::run(&call, out)
 }
 
-struct Call<'a> {
-    x: &'a Tensor,
-    gamma: &'a Tensor,
-    beta: &'a Tensor,
-    eps: f64,
+/// [`layer_norm`] as a value.
+pub struct LayerNormOp<'a, T = Tensor> {
+    /// `(.., c)`.
+    pub x: &'a T,
+    /// `(c)`.
+    pub gamma: &'a T,
+    /// `(c)`.
+    pub beta: &'a T,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+type Call<'a> = LayerNormOp<'a>;
+
+impl<T: Operand> LayerNormOp<'_, T> {
+    fn check(&self) -> Result<()> {
+        let Some(&c) = self.x.dims().last() else { return Err(refused(OP, "x", "(.., c)", self.x)) };
+        expect(OP, "gamma", Some(self.gamma), &[c])?;
+        expect(OP, "beta", Some(self.beta), &[c])
+    }
+}
+
+impl<T: Operand> Operation<T> for LayerNormOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        self.check()?;
+        Ok(Cost::like(self.x))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        layer_norm(self.x.tensor(), self.gamma.tensor(), self.beta.tensor(), self.eps, None).map(T::result)
+    }
 }
 
 impl Operator for Call<'_> {

@@ -8,8 +8,10 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Cpu, Kernel, Operator};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, refused, sizes};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "layout";
 
@@ -51,7 +53,7 @@ impl Operator for Transpose<'_> {
 /// # Errors
 /// [`Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_last(x: &Tensor) -> Result<Tensor> {
-    let (b, c, h, w) = x.dims4().map_err(|_| shape_error("(b, c, h, w)", x))?;
+    let (b, c, h, w) = x.dims4().map_err(|_| refused(OP, "x", "(b, c, h, w)", x))?;
     let (matrix, shape, order) = ((c, h * w), [b, h, w, c], (0, 2, 3, 1));
     backend::run(&Transpose { name: "to_channels_last", x, matrix, shape, order }, None)
 }
@@ -61,11 +63,36 @@ pub fn to_channels_last(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_first(x: &Tensor) -> Result<Tensor> {
-    let (b, h, w, c) = x.dims4().map_err(|_| shape_error("(b, h, w, c)", x))?;
+    let (b, h, w, c) = x.dims4().map_err(|_| refused(OP, "x", "(b, h, w, c)", x))?;
     let (matrix, shape, order) = ((h * w, c), [b, c, h, w], (0, 3, 1, 2));
     backend::run(&Transpose { name: "to_channels_first", x, matrix, shape, order }, None)
 }
 
-fn shape_error(expected: &str, x: &Tensor) -> Error {
-    Error::Shape { op: OP, operand: "x", expected: expected.into(), found: x.dims().to_vec() }
+/// [`to_channels_last`] or [`to_channels_first`] as a value.
+pub struct LayoutOp<'a, T = Tensor> {
+    /// `(b, c, h, w)`, or `(b, h, w, c)` for channels first.
+    pub x: &'a T,
+    /// Whether the channels become the last dimension; otherwise the second.
+    pub channels_last: bool,
+}
+
+impl<T: Operand> Operation<T> for LayoutOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        let shape = if self.channels_last {
+            let [b, c, h, w] = sizes(OP, "x", self.x, "(b, c, h, w)")?;
+            [b, h, w, c]
+        } else {
+            let [b, h, w, c] = sizes(OP, "x", self.x, "(b, h, w, c)")?;
+            [b, c, h, w]
+        };
+        Ok(Cost::new(shape, self.x.dtype()))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let x = self.x.tensor();
+        if self.channels_last { to_channels_last(x) } else { to_channels_first(x) }.map(T::result)
+    }
 }

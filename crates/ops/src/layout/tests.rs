@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Error;
 use crate::test_support::{assert_close, exact, random};
 
 #[test]

@@ -18,7 +18,7 @@ impl Kernel<Cpu> for Call<'_> {
         let out = out.map(|out| pixels(out, n)).transpose()?;
         let residual = residual.map(|residual| pixels(residual, n)).transpose()?;
         let x = &pixels(x, k)?;
-        let inputs = Conv2dInputs { x, weight, bias: *bias, image_bias: None, residual: residual.as_ref() };
+        let inputs = Conv2dInputs { x, weight: *weight, bias: *bias, image_bias: None, residual: residual.as_ref() };
         Ok(Some(conv2d(inputs, Conv2d::same(1), out.as_ref())?.reshape(shape.as_slice())?))
     }
 }

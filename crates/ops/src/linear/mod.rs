@@ -10,10 +10,13 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::{Error, Result};
 use crate::flop::linear_flop;
+use crate::matrix::linear_workspace;
+use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused};
 use crate::packing::Weight;
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "linear";
 
@@ -32,30 +35,57 @@ pub fn linear(
     residual: Option<&Tensor>,
     out: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let shape_error = |operand, expected: String, found: &Tensor| Error::Shape {
-        op: OP,
-        operand,
-        expected,
-        found: found.dims().to_vec(),
-    };
-    let [n, 1, 1, k] = weight.shape() else {
-        return Err(Error::Config { op: OP, message: "the weight is a convolution's, expected (n, k)".into() });
-    };
-    let (rows, shape) = match x.dims().split_last() {
-        Some((&last, outer)) if last == k => (outer.iter().product::<usize>(), [outer, &[n]].concat()),
-        _ => return Err(shape_error("x", format!("(.., {k})"), x)),
-    };
-    if let Some(bias) = bias {
-        expect_shape(OP, "bias", bias.dims(), &[n])?;
-    }
-    if let Some(residual) = residual {
-        expect_shape(OP, "residual", residual.dims(), &shape)?;
-    }
-    if let Some(out) = out {
-        expect_shape(OP, "out", out.dims(), &shape)?;
-    }
+    let (rows, shape) = LinearOp { x, weight, bias, residual }.shape()?;
     let weight = &*weight.observe(x, None)?;
     backend::run(&Call { x, weight, bias, residual, rows, shape }, out)
+}
+
+/// [`linear`] as a value.
+pub struct LinearOp<'a, T: Operand = Tensor> {
+    /// `(.., k)`.
+    pub x: &'a T,
+    /// `(n, k)`.
+    pub weight: &'a T::Weight,
+    /// `(n)`.
+    pub bias: Option<&'a T>,
+    /// `(.., n)`.
+    pub residual: Option<&'a T>,
+}
+
+impl<T: Operand> LinearOp<'_, T> {
+    /// The number of rows, and the shape of the result.
+    fn shape(&self) -> Result<(usize, Vec<usize>)> {
+        let [n, 1, 1, k] = self.weight.shape() else {
+            return Err(Error::Config { op: OP, message: "the weight is a convolution's, expected (n, k)".into() });
+        };
+        let (rows, shape) = match self.x.dims().split_last() {
+            Some((&last, outer)) if last == k => (outer.iter().product::<usize>(), [outer, &[n]].concat()),
+            _ => return Err(refused(OP, "x", format!("(.., {k})"), self.x)),
+        };
+        expect(OP, "bias", self.bias, &[n])?;
+        expect(OP, "residual", self.residual, &shape)?;
+        Ok((rows, shape))
+    }
+}
+
+impl<T: Operand> Operation<T> for LinearOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        let (rows, shape) = self.shape()?;
+        let ([n, _, _, k], dtype) = (self.weight.shape(), self.x.dtype());
+        let workspace = match self.weight.eight_bits() {
+            Some(kind) => kind.workspace([1, rows, k], true),
+            None => linear_workspace(target, dtype, self.weight.matrix(), [n, k]),
+        };
+        Ok(Cost::new(shape, dtype).workspace(workspace).flop(linear_flop(rows, [n, k])))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let Self { x, weight, bias, residual } = *self;
+        linear(x.tensor(), weight, bias.map(T::tensor), residual.map(T::tensor), None).map(T::result)
+    }
 }
 
 struct Call<'a> {

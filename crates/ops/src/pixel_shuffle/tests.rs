@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Error;
 use crate::test_support::{TARGET, assert_close, exact, random, random_into};
 
 #[test]

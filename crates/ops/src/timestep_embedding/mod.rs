@@ -9,7 +9,9 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
+use crate::operation::{Cost, Elements, Operand, Operation, sizes};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "timestep_embedding";
 
@@ -45,21 +47,46 @@ pub fn timestep_embedding(
     dtype: DType,
     out: Option<&Tensor>,
 ) -> Result<Tensor> {
-    if values.rank() != 1 {
-        let found = values.dims().to_vec();
-        return Err(Error::Shape { op: OP, operand: "values", expected: "(n)".into(), found });
-    }
-    if config.dim < 2 || config.spacing() <= 0.0 {
-        let message = format!("dim is {}, expected at least {}", config.dim, 2 * (1 + config.freq_shift as usize));
-        return Err(Error::Config { op: OP, message });
-    }
-    backend::run(&Call { values, config, dtype }, out)
+    let call = Call { values, config, dtype };
+    call.check()?;
+    backend::run(&call, out)
 }
 
-struct Call<'a> {
-    values: &'a Tensor,
-    config: TimestepEmbedding,
-    dtype: DType,
+/// [`timestep_embedding`] as a value.
+pub struct TimestepEmbeddingOp<'a, T = Tensor> {
+    /// `(n)` in f32.
+    pub values: &'a T,
+    /// The form.
+    pub config: TimestepEmbedding,
+    /// The type of the result.
+    pub dtype: DType,
+}
+
+type Call<'a> = TimestepEmbeddingOp<'a>;
+
+impl<T: Operand> TimestepEmbeddingOp<'_, T> {
+    fn check(&self) -> Result<[usize; 2]> {
+        let config = self.config;
+        let [n] = sizes(OP, "values", self.values, "(n)")?;
+        if config.dim < 2 || config.spacing() <= 0.0 {
+            let message = format!("dim is {}, expected at least {}", config.dim, 2 * (1 + config.freq_shift as usize));
+            return Err(Error::Config { op: OP, message });
+        }
+        Ok([n, config.dim])
+    }
+}
+
+impl<T: Operand> Operation<T> for TimestepEmbeddingOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        Ok(Cost::new(self.check()?, self.dtype))
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        timestep_embedding(self.values.tensor(), self.config, self.dtype, None).map(T::result)
+    }
 }
 
 /// The reference, which computes on the CPU whatever the device.

@@ -10,8 +10,10 @@ mod tests;
 use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::operation::{Cost, Elements, Operand, Operation, expect, refused, sizes};
 use crate::trace::Work;
+use crate::workspace::Target;
 
 const OP: &str = "upsample_nearest";
 
@@ -22,13 +24,49 @@ const OP: &str = "upsample_nearest";
 ///
 /// # Errors
 /// [`Error::Shape`] where `x` is not four-dimensional or has no pixels.
-pub fn upsample_nearest(x: &Tensor, (h_out, w_out): (usize, usize), out: Option<&Tensor>) -> Result<Tensor> {
-    let error = || Error::Shape { op: OP, operand: "x", expected: "(b, h, w, c)".into(), found: x.dims().to_vec() };
-    let (_, h, w, _) = x.dims4().map_err(|_| error())?;
-    if h == 0 || w == 0 {
-        return Err(error());
+pub fn upsample_nearest(x: &Tensor, size: (usize, usize), out: Option<&Tensor>) -> Result<Tensor> {
+    UpsampleOp { x, size, out }.shape()?;
+    backend::run(&Call { x, size }, out)
+}
+
+/// [`upsample_nearest`] as a value.
+pub struct UpsampleOp<'a, T = Tensor> {
+    /// `(b, h, w, c)`.
+    pub x: &'a T,
+    /// Height and width of the result.
+    pub size: (usize, usize),
+    /// `(b, size.0, size.1, c)`.
+    pub out: Option<&'a T>,
+}
+
+impl<T: Operand> UpsampleOp<'_, T> {
+    /// The shape of the result.
+    fn shape(&self) -> Result<[usize; 4]> {
+        let [b, h, w, c] = sizes(OP, "x", self.x, "(b, h, w, c)")?;
+        if h == 0 || w == 0 {
+            return Err(refused(OP, "x", "(b, h, w, c)", self.x));
+        }
+        let shape = [b, self.size.0, self.size.1, c];
+        expect(OP, "out", self.out, &shape)?;
+        Ok(shape)
     }
-    backend::run(&Call { x, size: (h_out, w_out) }, out)
+}
+
+impl<T: Operand> Operation<T> for UpsampleOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        Ok(Cost::new(self.shape()?, self.x.dtype()))
+    }
+
+    fn out(&self) -> Option<&T> {
+        self.out
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        upsample_nearest(self.x.tensor(), self.size, self.out.map(T::tensor)).map(T::result)
+    }
 }
 
 struct Call<'a> {

@@ -9,8 +9,9 @@ use candle_core::{DType, Tensor};
 use super::strip::check_strip;
 use super::{Conv2d, OP, Shapes, Strip, conv2d_workspace, cpu, reference};
 use crate::backend::{self, Operator};
-use crate::error::{Error, Result, expect_shape};
+use crate::error::{Error, Result};
 use crate::flop;
+use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect};
 use crate::packing::Weight;
 use crate::trace::Work;
 use crate::workspace::{Target, Workspace};
@@ -158,7 +159,57 @@ impl Operator for FusedCall<'_> {
     }
 }
 
-fn check(inputs: &FusedConv2d<'_>, config: Conv2d, strip: Option<&Strip>) -> Result<Shapes> {
+/// [`fused_conv2d`] as a value.
+pub struct FusedConv2dOp<'a, T: Operand = Tensor> {
+    /// The operands.
+    pub inputs: FusedConv2d<'a, T, T::Weight>,
+    /// The geometry.
+    pub config: Conv2d,
+    /// The rows of the result, if it is not all of them.
+    pub strip: Option<&'a Strip>,
+    /// Of the result's shape.
+    pub out: Option<&'a T>,
+}
+
+impl<T: Operand> Operation<T> for FusedConv2dOp<'_, T> {
+    fn cost(&self, target: Target) -> Result<Cost> {
+        let Self { inputs: FusedConv2d { parts, weight, .. }, config, strip, out } = self;
+        let shapes = check(&self.inputs, *config, *strip)?;
+        expect(OP, "out", *out, &shapes.result())?;
+        let dtype = parts.first().map_or(DType::F32, |part| part.dtype());
+        let channels: Vec<usize> = parts.iter().filter_map(|part| part.dims().last().copied()).collect();
+        let map = [shapes.b, shapes.h, shapes.w];
+        let workspace = fused_conv2d_workspace(target, dtype, map, &channels, (weight.shape(), *config, *strip));
+        Ok(Cost::new(shapes.result(), dtype).workspace(workspace).flop(flop::of_shapes(shapes)))
+    }
+
+    fn out(&self) -> Option<&T> {
+        self.out
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let FusedConv2d { parts, weight, bias, epilogue: Conv2dEpilogue { scale, addends, slope } } = self.inputs;
+        let parts: Vec<&Tensor> = parts.iter().map(|part| part.tensor()).collect();
+        let addends = addends.map(|addend| addend.map(|(factor, addend)| (factor, addend.tensor())));
+        let slope = match slope {
+            Slope::Linear => Slope::Linear,
+            Slope::Constant(slope) => Slope::Constant(slope),
+            Slope::Channels(slopes) => Slope::Channels(slopes.tensor()),
+        };
+        let epilogue = Conv2dEpilogue { scale, addends, slope };
+        let inputs = FusedConv2d { parts: &parts, weight, bias: bias.map(T::tensor), epilogue };
+        fused_conv2d(inputs, self.config, self.strip, self.out.map(T::tensor)).map(T::result)
+    }
+}
+
+fn check<X: Operand, W: WeightOperand>(
+    inputs: &FusedConv2d<'_, X, W>,
+    config: Conv2d,
+    strip: Option<&Strip>,
+) -> Result<Shapes> {
     let FusedConv2d { parts, weight, bias, epilogue } = inputs;
     let weight @ [c_out, kh, kw, c_in] = weight.shape();
     let outer = parts.first().and_then(|part| part.dims().split_last().map(|(_, outer)| outer.to_vec()));
@@ -190,14 +241,12 @@ fn check(inputs: &FusedConv2d<'_>, config: Conv2d, strip: Option<&Strip>) -> Res
     if let Some(strip) = strip {
         check_strip(strip, config, &shapes, || x.to_vec())?;
     }
-    if let Some(bias) = bias {
-        expect_shape(OP, "bias", bias.dims(), &[c_out])?;
-    }
+    expect(OP, "bias", *bias, &[c_out])?;
     for (_, addend) in epilogue.addends.into_iter().flatten() {
-        expect_shape(OP, "addend", addend.dims(), &shapes.result())?;
+        expect(OP, "addend", Some(addend), &shapes.result())?;
     }
     if let Slope::Channels(slopes) = epilogue.slope {
-        expect_shape(OP, "slope", slopes.dims(), &[c_out])?;
+        expect(OP, "slope", Some(slopes), &[c_out])?;
     }
     Ok(shapes)
 }

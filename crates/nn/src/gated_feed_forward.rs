@@ -1,0 +1,79 @@
+//! Feed-forward layers of transformers: two linear layers around an activation, gated or not.
+
+use kiln_ops::Activation;
+use kiln_weights::ParamBuilder;
+
+use crate::error::Result;
+use crate::linear::Linear;
+use crate::tensor::TensorLike;
+
+/// A linear layer, an activation, and another linear layer.
+pub struct Mlp {
+    first: Linear,
+    function: Activation,
+    last: Linear,
+}
+
+impl Mlp {
+    /// Declares two linear layers of the given names, from the first of `channels` to the second and on to the third.
+    pub fn new(p: &ParamBuilder<'_>, names: [&str; 2], channels: [usize; 3], function: Activation, bias: bool) -> Self {
+        Self {
+            first: Linear::new(&p.pp(names[0]).allows_8_bits(), channels[0], channels[1], bias),
+            function,
+            last: Linear::new(&p.pp(names[1]).allows_8_bits(), channels[1], channels[2], bias),
+        }
+    }
+
+    /// `x` `(.., channels[0])` to `(.., channels[2])`.
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        let hidden = self.first.forward(x)?;
+        let activated = hidden.activation(self.function)?;
+        drop(hidden);
+        self.last.forward(&activated)
+    }
+}
+
+/// A gated feed-forward layer (Shazeer, arXiv 2002.05202): `last(function(gate(x)) values(x))`, without biases. T5, Qwen3,
+/// Z-Image and FLUX.2 have it.
+pub struct GatedFeedForward {
+    input: Input,
+    function: Activation,
+    last: Linear,
+}
+
+/// The linear layers of gates and values.
+enum Input {
+    Separate([Linear; 2]),
+    /// One layer, whose output has the gates before the values.
+    Joint(Linear),
+}
+
+impl GatedFeedForward {
+    /// Declares linear layers of the names `[gate, values, last]`.
+    pub fn new(p: &ParamBuilder<'_>, names: [&str; 3], channels: usize, hidden: usize, function: Activation) -> Self {
+        let [gate, values, last] = names.map(|name| p.pp(name).allows_8_bits());
+        let input = [gate, values].map(|p| Linear::new(&p, channels, hidden, false));
+        Self { input: Input::Separate(input), function, last: Linear::new(&last, hidden, channels, false) }
+    }
+
+    /// Declares linear layers of the names `[input, last]`, of which the first has the gates before the values.
+    pub fn joint(p: &ParamBuilder<'_>, names: [&str; 2], channels: usize, hidden: usize, function: Activation) -> Self {
+        let [input, last] = names.map(|name| p.pp(name).allows_8_bits());
+        Self {
+            input: Input::Joint(Linear::new(&input, channels, 2 * hidden, false)),
+            function,
+            last: Linear::new(&last, hidden, channels, false),
+        }
+    }
+
+    /// `x` `(.., channels)`, same shape; with `residual` of this shape added, if there is one.
+    pub fn forward<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
+        let hidden = match &self.input {
+            Input::Separate([gate, values]) => {
+                gate.forward(x)?.gated_activation(self.function, Some(&values.forward(x)?))?
+            }
+            Input::Joint(input) => input.forward(x)?.gated_activation(self.function, None)?,
+        };
+        self.last.forward_add(&hidden, residual)
+    }
+}
