@@ -11,7 +11,7 @@ use kiln_engine::pipeline::{
 };
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
-use kiln_models::Family;
+use kiln_models::FamilyRef;
 use kiln_network::{Denoiser, Inputs};
 use kiln_ops::trace::Trace;
 use kiln_request::SizeConditions;
@@ -328,7 +328,7 @@ fn tokens(encoder: &TextEncoder) -> usize {
 /// Text number `text`, one chunk, through all encoders, as a model of this family takes it.
 pub(super) fn encode(
     encoders: &[TextEncoder],
-    family: Family,
+    family: FamilyRef,
     text: usize,
     device: &Device,
 ) -> Result<Vec<TextOutput>> {

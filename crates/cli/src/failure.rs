@@ -180,10 +180,10 @@ fn refused(flag: &str, found: &str, expected: &str) -> String {
 }
 
 fn component_flag(component: ComponentKind) -> &'static str {
-    match component {
-        ComponentKind::Unet => "--unet",
-        ComponentKind::Vae => "--vae",
-        ComponentKind::TextEncoder(_) => "--text-encoder",
+    match component.option() {
+        "unet" => "--unet",
+        "vae" => "--vae",
+        _ => "--text-encoder",
     }
 }
 
@@ -200,14 +200,14 @@ mod tests {
         let (found, expected) = ("'a.txt'".to_string(), "a name that ends in .safetensors".to_string());
         let error = Error::from(FileError::Value { field: "latents_out", found, expected });
         assert_eq!(message(&error), "--latents-out is 'a.txt', expected a name that ends in .safetensors");
-        let error = ModelError::NoComponent { path: "x".into(), component: ComponentKind::TextEncoder(0) };
+        let error = ModelError::NoComponent { path: "x".into(), component: ComponentKind::Clip };
         let expected = "x: not found; looked for --text-encoder, a checkpoint file or a component's folder";
         assert_eq!(message(&error.into()), expected);
         let incomplete = |missing: &[ComponentKind], found: &[ComponentKind], is_known| {
             let (missing, found) = (missing.to_vec(), found.to_vec());
             message(&ModelError::Incomplete { path: PathBuf::from("x"), missing, found, is_known }.into())
         };
-        let [unet, vae, text] = [ComponentKind::Unet, ComponentKind::Vae, ComponentKind::TextEncoder(0)];
+        let [unet, vae, text] = [ComponentKind::Unet, ComponentKind::Vae, ComponentKind::Clip];
         assert!(incomplete(&[vae, text], &[unet], true).contains("give them with --vae and --text-encoder, or"));
         assert!(incomplete(&[unet, text], &[vae], false).ends_with("add --vae to that model's --model"));
         assert!(incomplete(&[], &[unet, vae, text], false).ends_with("and this file with --unet"));

@@ -14,8 +14,8 @@ use crate::terminal::is_shown;
 const NOTES: usize = 20;
 const NOTE_LENGTH: usize = 80;
 
-/// Runs the command, with the segments of a model folder if `is_verbose`. A folder with mismatched weights is shown, and then
-/// reported as an error.
+/// Runs the command, with the segments of a model folder if `is_verbose`. A folder with mismatched weights, or of a family that
+/// Kiln does not run, is shown and then reported as an error.
 pub fn run(args: &InspectArgs, is_verbose: bool) -> Result<()> {
     let found = inspect(&locate_input(&args.path)?, args.dtype)?;
     if args.json {
@@ -31,6 +31,9 @@ pub fn run(args: &InspectArgs, is_verbose: bool) -> Result<()> {
     }
     match found {
         Inspection::Folder(report) => check(report),
+        Inspection::List(ListReport { path, pipeline: Some(model), .. }) => {
+            Err(kiln_models::Error::Foreign { path, model, held: Vec::new() }.into())
+        }
         Inspection::File(_) | Inspection::List(_) | Inspection::Image(_) => Ok(()),
     }
 }
@@ -92,7 +95,7 @@ fn list(report: &ListReport) -> String {
 /// The metadata of a LoRA.
 fn lora(notes: &LoraNotes) -> String {
     let mut text = String::new();
-    let base = notes.base.as_deref().map_or("not named in the file".into(), plain);
+    let base = notes.unsupported.as_deref().or(notes.base.as_deref()).map_or("not named in the file".into(), plain);
     text += &format!("base model: {base}\n");
     if let Some(trigger) = &notes.trigger {
         text += &format!("trigger words: {}\n", plain(trigger));
@@ -146,7 +149,7 @@ fn one(component: &ComponentReport, dtype: &str) -> String {
 
 fn file(report: &FileReport) -> String {
     let what = match report.kind {
-        FileKind::Foreign(model) => model.sentence(),
+        FileKind::Foreign(model) => model.sentence(&report.held),
         kind => kind.label().into(),
     };
     let mut text = format!("{}: {what}\n", report.path.display());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_models::LoraNotes;
+use kiln_models::{LoraNotes, foreign_lora};
 use kiln_weights::{Lora, Network, Patch, Targets};
 
 use super::{LoraUse, find_lora};
@@ -68,13 +68,13 @@ impl AppliedLoras {
         self.current = uses.iter().zip(&files).filter_map(applied).collect();
         let mut changed = Changed::default();
         for &(network, part) in networks {
-            let strength = |applied: &Applied| if network == Network::Unet { applied.unet } else { applied.text };
+            let strength = |applied: &Applied| if network.is_denoiser() { applied.unet } else { applied.text };
             let of_network = |applied: &Applied| -> Vec<(Arc<Patch>, f32)> {
                 let patches = applied.lora.patches().iter().filter(|patch| patch.network() == network);
                 patches.map(|patch| (patch.clone(), strength(applied))).collect()
             };
             let is_changed = part.patch(self.current.iter().flat_map(of_network))?;
-            let which = if network == Network::Unet { &mut changed.unet } else { &mut changed.text };
+            let which = if network.is_denoiser() { &mut changed.unet } else { &mut changed.text };
             *which |= is_changed;
         }
         Ok(changed)
@@ -88,7 +88,8 @@ impl AppliedLoras {
 
 /// Opens a file with a LoRA for these networks.
 fn open(path: &Path, targets: &Targets) -> Result<Arc<Lora>> {
-    let lora = Lora::open(path, targets).map_err(|error| with_base(error, path))?;
+    let refused = |error| foreign_lora(path).map_or_else(|| with_base(error, path), Error::from);
+    let lora = Lora::open(path, targets).map_err(refused)?;
     warn_of_unused(path, &lora);
     tracing::info!(path = %path.display(), patches = lora.patches().len(), "LoRA");
     Ok(Arc::new(lora))

@@ -61,17 +61,17 @@ pub use kiln_files::{ByteSize, PlannedFile, cache_folder};
 pub use kiln_media::{ForeignSettings, ImageText, Infotext, PngLevel};
 pub use kiln_mempool::{HostPool, SystemMemory, ignore_file_size_signal};
 pub use kiln_models::{
-    Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FileKind, FileModel, FileReport,
-    FolderReport, ForeignModel, HubError, HubEvent, HubListener, HubOptions, HubReference, ListEntry, ListReport,
-    LoraNotes, ModelFolder, ModelInput, ModelKind, ModelOptions, Prediction, Preset, Pulled, SegmentReport, Stored,
-    WeightType, convert, fetched, locate_input, locate_model, pull,
+    Architecture, ComponentReport, Converted, DTypeChoice, Defaults, Family, FamilyRef, FileKind, FileModel,
+    FileReport, FolderReport, ForeignModel, HubError, HubEvent, HubListener, HubOptions, HubReference, ListEntry,
+    ListReport, LoraNotes, ModelFolder, ModelInput, ModelOptions, Prediction, Preset, Pulled, SD, SDXL, SegmentReport,
+    Stored, WeightType, convert, fetched, locate_input, locate_model, pull,
 };
 pub use kiln_ops::StopSign;
 pub use kiln_request::{
-    ComponentKind, Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions,
-    HiresUpscaler, ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea,
-    InputFile, IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile,
-    NetworkOptions, OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PromptBlock,
+    Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
+    ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile,
+    IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, NetworkOptions,
+    OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PartKind, PromptBlock,
     PromptBlocks, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy,
     find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };

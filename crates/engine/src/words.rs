@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kiln_clip::{TextEncoder, TokenEmbeddings, mentions};
+use kiln_families::{TEXT_ENCODER, TEXT_ENCODER_2};
 use kiln_request::weight_files;
 use kiln_weights::{Lora, Network, TextualInversion};
 
@@ -16,7 +17,7 @@ use crate::embedding_names::EMBEDDING_ENDINGS;
 use crate::error::Result;
 
 /// The text encoders in the model's order.
-pub(crate) const TEXT_ENCODERS: [Network; 2] = [Network::TextEncoder, Network::TextEncoder2];
+pub(crate) const TEXT_ENCODERS: [Network; 2] = [TEXT_ENCODER, TEXT_ENCODER_2];
 
 /// The available embeddings. Their vectors are read when a prompt contains them.
 #[derive(Default)]

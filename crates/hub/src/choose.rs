@@ -1,6 +1,8 @@
 //! Which files of a repository a model needs: one set of weights for each component, and nothing else.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
 
 /// Which weights to prefer if a repository has several types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,9 +26,6 @@ impl Precision {
 
 /// The file that every model in the layout of diffusers has.
 pub(crate) const INDEX: &str = "model_index.json";
-/// Folders with weights that the engine uses. Every model has the first two.
-const COMPONENTS: [&str; 4] = ["unet", "vae", "text_encoder", "text_encoder_2"];
-const TOKENIZERS: [&str; 2] = ["tokenizer", "tokenizer_2"];
 const TOKENIZER_FILES: [&str; 6] = [
     "tokenizer.json",
     "vocab.json",
@@ -54,13 +53,44 @@ pub(crate) struct Choice {
     pub(crate) is_half: bool,
 }
 
+/// A folder with weights in the layout of diffusers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    /// Its name, which is also the key in `model_index.json`.
+    pub name: Cow<'static, str>,
+    /// The folder of the tokenizer that goes with it.
+    pub tokenizer: Option<Cow<'static, str>>,
+    /// Whether every model of this class has it. Others are taken if `model_index.json` names them.
+    pub is_needed: bool,
+}
+
+/// The folders that a pipeline of a class needs.
+pub type Folders = fn(class: &str) -> Vec<Folder>;
+
+/// The folders of all networks of diffusers and transformers that `index` names and that have weights among `names`.
+fn all_folders(names: &[String], index: &Value) -> Vec<Folder> {
+    let libraries = [json!("diffusers"), json!("transformers")];
+    let parts = index.as_object().into_iter().flatten();
+    let used = parts.filter(|(_, part)| part.get(0).is_some_and(|library| libraries.contains(library)));
+    let is_network = |name: &String| names.iter().any(|known| *known == format!("{name}/config.json"));
+    let tokenizer = |name: &String| {
+        let tokenizer = name.replace("text_encoder", "tokenizer");
+        (tokenizer != *name && index.get(&tokenizer).is_some()).then(|| tokenizer.into())
+    };
+    used.map(|(name, _)| name)
+        .filter(|name| is_network(name))
+        .map(|name| Folder { name: name.clone().into(), tokenizer: tokenizer(name), is_needed: true })
+        .collect()
+}
+
 /// The files of a model in the layout of diffusers. `index` is its `model_index.json`; `pipelines` are the classes that
-/// the caller can run. The error says what is missing.
+/// the caller can run, with the folders of each. The error says what is missing.
 pub(crate) fn folder(
     names: &[String],
     index: &Value,
     precision: Precision,
     pipelines: &[&str],
+    folders: Option<Folders>,
 ) -> Result<Choice, String> {
     let class = index["_class_name"].as_str().unwrap_or("nothing");
     if !pipelines.is_empty() && !pipelines.contains(&class) {
@@ -70,6 +100,7 @@ pub(crate) fn folder(
             pipelines.join(" or ")
         ));
     }
+    let folders = folders.map_or_else(|| all_folders(names, index), |folders| folders(class));
     let has = |name: &str| names.iter().any(|known| known == name);
     let uses = |part: &str| index[part].get(0).is_some_and(|library| !library.is_null());
     let mut choice = Choice { names: vec![INDEX.into()], is_half: false };
@@ -80,7 +111,7 @@ pub(crate) fn folder(
     if !has(SCHEDULER) {
         return Err(format!("has no {SCHEDULER}"));
     }
-    for folder in TOKENIZERS.into_iter().filter(|folder| uses(folder)) {
+    for folder in folders.iter().filter_map(|folder| folder.tokenizer.as_deref()).filter(|folder| uses(folder)) {
         let there = |name: &str| has(&format!("{folder}/{name}"));
         let is_whole = there("tokenizer.json") || (there("vocab.json") && there("merges.txt"));
         if !is_whole {
@@ -88,11 +119,11 @@ pub(crate) fn folder(
         }
         TOKENIZER_FILES.iter().filter(|name| there(name)).for_each(|name| take(format!("{folder}/{name}")));
     }
-    for (i, folder) in COMPONENTS.into_iter().enumerate() {
+    for Folder { name: folder, is_needed, .. } in &folders {
         if !uses(folder) {
-            match i {
-                0 | 1 => return Err(format!("has no {folder}")),
-                _ => continue,
+            match is_needed {
+                true => return Err(format!("has no {folder}")),
+                false => continue,
             }
         }
         let config = format!("{folder}/config.json");
@@ -217,9 +248,19 @@ fn nearest(names: &[String], name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     const SD: &[&str] = &["StableDiffusionPipeline", "StableDiffusionXLPipeline"];
+
+    /// The folders of Stable Diffusion and of XL.
+    fn folders(_class: &str) -> Vec<Folder> {
+        [("unet", None), ("vae", None), ("text_encoder", Some("tokenizer")), ("text_encoder_2", Some("tokenizer_2"))]
+            .map(|(name, tokenizer)| Folder {
+                name: name.into(),
+                tokenizer: tokenizer.map(Cow::from),
+                is_needed: tokenizer.is_none(),
+            })
+            .into()
+    }
 
     fn index() -> Value {
         json!({
@@ -254,7 +295,7 @@ mod tests {
 
     /// The chosen files of the folder `unet`.
     fn unet(more: &[&str], precision: Precision) -> Vec<String> {
-        let choice = folder(&repository(more), &index(), precision, SD).unwrap();
+        let choice = folder(&repository(more), &index(), precision, SD, Some(folders)).unwrap();
         choice.names.into_iter().filter(|name| name.starts_with("unet/")).collect()
     }
 
@@ -282,7 +323,7 @@ mod tests {
             "vae/diffusion_pytorch_model.bin",
             "vae/diffusion_pytorch_model.fp16.safetensors",
         ]);
-        let chosen = |precision| folder(&names, &index(), precision, SD).unwrap();
+        let chosen = |precision| folder(&names, &index(), precision, SD, Some(folders)).unwrap();
         let half = chosen(Precision::Half);
         let expected = [
             "model_index.json",
@@ -318,7 +359,7 @@ mod tests {
             let config = vec!["unet/config.json".to_string()];
             assert_eq!(unet(&all, Precision::Half), [config.clone(), half.clone()].concat());
             assert_eq!(unet(&all, Precision::Full), [config, plain.clone()].concat());
-            let cut = folder(&repository(&all[..2]), &index(), Precision::Full, SD).unwrap_err();
+            let cut = folder(&repository(&all[..2]), &index(), Precision::Full, SD, Some(folders)).unwrap_err();
             assert!(cut.contains("1 of the 2 files"), "{cut}");
         }
     }
@@ -327,16 +368,16 @@ mod tests {
     fn pickles_are_the_last_choice() {
         let names = ["unet/diffusion_pytorch_model.bin", "unet/diffusion_pytorch_model.fp16.bin"];
         assert_eq!(unet(&names, Precision::Half), ["unet/config.json", names[0]]);
-        let none = folder(&repository(&names[1..]), &index(), Precision::Half, SD).unwrap_err();
+        let none = folder(&repository(&names[1..]), &index(), Precision::Half, SD, Some(folders)).unwrap_err();
         assert!(none.contains("no weights in unet"), "{none}");
     }
 
     #[test]
     fn other_pipelines_are_refused() {
         let index = json!({ "_class_name": "FluxPipeline", "vae": ["diffusers", "AutoencoderKL"] });
-        let message = folder(&repository(&[]), &index, Precision::Half, SD).unwrap_err();
+        let message = folder(&repository(&[]), &index, Precision::Half, SD, Some(folders)).unwrap_err();
         assert!(message.contains("FluxPipeline, expected one for StableDiffusionPipeline or"), "{message}");
-        assert!(folder(&repository(&[]), &index, Precision::Half, &[]).unwrap_err().contains("no unet"));
+        assert!(folder(&repository(&[]), &index, Precision::Half, &[], Some(folders)).unwrap_err().contains("no unet"));
     }
 
     #[test]

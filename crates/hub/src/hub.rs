@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::{Api, Listing, RemoteFile};
 use crate::cache::{Cache, make_parent_folder};
-use crate::choose::{self, Choice, INDEX, Precision};
+use crate::choose::{self, Choice, Folders, INDEX, Precision};
 use crate::digest::Checksum;
 use crate::download::{Download, Source, download};
 use crate::error::{Error, Result};
@@ -31,6 +31,8 @@ pub struct Wants {
     pub precision: Precision,
     /// The classes of diffusers' pipelines that the caller can run. If empty: any.
     pub pipelines: Vec<&'static str>,
+    /// The folders that a pipeline of a class needs. If missing: all of diffusers and transformers with weights.
+    pub folders: Option<Folders>,
 }
 
 /// Files in the cache.
@@ -199,7 +201,7 @@ impl Hub {
         let source = Source { api, cache, commit: &listing.commit, xet: &self.xet };
         download(&source, &file, monitor)?;
         let index = read_index(&cache.blob(file.checksum))?;
-        let choice = choose::folder(&names, &index, wants.precision, &wants.pipelines);
+        let choice = choose::folder(&names, &index, wants.precision, &wants.pipelines, wants.folders);
         choice.map(|choice| choice.names).map_err(|problem| Error::Choice { what: what(), problem })
     }
 
@@ -222,7 +224,7 @@ impl Hub {
             Choice { names, is_half: false }
         } else if names.iter().any(|name| name == INDEX) {
             let index = read_index(&snapshot.join(INDEX))?;
-            choose::folder(&names, &index, wants.precision, &wants.pipelines)
+            choose::folder(&names, &index, wants.precision, &wants.pipelines, wants.folders)
                 .map_err(|problem| missing(format!("the cached part {problem}")))?
         } else {
             choose::single(&names).map_err(|problem| missing(format!("the cached part {problem}")))?

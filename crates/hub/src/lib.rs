@@ -42,7 +42,7 @@ mod settings;
 mod xet;
 
 pub use cache::cached_name;
-pub use choose::Precision;
+pub use choose::{Folder, Folders, Precision};
 pub use error::{Error, Result};
 pub use event::{Event, Listener};
 pub use hub::{Hub, Pulled, Wants};

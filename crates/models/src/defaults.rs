@@ -1,5 +1,6 @@
 //! What a model's requests are filled up with: the family's defaults, and those of the file `kiln.json`.
 
+use kiln_families::{FamilyDefaults, FamilyRef};
 use kiln_vae::VaeConfig;
 use serde::Deserialize;
 
@@ -7,14 +8,10 @@ use crate::error::{Error, Result};
 use crate::files::ModelFiles;
 use crate::latent_rgb::LatentRgb;
 use crate::limits::{self, MAX_STEPS, OutOfRange};
-use crate::model::{Family, json};
+use crate::model::json;
 
 /// The file with a model folder's own defaults; every key is optional.
 const DEFAULTS_FILE: &str = "kiln.json";
-/// Default steps of a latent consistency model.
-const LCM_STEPS: usize = 4;
-/// Default guidance scale of a latent consistency model.
-pub const LCM_GUIDANCE: f64 = 8.5;
 
 /// Defaults of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,14 +51,15 @@ impl DefaultsFile {
     }
 }
 
-/// The defaults of the family, overridden by those of the folder, and the colors of its previews. `size` is width and height.
+/// The defaults of the family for a pipeline of `class`, overridden by those of the folder, and the colors of its previews.
+/// `size` is width and height.
 ///
 /// # Errors
 /// [`Error::Model`] with the file and the key of what is wrong in it.
 pub(crate) fn defaults(
     files: &ModelFiles,
-    family: Family,
-    is_lcm: bool,
+    family: FamilyRef,
+    class: &str,
     size: (usize, usize),
     vae: &VaeConfig,
 ) -> Result<(Defaults, Option<LatentRgb>)> {
@@ -76,11 +74,7 @@ pub(crate) fn defaults(
             (own, colors)
         }
     };
-    let (steps, cfg_scale) = match family {
-        _ if is_lcm => (LCM_STEPS, LCM_GUIDANCE),
-        Family::Sd => (20, 7.0),
-        Family::Sdxl => (20, 5.0),
-    };
+    let FamilyDefaults { steps, cfg_scale } = family.defaults(class);
     let latent_rgb = latent_rgb.or_else(|| LatentRgb::of_family(family, vae));
     let defaults = Defaults {
         width: own.width.unwrap_or(size.0),

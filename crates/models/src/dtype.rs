@@ -1,10 +1,9 @@
 //! The type of a model's weights and activations.
 
 use candle_core::DType;
+use kiln_families::FamilyRef;
 use kiln_vae::VaeConfig;
 use serde::{Deserialize, Serialize};
-
-use crate::model::Family;
 
 /// The type of weights and activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,9 +49,9 @@ impl DTypeChoice {
 
 /// The type in which an `AutoencoderKL` decodes first in a model that runs in `dtype`.
 ///
-/// As in diffusers, `force_upcast` applies to SDXL only: it defaults to true, and the configurations of Stable
-/// Diffusion 1 and 2 omit it and decode well in f16. diffusers upcasts to f32; bf16, which it uses if the whole model
+/// As in diffusers, `force_upcast` applies to some families only ([`Family::obeys_force_upcast`](crate::Family)): it defaults
+/// to true, and the configurations of Stable Diffusion 1 and 2 omit it and decode well in f16. diffusers upcasts to f32; bf16, which it uses if the whole model
 /// is in bf16, has the same range.
-pub fn decoder_dtype(family: Family, config: &VaeConfig, dtype: DType) -> DType {
-    if dtype == DType::F16 && family == Family::Sdxl && config.force_upcast { DType::BF16 } else { dtype }
+pub fn decoder_dtype(family: FamilyRef, config: &VaeConfig, dtype: DType) -> DType {
+    if dtype == DType::F16 && family.obeys_force_upcast() && config.force_upcast { DType::BF16 } else { dtype }
 }

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::components::ComponentKind;
+use kiln_families::ComponentKind;
+
 use crate::file_kind::FileKind;
-use crate::foreign::ForeignModel;
+use crate::foreign::{ForeignModel, not_supported};
 
 /// Why a model cannot be found, read or converted.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum Error {
         problem: String,
     },
     /// The file or folder that should replace a network does not exist.
-    #[error("{}: not found; looked for a checkpoint file or a component's folder, for `{}`", path.display(), component.field())]
+    #[error("{}: not found; looked for a checkpoint file or a component's folder, for `{}`", path.display(), component.option())]
     NoComponent {
         /// The path.
         path: PathBuf,
@@ -58,12 +59,22 @@ pub enum Error {
         name: &'static str,
     },
     /// A model of a family that Kiln does not run, or a network of one.
-    #[error("{}: is {}", path.display(), model.sentence())]
+    #[error("{}: is {}", path.display(), model.sentence(held))]
     Foreign {
         /// The file or folder.
         path: PathBuf,
         /// The model or network.
         model: ForeignModel,
+        /// Other networks in the file, with their articles.
+        held: Vec<&'static str>,
+    },
+    /// A LoRA for a family that Kiln does not run.
+    #[error("{}: is {}", path.display(), not_supported(&format!("a LoRA for {family}")))]
+    ForeignLora {
+        /// The file.
+        path: PathBuf,
+        /// The name of the family.
+        family: &'static str,
     },
     /// A file or folder that has something else than a model.
     #[error("{}: {}", path.display(), no_model(*kind))]
@@ -139,7 +150,7 @@ fn incomplete(missing: &[ComponentKind], found: &[ComponentKind], is_known: bool
     let list = |kinds: &[ComponentKind], text: fn(&ComponentKind) -> String, between: &str| {
         kinds.iter().map(text).collect::<Vec<_>>().join(between)
     };
-    let field = |kind: &ComponentKind| format!("`{}`", kind.field());
+    let field = |kind: &ComponentKind| format!("`{}`", kind.option());
     let lacks = list(missing, |kind| kind.label().into(), " and no ");
     match (missing, found) {
         (_, []) => "is not a Stable Diffusion model in one file".into(),

@@ -1,5 +1,6 @@
 //! Detects the kind of network in a file by its tensor names.
 
+use kiln_weights::ParamSource;
 use serde::Serialize;
 
 use crate::foreign::ForeignModel;
@@ -110,12 +111,13 @@ const WHOLE: [(FileKind, &[&str]); 24] = [
 ];
 
 impl FileKind {
-    /// The kind of a file whose tensors have these names.
-    pub fn of(keys: &[String]) -> Self {
+    /// The kind of a file, by the names of its tensors and a few of their shapes.
+    pub fn of(file: &dyn ParamSource) -> Self {
+        let keys = file.keys();
         let has_part = |part: &&str| keys.iter().any(|key| key.contains(part));
         let has = |name: &&str| keys.iter().any(|key| key == name);
         let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
-        let foreign = || ForeignModel::of(keys).map(Self::Foreign);
+        let foreign = || ForeignModel::of(file).map(Self::Foreign);
         let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
         // diffusers' `learned_embeds` are named after the tokens: `<cat-toy>`.
         let is_word = |key: &String| key.starts_with('<') && key.ends_with('>');
@@ -171,11 +173,20 @@ impl FileKind {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{DType, Device, Tensor};
+    use kiln_weights::MapSource;
+
     use super::*;
+
+    /// A file of tensors with these names.
+    fn named(names: &[&str]) -> MapSource {
+        let tensor = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        names.iter().map(|name| (name.to_string(), tensor.clone())).collect()
+    }
 
     #[test]
     fn the_most_specific_name_decides() {
-        let kind = |names: &[&str]| FileKind::of(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let kind = |names: &[&str]| FileKind::of(&named(names));
         let unet = ["conv_in.weight", "time_embedding.linear_1.weight"];
         assert_eq!(kind(&unet), FileKind::Unet);
         assert_eq!(kind(&[&unet[..], &["controlnet_cond_embedding.conv_in.weight"]].concat()), FileKind::ControlNet);

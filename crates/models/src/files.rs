@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, Tokenizer};
+use kiln_families::{Component as ComponentSpec, ComponentKind, held_networks, text_components};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_weights::ldm::ClipShape;
 use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, mismatches, open_component, read_small_text};
 use serde_json::Value;
 
-use crate::components::ComponentKind;
+use crate::components::Component;
 use crate::convert::is_bare;
 use crate::error::{Error, Result};
 use crate::foreign::ForeignModel;
@@ -36,9 +37,6 @@ pub struct ModelOptions {
     pub text_encoders: Vec<PathBuf>,
 }
 
-/// The folders of a text encoder and its tokenizer.
-pub(crate) const TEXT_FOLDERS: [(&str, &str); 2] = [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")];
-
 /// A model's files. Clones share the open files.
 #[derive(Debug, Clone)]
 pub struct ModelFiles {
@@ -48,10 +46,10 @@ pub struct ModelFiles {
     unet: Option<ComponentSource>,
     vae: Option<ComponentSource>,
     text_files: Vec<Arc<SingleFile>>,
-    /// Replacements of the first and the second text encoder: a file, and the index of the encoder in it.
-    text: [Option<(Arc<SingleFile>, usize)>; 2],
-    /// The place of the first text encoder in [`TEXT_FOLDERS`]: SDXL's refiner has the second one alone.
-    first_text: usize,
+    /// Replacements of text encoders by their places: a file, and the index of the encoder in it.
+    replaced: BTreeMap<usize, (Arc<SingleFile>, usize)>,
+    /// The text encoders of the model: of its family's those that it has.
+    texts: Vec<&'static ComponentSpec>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,8 +81,10 @@ impl ComponentSource {
 
 /// Refuses a file of a family that Kiln does not run.
 fn refuse_foreign(file: &SingleFile) -> Result<()> {
-    match ForeignModel::of(&file.checkpoint.keys()) {
-        Some(model) => Err(Error::Foreign { path: file.path.clone(), model }),
+    match ForeignModel::of(file.checkpoint.as_ref()) {
+        Some(model) => {
+            Err(Error::Foreign { path: file.path.clone(), model, held: held_networks(file.checkpoint.as_ref()) })
+        }
         None => Ok(()),
     }
 }
@@ -100,7 +100,7 @@ impl ModelFiles {
             path.as_deref().map(|path| ComponentSource::open(path, component)).transpose()
         };
         let (unet, vae) = (part(&options.unet, ComponentKind::Unet)?, part(&options.vae, ComponentKind::Vae)?);
-        let text_file = |path: &PathBuf| match ComponentSource::open(path, ComponentKind::TextEncoder(0))? {
+        let text_file = |path: &PathBuf| match ComponentSource::open(path, ComponentKind::Clip)? {
             ComponentSource::File(file) => Ok(file),
             ComponentSource::Folder(path) => {
                 Err(Error::model(&path, "is a folder, expected a checkpoint file with a text encoder"))
@@ -128,34 +128,41 @@ impl ModelFiles {
             }
         };
         let (path, config) = (path.to_path_buf(), options.config.clone());
-        Ok(Self { path, base, config, unet, vae, text_files, text: [None, None], first_text: 0 })
+        Ok(Self { path, base, config, unet, vae, text_files, replaced: BTreeMap::new(), texts: text_components() })
     }
 
-    /// Says that the model's first text encoder is that of place `first` in [`TEXT_FOLDERS`].
-    pub(crate) fn set_first_text(&mut self, first: usize) {
-        self.first_text = first.min(TEXT_FOLDERS.len() - 1);
+    /// Sets the text encoders that the model has.
+    pub(crate) fn set_texts(&mut self, texts: Vec<&'static ComponentSpec>) {
+        self.texts = texts;
     }
 
-    /// Finds the place of the first text encoder by the configurations that exist.
-    pub(crate) fn find_first_text(&mut self) {
-        let exists = |(folder, _): &(&str, &str)| self.has_config(&format!("{folder}/config.json"));
-        self.set_first_text(TEXT_FOLDERS.iter().position(exists).unwrap_or_default());
+    /// Finds the model's text encoders by the configurations that exist.
+    pub(crate) fn find_texts(&mut self) {
+        let mut texts = text_components();
+        texts.retain(|text| self.has_config(&text.config()));
+        if !texts.is_empty() {
+            self.texts = texts;
+        }
     }
 
-    /// The place of text encoder `i` in [`TEXT_FOLDERS`].
-    pub(crate) fn text_place(&self, i: usize) -> usize {
-        (self.first_text + i).min(TEXT_FOLDERS.len() - 1)
+    /// The text encoders of the model, in the order in which their channels are joined.
+    pub(crate) fn texts(&self) -> &[&'static ComponentSpec] {
+        &self.texts
     }
 
-    /// The folders of the text encoders and tokenizers whose configurations exist, from the first one on.
-    pub(crate) fn text_folders(&self) -> Vec<(&'static str, &'static str)> {
-        let exists = |(folder, _): &(&str, &str)| self.has_config(&format!("{folder}/config.json"));
-        TEXT_FOLDERS.into_iter().skip(self.first_text).filter(exists).collect()
+    /// The folder of text encoder `i`.
+    pub(crate) fn text_folder(&self, i: usize) -> &'static str {
+        self.text(i).map_or("text_encoder", |text| text.folder)
     }
 
-    /// The folders of text encoder `i` and of its tokenizer.
-    pub(crate) fn text_folder(&self, i: usize) -> (&'static str, &'static str) {
-        TEXT_FOLDERS[self.text_place(i)]
+    /// The folder of the tokenizer of text encoder `i`.
+    pub(crate) fn tokenizer_folder(&self, i: usize) -> &'static str {
+        self.text(i).and_then(|text| text.tokenizer).unwrap_or("tokenizer")
+    }
+
+    /// Text encoder `i`, or the last one.
+    fn text(&self, i: usize) -> Option<&'static ComponentSpec> {
+        self.texts.get(i).or(self.texts.last()).copied()
     }
 
     /// The file that contains the configuration `name`, for messages: a single file contains all of them.
@@ -208,9 +215,9 @@ impl ModelFiles {
 
     /// Whether the tensor names of text encoder `i` lack, or in their folder lacked, `text_model.`.
     pub(crate) fn is_bare(&self, i: usize) -> Result<bool> {
-        match (&self.text[i], &self.base) {
-            (None, Base::Folder) => is_bare(&self.path.join(self.text_folder(i).0)),
-            (None, Base::File(_, _, kept)) => Ok(kept.bare[self.text_place(i)]),
+        match (self.replaced.get(&i), &self.base) {
+            (None, Base::Folder) => is_bare(&self.path.join(self.text_folder(i))),
+            (None, Base::File(_, _, kept)) => Ok(kept.bare.contains(self.text_folder(i))),
             (Some(_), _) => Ok(false),
         }
     }
@@ -254,7 +261,7 @@ impl ModelFiles {
             for (i, part) in file.text.iter().enumerate() {
                 let width = part.as_ref().map(|part| part.shape.hidden_size);
                 if let Some(place) = widths.iter().position(|&own| Some(own) == width) {
-                    self.text[place] = Some((file.clone(), i)); // a model has two at most
+                    self.replaced.insert(place, (file.clone(), i));
                     used = true;
                 }
             }
@@ -291,12 +298,12 @@ impl ModelFiles {
 
     /// The weights of text encoder `i`.
     pub fn text_encoder(&self, i: usize) -> Result<Box<dyn ParamSource>> {
-        let source = match (&self.text[i], &self.base) {
+        let source = match (self.replaced.get(&i), &self.base) {
             (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_component(&file.path, "text encoder"))?,
             (None, Base::File(file, ..)) => {
                 file.text_encoder(i).ok_or_else(|| no_component(&file.path, "text encoder"))?
             }
-            (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i).0))?,
+            (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i)))?,
         };
         Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
     }
@@ -305,11 +312,11 @@ impl ModelFiles {
     ///
     /// # Errors
     /// If it has no weights, or they cannot be read.
-    pub fn weights(&self, component: ComponentKind) -> Result<Box<dyn ParamSource>> {
+    pub fn weights(&self, component: Component<'_>) -> Result<Box<dyn ParamSource>> {
         match component {
-            ComponentKind::TextEncoder(i) => self.text_encoder(i),
-            ComponentKind::Unet => self.unet(),
-            ComponentKind::Vae => self.vae(),
+            Component::TextEncoder(i, _) => self.text_encoder(i),
+            Component::Unet(_) => self.unet(),
+            Component::Vae(_) => self.vae(),
         }
     }
 
@@ -325,23 +332,21 @@ impl ModelFiles {
     /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
     /// whose padding depends on the origin of the encoder.
     pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
-        let folder = self.config.as_ref().unwrap_or(&self.path).join(self.text_folder(i).1);
+        let folder = self.config.as_ref().unwrap_or(&self.path).join(self.tokenizer_folder(i));
         match &self.base {
             Base::File(file, _, kept) if !folder.is_dir() => {
-                if let Some(texts) = kept.tokenizer(self.text_place(i)).filter(|_| self.text[i].is_none()) {
+                if let Some(texts) =
+                    kept.tokenizer(self.tokenizer_folder(i)).filter(|_| !self.replaced.contains_key(&i))
+                {
                     return TokenizerFiles::Kept(texts);
                 }
-                let part = match &self.text[i] {
-                    Some((file, i)) => &file.text[*i],
-                    None => &file.text[i],
+                let part = match self.replaced.get(&i) {
+                    Some((file, i)) => file.text(*i),
+                    None => file.text(i),
                 };
                 let is_first =
                     |part: &single_file::FilePart<ClipShape>| is_openai(part.shape.dialect, part.shape.hidden_size);
-                TokenizerFiles::Clip(if part.as_ref().is_none_or(is_first) {
-                    ClipPadding::End
-                } else {
-                    ClipPadding::Zero
-                })
+                TokenizerFiles::Clip(if part.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero })
             }
             _ => TokenizerFiles::Folder(folder),
         }

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_hub::{Hub, Listener, Precision, Pulled, Reference, Settings, Wants};
+use kiln_families::{Component, of_class, pipeline_classes};
+use kiln_hub::{Folder, Hub, Listener, Precision, Pulled, Reference, Settings, Wants};
 
 use crate::dtype::DTypeChoice;
 use crate::error::Result;
-use crate::model::PIPELINES;
 
 /// Options of downloads. The environment variables of Hugging Face's own tools set everything else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,9 +28,22 @@ impl HubOptions {
             _ => Precision::Half,
         };
         // Files that a user names may belong to any model.
-        let pipelines = PIPELINES.iter().map(|(class, _)| *class).filter(|_| files.is_empty()).collect();
-        Wants { files: files.to_vec(), precision, pipelines }
+        let pipelines = pipeline_classes().filter(|_| files.is_empty()).collect();
+        Wants { files: files.to_vec(), precision, pipelines, folders: Some(folders) }
     }
+}
+
+/// The folders of a pipeline of `class`: those of its family, first the ones that every model has.
+fn folders(class: &str) -> Vec<Folder> {
+    let components = of_class(class).map(|family| family.components()).unwrap_or_default();
+    let (texts, others): (Vec<&Component>, Vec<&Component>) =
+        components.iter().partition(|component| component.kind.is_text_encoder());
+    let folder = |component: &Component| Folder {
+        name: component.folder.into(),
+        tokenizer: component.tokenizer.map(Into::into),
+        is_needed: !component.kind.is_text_encoder(),
+    };
+    others.into_iter().chain(texts).map(folder).collect()
 }
 
 /// Downloads the current version of a model, or of `files` of a repository, into the cache.

@@ -40,7 +40,7 @@ impl IpAdapterFile {
         }
         let checkpoint = Checkpoint::open(&path)?;
         let keys = checkpoint.keys();
-        let kind = FileKind::of(&keys);
+        let kind = FileKind::of(&checkpoint);
         if kind != FileKind::IpAdapter {
             return Err(Error::model(&path, format!("is {}, expected an IP-Adapter", kind.label())));
         }

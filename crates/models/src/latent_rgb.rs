@@ -1,8 +1,7 @@
 //! Linear factors from latents to colors, for previews.
 
+use kiln_families::FamilyRef;
 use kiln_vae::VaeConfig;
-
-use crate::model::Family;
 
 /// A color for latents: each channel times its row, and the offset. Red, green and blue from -1 to 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,14 +11,6 @@ pub struct LatentRgb {
     /// What is added.
     pub offset: [f32; 3],
 }
-
-/// Factors of Stable Diffusion 1 and 2, and of XL: `cheap_approximation` of `modules/sd_vae_approx.py` in AUTOMATIC1111 v1.10.
-const SD: [[f32; 3]; 4] =
-    [[0.298, 0.207, 0.208], [0.187, 0.286, 0.173], [-0.158, 0.189, 0.264], [-0.184, -0.271, -0.473]];
-const SDXL: [[f32; 3]; 4] =
-    [[0.3448, 0.4168, 0.4395], [-0.1953, -0.029, 0.025], [0.1074, 0.0886, -0.0163], [-0.373, -0.2499, -0.2088]];
-/// The scaling factors of the autoencoders that those belong to.
-const SCALES: [f64; 2] = [0.18215, 0.13025];
 
 impl LatentRgb {
     /// The factors that a model's own file has: a row for each of `channels`, and perhaps the offset.
@@ -42,13 +33,11 @@ impl LatentRgb {
     }
 
     /// The factors of a family's usual autoencoder; `None` for other autoencoders.
-    pub(crate) fn of_family(family: Family, vae: &VaeConfig) -> Option<Self> {
-        let (factors, scale) = match family {
-            Family::Sd => (SD, SCALES[0]),
-            Family::Sdxl => (SDXL, SCALES[1]),
-        };
-        let is_usual = vae.latent_channels == factors.len() && (vae.scaling_factor - scale).abs() < 1e-6;
-        is_usual.then(|| Self { factors: factors.to_vec(), offset: [0.0; 3] })
+    pub(crate) fn of_family(family: FamilyRef, vae: &VaeConfig) -> Option<Self> {
+        let colors = family.latent_colors()?;
+        let is_usual =
+            vae.latent_channels == colors.factors.len() && (vae.scaling_factor - colors.scaling_factor).abs() < 1e-6;
+        is_usual.then(|| Self { factors: colors.factors.to_vec(), offset: [0.0; 3] })
     }
 }
 

@@ -5,10 +5,10 @@
 //! knows nothing of prompts, requests, pipelines or flags. Errors name the file or the field.
 //!
 //! ```no_run
-//! use kiln_models::{DTypeChoice, Family, ModelFolder, inspect, locate_model};
+//! use kiln_models::{DTypeChoice, ModelFolder, SD, inspect, locate_model};
 //!
 //! let model = ModelFolder::open(&locate_model(None)?)?;
-//! assert_eq!(model.family(), Family::Sd);
+//! assert_eq!(model.family(), SD);
 //! inspect(model.path(), DTypeChoice::F32)?;
 //! # Ok::<(), kiln_models::Error>(())
 //! ```
@@ -38,16 +38,16 @@ mod model;
 mod presets;
 mod single_file;
 
-pub use components::{Component, ComponentKind};
+pub use components::Component;
 pub use control::ControlFile;
 pub use convert::{Converted, WeightType, convert};
-pub use defaults::{Defaults, LCM_GUIDANCE};
+pub use defaults::Defaults;
 pub use distillation::Distillation;
 pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};
 pub use file_kind::FileKind;
 pub use files::{ModelFiles, ModelOptions, TokenizerFiles};
-pub use foreign::ForeignModel;
+pub use foreign::{ForeignModel, foreign_lora};
 pub use hashes::{Hashed, Hashes, Scope, old_hash};
 pub use hub::{HubOptions, cached, fetched, pull};
 pub use image_embeds::ImageEmbeds;
@@ -57,9 +57,12 @@ pub use inspect::{
     Stored, inspect,
 };
 pub use ip_adapter::IpAdapterFile;
+pub use kiln_families::{
+    Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, SD, SDXL, TextLayer, Variant,
+};
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use latent_rgb::LatentRgb;
 pub use locate::{locate_input, locate_model, locate_named};
-pub use model::{Family, ModelFolder};
+pub use model::ModelFolder;
 pub use presets::{Architecture, Preset};
-pub use single_file::kind::{ModelInput, ModelKind, Prediction};
+pub use single_file::kind::{ModelInput, Prediction};

@@ -1,9 +1,9 @@
 //! A model, in a folder of the diffusers layout or in one file, before its weights are loaded.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kiln_clip::{TextEncoderConfig, Tokenizer};
+use kiln_families::{Component as ComponentSpec, FamilyRef, of_class};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
@@ -13,52 +13,14 @@ use crate::defaults::{Defaults, defaults};
 use crate::distillation::Distillation;
 use crate::error::{CLIP_TOKENS, Error, Result, shortened};
 use crate::file_kind::FileKind;
-use crate::files::{ModelFiles, ModelOptions, TEXT_FOLDERS, TokenizerFiles};
+use crate::files::{ModelFiles, ModelOptions, TokenizerFiles};
 use crate::foreign::ForeignModel;
 use crate::inspect::{FolderContent, content_of_folder};
 use crate::latent_rgb::LatentRgb;
 use crate::limits::MAX_SIDE;
 
-/// The pipeline family of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// Stable Diffusion 1 and 2: one text encoder, conditioning on its last layer.
-    Sd,
-    /// Stable Diffusion XL: two text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes. Its
-    /// refiner has the second text encoder alone.
-    Sdxl,
-}
-
-/// The diffusers pipeline classes that can run, with their families.
-/// The others have the parts of those, and run them with an input image or a control network, which are options of a request here.
-pub(crate) const PIPELINES: [(&str, Family); 21] = [
-    ("StableDiffusionPipeline", Family::Sd),
-    ("StableDiffusionXLPipeline", Family::Sdxl),
-    ("StableDiffusionInpaintPipeline", Family::Sd),
-    ("StableDiffusionXLInpaintPipeline", Family::Sdxl),
-    // The refiner's class.
-    ("StableDiffusionXLImg2ImgPipeline", Family::Sdxl),
-    (LCM_PIPELINE, Family::Sd),
-    (LCM_IMG2IMG_PIPELINE, Family::Sd),
-    ("StableDiffusionImg2ImgPipeline", Family::Sd),
-    ("StableDiffusionControlNetPipeline", Family::Sd),
-    ("StableDiffusionControlNetImg2ImgPipeline", Family::Sd),
-    ("StableDiffusionControlNetInpaintPipeline", Family::Sd),
-    ("StableDiffusionAdapterPipeline", Family::Sd),
-    ("StableDiffusionPAGPipeline", Family::Sd),
-    ("StableDiffusionXLControlNetPipeline", Family::Sdxl),
-    ("StableDiffusionXLControlNetImg2ImgPipeline", Family::Sdxl),
-    ("StableDiffusionXLControlNetInpaintPipeline", Family::Sdxl),
-    ("StableDiffusionXLControlNetUnionPipeline", Family::Sdxl),
-    ("StableDiffusionXLControlNetUnionImg2ImgPipeline", Family::Sdxl),
-    ("StableDiffusionXLControlNetUnionInpaintPipeline", Family::Sdxl),
-    ("StableDiffusionXLAdapterPipeline", Family::Sdxl),
-    ("StableDiffusionXLPAGPipeline", Family::Sdxl),
-];
-/// The class of Stable Diffusion distilled into a latent consistency model.
+/// The class of Stable Diffusion distilled into a latent consistency model, for messages.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
-/// The same with an input image.
-const LCM_IMG2IMG_PIPELINE: &str = "LatentConsistencyModelImg2ImgPipeline";
 /// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
 /// Default `sample_size`, the side in latents.
@@ -74,7 +36,7 @@ pub struct ModelFolder {
     path: PathBuf,
     options: ModelOptions,
     files: ModelFiles,
-    family: Family,
+    family: FamilyRef,
     zeros_for_no_negative: bool,
     text_encoders: Vec<TextEncoderConfig>,
     unet: UnetConfig,
@@ -110,11 +72,11 @@ impl ModelFolder {
         }
         let index: Value = parse(&files, INDEX)?;
         let class = index["_class_name"].as_str();
-        let family = match PIPELINES.iter().find(|(known, _)| class == Some(known)) {
-            Some((_, family)) => *family,
+        let family = match class.and_then(of_class) {
+            Some(family) => family,
             None => {
                 if let Some(model) = class.and_then(ForeignModel::of_class).filter(|_| files.has_own_configs()) {
-                    return Err(Error::Foreign { path: path.to_path_buf(), model });
+                    return Err(Error::Foreign { path: path.to_path_buf(), model, held: Vec::new() });
                 }
                 let found = class.map_or("missing".into(), |class| shortened(class, SHOWN));
                 let problem = match path.is_file() && !files.has_own_configs() {
@@ -131,11 +93,11 @@ impl ModelFolder {
             }
         };
         let zeros = index["force_zeros_for_empty_prompt"].as_bool();
-        let places = text_places(&index, family);
-        files.set_first_text(places.start);
-        let text_encoders = TEXT_FOLDERS[places]
+        files.set_texts(texts_of(&index, family));
+        let text_encoders = files
+            .texts()
             .iter()
-            .map(|(folder, _)| config(&files, &format!("{folder}/config.json"), TextEncoderConfig::from_json))
+            .map(|text| config(&files, &text.config(), TextEncoderConfig::from_json))
             .collect::<Result<Vec<_>>>()?;
         let widths: Vec<usize> = text_encoders.iter().map(|encoder| encoder.hidden_size).collect();
         files.replace_text_encoders(&widths)?;
@@ -144,7 +106,7 @@ impl ModelFolder {
         let unet = unet.for_pooled(text_encoders.last().map_or(0, TextEncoderConfig::pooled_size));
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
         let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
-        if family == Family::Sd {
+        if family.has_stable_diffusion_schedule() {
             scheduler = scheduler.for_stable_diffusion();
         }
         if let Some(prediction) = options.prediction {
@@ -153,15 +115,13 @@ impl ModelFolder {
         let json: Value = parse(&files, UNET_CONFIG)?;
         let size = sample_size(&json["sample_size"], vae.downscale())
             .map_err(|problem| Error::model(&files.config_path(UNET_CONFIG), problem))?;
-        let (defaults, latent_rgb) =
-            defaults(&files, family, [LCM_PIPELINE, LCM_IMG2IMG_PIPELINE].map(Some).contains(&class), size, &vae)?;
+        let (defaults, latent_rgb) = defaults(&files, family, class.unwrap_or_default(), size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
             options: options.clone(),
             files,
             family,
-            // diffusers' own default is true.
-            zeros_for_no_negative: family == Family::Sdxl && zeros.unwrap_or(true),
+            zeros_for_no_negative: family.zeros_for_no_negative(zeros),
             text_encoders,
             unet,
             vae,
@@ -194,7 +154,7 @@ impl ModelFolder {
     }
 
     /// The pipeline family.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> FamilyRef {
         self.family
     }
 
@@ -258,9 +218,11 @@ impl ModelFolder {
         self.unet.takes_score()
     }
 
-    /// The place of its first text encoder among SDXL's two: 1 for a refiner, else 0.
+    /// The place of its first text encoder among those of its family: 1 for a refiner of SDXL, else 0.
     pub fn first_text_encoder(&self) -> usize {
-        self.files.text_place(0)
+        let folder = self.files.text_folder(0);
+        let mut texts = self.family.components().iter().filter(|component| component.kind.is_text_encoder());
+        texts.position(|text| text.folder == folder).unwrap_or_default()
     }
 
     /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
@@ -340,7 +302,9 @@ impl ModelFolder {
 fn no_model(path: &Path, index: &Path) -> Error {
     const SHOWN: usize = 8;
     match content_of_folder(path) {
-        FolderContent::Network(FileKind::Foreign(model)) => Error::Foreign { path: path.to_path_buf(), model },
+        FolderContent::Network(FileKind::Foreign(model)) => {
+            Error::Foreign { path: path.to_path_buf(), model, held: Vec::new() }
+        }
         FolderContent::Network(kind) => Error::OtherKind { path: path.to_path_buf(), kind },
         // A model without its index has the folders of its networks.
         FolderContent::List(names) if !names.is_empty() && !names.iter().any(|name| name == "unet") => {
@@ -356,14 +320,11 @@ fn no_model(path: &Path, index: &Path) -> Error {
     }
 }
 
-/// The places of a model's text encoders in [`TEXT_FOLDERS`]: of SDXL's two the ones that its index names.
-fn text_places(index: &Value, family: Family) -> Range<usize> {
-    let is_named = |place: usize| !index[TEXT_FOLDERS[place].0][0].is_null();
-    match (family, is_named(0), is_named(1)) {
-        (Family::Sd, ..) | (Family::Sdxl, true, false) => 0..1,
-        (Family::Sdxl, false, true) => 1..2,
-        (Family::Sdxl, ..) => 0..2,
-    }
+/// The text encoders of a model: of its family's those that its index names, or all if it names none.
+fn texts_of(index: &Value, family: FamilyRef) -> Vec<&'static ComponentSpec> {
+    let texts = family.components().iter().filter(|component| component.kind.is_text_encoder());
+    let (named, others): (Vec<_>, Vec<_>) = texts.partition(|text| !index[text.folder][0].is_null());
+    if named.is_empty() { others } else { named }
 }
 
 /// Reads the configuration of a component; errors name its file.

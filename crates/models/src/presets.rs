@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::DType;
 use kiln_clip::TextEncoderConfig;
+use kiln_families::FamilyRef;
 use kiln_unet::UnetConfig;
 use kiln_vae::{TinyConfig, VaeConfig};
 use serde::Deserialize;
@@ -12,7 +13,8 @@ use serde_json::Value;
 use crate::components::{Component, components};
 use crate::dtype::decoder_dtype;
 use crate::error::{Error, Result};
-use crate::model::{Family, ModelFolder};
+use crate::model::ModelFolder;
+use crate::single_file::shapes::unet_shape;
 
 /// The models with built-in configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +68,8 @@ pub struct Architecture {
     /// The name of the preset, the folder or the file.
     pub name: String,
     /// The pipeline family.
-    pub family: Family,
-    /// One text encoder, or two.
+    pub family: FamilyRef,
+    /// The text encoders, in the order in which their channels are joined.
     pub text_encoders: Vec<TextEncoderConfig>,
     /// The denoiser.
     pub unet: UnetConfig,
@@ -114,7 +116,7 @@ impl Architecture {
         let text_encoders = file.text_encoders.iter().map(|json| TextEncoderConfig::from_json(&json.to_string()));
         Ok(Self {
             name: preset.id().into(),
-            family: if unet.added_embedding.is_some() { Family::Sdxl } else { Family::Sd },
+            family: kiln_families::of_unet(&unet_shape(&unet)),
             text_encoders: text_encoders.collect::<kiln_clip::Result<_>>()?,
             unet,
             vae: VaeConfig::from_json(&file.vae.to_string())?,

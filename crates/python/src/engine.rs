@@ -164,7 +164,7 @@ impl Engine {
     fn model(&self) -> String {
         let defaults = self.model.defaults();
         json!({
-            "name": self.model.name(), "path": self.model.path(), "family": format!("{:?}", self.model.family()).to_lowercase(),
+            "name": self.model.name(), "path": self.model.path(), "family": self.model.family().id(),
             "width": defaults.width, "height": defaults.height, "steps": defaults.steps,
             "cfg_scale": defaults.cfg_scale, "size_multiple": self.model.size_multiple(),
             "sampler": self.model.scheduler_config().sampler().ok().map(|sampler| sampler.id()),

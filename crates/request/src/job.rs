@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
-use kiln_models::{Family, ModelFolder};
+use kiln_models::ModelFolder;
 use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
@@ -203,10 +203,7 @@ impl Job {
     /// noise where `starts` is false.
     pub(crate) fn schedule_of(&self, model: &ModelFolder, starts: bool) -> Result<Schedule> {
         let blame = |error| Error::from(model.scheduler_error(error));
-        let scheduler = match (self.scheduler, model.family()) {
-            (SigmaSchedule::AlignYourSteps, Family::Sdxl) => SigmaSchedule::AlignYourStepsSdxl,
-            (other, _) => other,
-        };
+        let scheduler = model.family().sigma_schedule(self.scheduler);
         let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
         let config = config.with_options(&self.sampling).map_err(blame)?;
         if let Some(config) = self.in_part(&config, model)?.filter(|_| starts) {
@@ -247,7 +244,8 @@ impl Job {
         };
         let mut config = config.clone();
         config.distilled_part = strength;
-        let of_rule = self.image.rule == Rule::Diffusers && self.guidance_inside && model.family() == Family::Sd;
+        let of_rule =
+            self.image.rule == Rule::Diffusers && self.guidance_inside && model.family().has_distilled_img2img();
         let Some((_, kept)) = config.distilled().filter(|_| of_rule) else { return Ok(None) };
         if kept < self.steps {
             let name = if self.is_second_pass() { "hires_strength" } else { "strength" };

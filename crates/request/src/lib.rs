@@ -76,7 +76,7 @@ pub use prompts::{Parsed, ParsedPrompt, PromptPart};
 pub use refiner::{DenoiserSpan, Refiner};
 pub use request::Rng;
 pub use seeds::SeedOptions;
-pub use settings::{ComponentKind, ImageReport, InputFile, NamedFile, OwnSettings, PartFile};
+pub use settings::{ImageReport, InputFile, NamedFile, OwnSettings, PartFile, PartKind};
 pub use size_conditions::{Crop, SizeConditions};
 pub use upscaler::{OpenUpscaler, UpscalerChoice};
 pub use wildcards::Wildcards;

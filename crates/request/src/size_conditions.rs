@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kiln_models::{Family, ModelFolder};
+use kiln_models::ModelFolder;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ impl SizeOptions {
         };
         let is_asked = |name: &&&str| asked(name).is_some_and(|value| value.is_set());
         let Some(&first) = Self::NAMES.iter().find(is_asked) else { return Ok(self) };
-        if model.family() != Family::Sdxl {
+        if !model.family().takes_sizes() {
             return refuse(first, format!("none: {} is not an SDXL model, and only those take sizes", model.name()));
         }
         let targets = ["target_size", "negative_target_size"];

@@ -8,8 +8,7 @@ use kiln_models::{DTypeChoice, Hashes, ModelFolder, ModelOptions, Scope, locate_
 use kiln_request::settings::formats::{self, Taken, Unknown};
 use kiln_request::settings::{from_infotext, is_hash, labels, programs};
 use kiln_request::{
-    ComponentKind, HiresUpscaler, ImageReport, LoraName, NamedFile, OwnSettings, PartFile, Request, file_stem,
-    find_lora,
+    HiresUpscaler, ImageReport, LoraName, NamedFile, OwnSettings, PartFile, PartKind, Request, file_stem, find_lora,
 };
 use kiln_scheduler::{SamplerChoice, SigmaSchedule};
 
@@ -144,15 +143,15 @@ impl Like {
                     options.prediction.or(own.prediction.as_deref().and_then(|name| name.parse().ok()));
                 let had_text = !options.text_encoders.is_empty();
                 for PartFile { component, file } in &own.files {
-                    let is_text = *component == ComponentKind::TextEncoder;
+                    let is_text = *component == PartKind::TextEncoder;
                     let place = match component {
-                        ComponentKind::Unet => &mut options.unet,
-                        ComponentKind::Vae => &mut options.vae,
-                        ComponentKind::Config => &mut options.config,
-                        ComponentKind::Taesd => &mut setup.taesd,
-                        ComponentKind::Scales if setup.eight_bit_layers().is_none() => continue,
-                        ComponentKind::Scales => &mut setup.scales,
-                        ComponentKind::TextEncoder | ComponentKind::Unknown => &mut None,
+                        PartKind::Unet => &mut options.unet,
+                        PartKind::Vae => &mut options.vae,
+                        PartKind::Config => &mut options.config,
+                        PartKind::Taesd => &mut setup.taesd,
+                        PartKind::Scales if setup.eight_bit_layers().is_none() => continue,
+                        PartKind::Scales => &mut setup.scales,
+                        PartKind::TextEncoder | PartKind::Unknown => &mut None,
                     };
                     if place.is_some() || (is_text && had_text) {
                         continue;
@@ -162,7 +161,7 @@ impl Like {
                     match found {
                         Some(path) if is_text => options.text_encoders.push(path),
                         Some(path) => *place = Some(path),
-                        None if *component == ComponentKind::Unknown => {
+                        None if *component == PartKind::Unknown => {
                             self.warnings.push(format!("was made with {name}; this version of Kiln has no use for it"))
                         }
                         None => {

@@ -9,8 +9,8 @@ use kiln_clip::mentions;
 use kiln_media::PngLevel;
 use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
 use kiln_request::{
-    ComponentKind, Control, FilesInText, InputFile, IpAdapter, Job, LoraName, LoraUse, NamedFile, OwnSettings,
-    PartFile, find_lora,
+    Control, FilesInText, InputFile, IpAdapter, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, PartKind,
+    find_lora,
 };
 use kiln_weights::MatrixType;
 
@@ -26,7 +26,7 @@ pub struct Origin {
     base: OwnSettings,
     model: Option<Hashed>,
     is_single_file: bool,
-    parts: Vec<(ComponentKind, PathBuf)>,
+    parts: Vec<(PartKind, PathBuf)>,
     vae_config: PathBuf,
     lora_dir: Option<PathBuf>,
     loras: Mutex<HashMap<LoraName, Option<Hashed>>>,
@@ -94,7 +94,7 @@ impl Origin {
                 .map(|folder| Hashed::component(&folder))
                 .collect::<Option<Vec<_>>>()?,
         };
-        let replaced = self.parts.iter().filter(|(kind, _)| *kind == ComponentKind::TextEncoder);
+        let replaced = self.parts.iter().filter(|(kind, _)| *kind == PartKind::TextEncoder);
         let replaced = replaced.map(|(_, path)| Hashed::component(path)).collect::<Option<Vec<_>>>()?;
         let digests = own.iter().chain(&replaced).map(|file| self.hashes.get(file)).collect::<Option<Vec<String>>>()?;
         (!digests.is_empty()).then(|| digests.join("+"))
@@ -132,7 +132,7 @@ impl Origin {
             name,
             sha256: hashed.and_then(|hashed| self.hashes.get(&hashed)),
         };
-        let file = |(component, path): &(ComponentKind, PathBuf)| {
+        let file = |(component, path): &(PartKind, PathBuf)| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             PartFile { component: *component, file: named(name, Hashed::component(path)) }
         };
@@ -214,15 +214,15 @@ impl Origin {
 }
 
 /// The files that replace components of `model`, and its scales.
-pub fn parts(model: &ModelFolder, setup: &Setup) -> Vec<(ComponentKind, PathBuf)> {
+pub fn parts(model: &ModelFolder, setup: &Setup) -> Vec<(PartKind, PathBuf)> {
     let options = model.options();
     let one = [
-        (ComponentKind::Config, options.config.as_deref()),
-        (ComponentKind::Unet, options.unet.as_deref()),
-        (ComponentKind::Vae, options.vae.as_deref()),
-        (ComponentKind::Taesd, setup.taesd.as_deref()),
-        (ComponentKind::Scales, setup.scales.as_deref()),
+        (PartKind::Config, options.config.as_deref()),
+        (PartKind::Unet, options.unet.as_deref()),
+        (PartKind::Vae, options.vae.as_deref()),
+        (PartKind::Taesd, setup.taesd.as_deref()),
+        (PartKind::Scales, setup.scales.as_deref()),
     ];
-    let text = options.text_encoders.iter().map(|path| (ComponentKind::TextEncoder, Some(path.as_path())));
+    let text = options.text_encoders.iter().map(|path| (PartKind::TextEncoder, Some(path.as_path())));
     one.into_iter().chain(text).filter_map(|(component, path)| Some((component, path?.to_path_buf()))).collect()
 }

@@ -16,16 +16,16 @@ use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
-use crate::lora::Network;
+use crate::lora::{FIRST_TEXT, Network, SECOND_TEXT};
 use crate::source::ParamSource;
 
-/// The tensor names that are not words: `(name, text encoder)`.
-const FIXED: [(&str, Network); 5] = [
-    ("emb_params", Network::TextEncoder),
-    ("string_to_param.*", Network::TextEncoder),
-    ("*", Network::TextEncoder),
-    ("clip_l", Network::TextEncoder),
-    ("clip_g", Network::TextEncoder2),
+/// The tensor names that are not words: `(name, id of the text encoder)`.
+const FIXED: [(&str, &str); 5] = [
+    ("emb_params", FIRST_TEXT),
+    ("string_to_param.*", FIRST_TEXT),
+    ("*", FIRST_TEXT),
+    ("clip_l", FIRST_TEXT),
+    ("clip_g", SECOND_TEXT),
 ];
 
 /// A file with the vectors of a word.
@@ -36,7 +36,7 @@ pub struct TextualInversion {
     /// The word in the file, if there is one.
     word: Option<String>,
     /// The tensors, at most one for each text encoder.
-    tensors: Vec<(String, Network)>,
+    tensors: Vec<(String, &'static str)>,
 }
 
 impl TextualInversion {
@@ -58,7 +58,7 @@ impl TextualInversion {
             let shape = source.info(key).map(|info| info.shape).unwrap_or_default();
             matches!(shape.len(), 1 | 2) && !shape.contains(&0)
         };
-        let mut tensors: Vec<(String, Network)> = FIXED
+        let mut tensors: Vec<(String, &'static str)> = FIXED
             .iter()
             .filter(|(name, _)| vectors(name))
             .map(|&(name, network)| (name.to_string(), network))
@@ -69,7 +69,7 @@ impl TextualInversion {
             && vectors(key)
         {
             word = Some(key.clone());
-            tensors.push((key.clone(), Network::TextEncoder));
+            tensors.push((key.clone(), FIRST_TEXT));
         }
         if tensors.is_empty() {
             let problem = "is not an embedding: expected `emb_params`, `clip_l` and `clip_g`, `string_to_param`, or a \
@@ -90,7 +90,7 @@ impl TextualInversion {
     /// # Errors
     /// [`Error::StoredDType`] if they are not numbers.
     pub fn vectors(&self, network: Network) -> Result<Option<Tensor>> {
-        let Some((key, _)) = self.tensors.iter().find(|(_, of)| *of == network) else { return Ok(None) };
+        let Some((key, _)) = self.tensors.iter().find(|(_, of)| *of == network.id) else { return Ok(None) };
         let Some(data) = self.source.data(key)? else { return Ok(None) };
         let Some(values) = data.to_f32() else {
             let (origin, key) = (self.source.origin(key), key.clone());

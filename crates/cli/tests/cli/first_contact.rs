@@ -199,7 +199,7 @@ fn tensors(sandbox: &Sandbox, name: &str, names: &[&str], notes: &[(&str, &str)]
 #[test]
 fn models_of_other_families_are_named() {
     let sandbox = Sandbox::new();
-    let sentence = "Kiln does not run it yet; it runs Stable Diffusion 1, 2 and XL";
+    let sentence = "not supported yet; Kiln runs Stable Diffusion 1, 2 and XL";
     let flux = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight"];
     let flux = tensors(&sandbox, "flux1-dev.safetensors", &flux, &[]);
     let run = sandbox.kiln(&["inspect", &flux]).succeeds();
@@ -217,6 +217,16 @@ fn models_of_other_families_are_named() {
     fs::write(sandbox.path("flux/model_index.json"), "{\"_class_name\": \"FluxPipeline\"}").unwrap();
     sandbox.txt2img(&["x", "-m", "flux"]).fails(1, &["flux: is a FLUX.1 model", sentence]);
     sandbox.kiln(&["inspect", "flux"]).fails(1, &["is a FLUX.1 model", sentence]);
+    fs::create_dir(sandbox.path("flux/transformer")).unwrap();
+    fs::rename(&flux, sandbox.path("flux/transformer/a.safetensors")).unwrap();
+    fs::write(sandbox.path("flux/transformer/config.json"), "{\"_class_name\": \"FluxTransformer2DModel\"}").unwrap();
+    let run = sandbox.kiln(&["inspect", "flux"]);
+    assert_eq!(run.status.code(), Some(1), "{run}");
+    assert!(run.stdout.contains("a FLUX.1 transformer: not supported yet"), "{run}");
+    let lora = tensors(&sandbox, "lora.safetensors", &["lora_unet_double_blocks_0_img_attn_proj.lora_up.weight"], &[]);
+    let run = sandbox.kiln(&["inspect", &lora]).succeeds();
+    assert!(run.stdout.contains(&format!("base model: FLUX.1: {sentence}")), "{run}");
+    sandbox.txt2img(&["x", "--lora", &lora]).fails(1, &["is a LoRA for FLUX.1", sentence]);
 }
 
 #[test]

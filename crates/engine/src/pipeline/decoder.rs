@@ -253,7 +253,7 @@ mod tests {
     use kiln_testkit::{deviation, fixtures};
     use tempfile::TempDir;
 
-    use kiln_models::Family;
+    use kiln_models::{SD, SDXL};
 
     use super::*;
 
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(decoder(&model, DType::F32).part.placement().dtype, DType::F32);
         let mut fixed = model.vae_config().clone();
         fixed.force_upcast = false;
-        assert_eq!(decoder_dtype(Family::Sdxl, &fixed, DType::F16), DType::F16);
-        assert_eq!(decoder_dtype(Family::Sd, model.vae_config(), DType::F16), DType::F16);
+        assert_eq!(decoder_dtype(SDXL, &fixed, DType::F16), DType::F16);
+        assert_eq!(decoder_dtype(SD, model.vae_config(), DType::F16), DType::F16);
     }
 }

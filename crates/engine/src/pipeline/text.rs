@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kiln_clip::HiddenLayer;
-use kiln_models::{Family, ModelFolder};
+use kiln_models::{FamilyRef, ModelFolder, TextLayer};
 use kiln_request::{Job, RefinerOptions};
 use kiln_unet::SCORE_TIME_IDS;
 use kiln_weights::{Lora, Network, Placement};
@@ -24,7 +24,7 @@ use crate::words::{Embeddings, TEXT_ENCODERS};
 
 /// A model's text encoders with their tokenizers.
 pub(crate) struct TextEncoders {
-    family: Family,
+    family: FamilyRef,
     /// The place of the first encoder among SDXL's two.
     first: usize,
     /// How many numbers the denoiser takes besides texts.
@@ -314,12 +314,9 @@ impl TextEncoders {
 }
 
 /// The layer whose result conditions the denoiser: the family's own, or that which `clip_skip` counts from the end.
-pub fn hidden_layer(family: Family, clip_skip: Option<usize>) -> HiddenLayer {
-    match (family, clip_skip) {
-        (Family::Sd, None) => HiddenLayer::LAST,
-        (Family::Sdxl, None) => HiddenLayer::PENULTIMATE,
-        (family, Some(from_end)) => HiddenLayer { from_end, final_layer_norm: family == Family::Sd },
-    }
+pub fn hidden_layer(family: FamilyRef, clip_skip: Option<usize>) -> HiddenLayer {
+    let TextLayer { from_end, final_layer_norm } = family.text_layer(clip_skip);
+    HiddenLayer { from_end, final_layer_norm }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
+use crate::foreign::ForeignModel;
 use crate::hub;
 use crate::model::ModelFolder;
 pub(crate) use controlnet::family;
@@ -92,6 +93,9 @@ fn open_folder(path: &Path) -> Result<Opened> {
         Some("T2IAdapter") => adapter::config(&text).map_err(|error| Error::model(&file, error))?,
         Some(_) => controlnet::config(&text).map_err(|error| Error::model(&file, error))?,
         None => {
+            if let Some(model) = class.and_then(ForeignModel::of_class) {
+                return Err(Error::Foreign { path: path.to_path_buf(), model, held: Vec::new() });
+            }
             let found = class.map_or_else(|| json["_class_name"].to_string(), String::from);
             let problem = format!("`_class_name` is {found}, expected one of {}", CLASSES.join(", "));
             return Err(Error::model(&file, problem));
@@ -102,11 +106,12 @@ fn open_folder(path: &Path) -> Result<Opened> {
 
 fn open_file(path: &Path, model: &ModelFolder) -> Result<Opened> {
     let checkpoint = Arc::new(Checkpoint::open(path)?);
-    match FileKind::of(&checkpoint.keys()) {
+    match FileKind::of(checkpoint.as_ref()) {
         FileKind::ControlNet | FileKind::ControlUnion => controlnet::open(path, checkpoint, model),
         FileKind::ControlLora => control_lora::open(path, checkpoint, model),
         FileKind::ControlLllite => lllite::open(path, checkpoint, model),
         FileKind::T2iAdapter => adapter::open(path, checkpoint),
+        FileKind::Foreign(model) => Err(Error::Foreign { path: path.to_path_buf(), model, held: Vec::new() }),
         kind => {
             let expected = "a ControlNet, a control LoRA, a ControlNet-LLLite or a T2I-Adapter";
             Err(Error::model(path, format!("is {}, expected {expected}", kind.label())))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kiln_clip::Tokenizer;
+use kiln_families::FAMILIES;
 use kiln_files::remove_orphans;
 use kiln_weights::{NewTensor, read_small, write_safetensors};
 
@@ -12,7 +13,7 @@ use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
-use crate::files::{ModelFiles, TEXT_FOLDERS, TokenizerFiles};
+use crate::files::{ModelFiles, TokenizerFiles};
 
 /// Writes the folder and returns the number of its tensors. The files of an existing folder are replaced one by one; a
 /// new folder appears with all files at once.
@@ -24,8 +25,9 @@ pub(super) fn write(
     proceed: Proceed<'_>,
 ) -> Result<usize> {
     if folder.exists() {
-        let folders = TEXT_FOLDERS.into_iter().flat_map(|(encoder, tokenizer)| [encoder, tokenizer]);
-        folders.chain(["", "unet", "vae", "scheduler"]).for_each(|name| remove_orphans(&folder.join(name)));
+        let components = FAMILIES.iter().flat_map(|family| family.components());
+        let folders = components.flat_map(|part| [Some(part.folder), part.tokenizer]).flatten();
+        folders.chain(["", "scheduler"]).for_each(|name| remove_orphans(&folder.join(name)));
         return write_into(files, parts, folder, weight_type, proceed);
     }
     let new = NewFolder::new_for(folder)?;
@@ -49,7 +51,7 @@ fn write_into(
     weights(&parts.unet, "unet/diffusion_pytorch_model.safetensors", false)?;
     weights(&parts.vae, "vae/diffusion_pytorch_model.safetensors", false)?;
     for (i, text) in parts.text.iter().enumerate() {
-        let (name, _) = files.text_folder(i);
+        let name = files.text_folder(i);
         weights(&text.part, &format!("{name}/model.safetensors"), files.is_bare(i)?)?;
     }
     let text_file = |path: &Path, text: &str| bytes_file(path, text.as_bytes(), proceed);
@@ -60,7 +62,7 @@ fn write_into(
         text_file(&folder.join("kiln.json"), &text)?;
     }
     for i in 0..parts.text.len() {
-        let (name, tokenizer) = files.text_folder(i);
+        let (name, tokenizer) = (files.text_folder(i), files.tokenizer_folder(i));
         let config = format!("{name}/config.json");
         text_file(&folder.join(&config), &pretty(files.config(&config)?))?;
         match files.tokenizer_files(i) {

@@ -25,16 +25,19 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
         return Ok((Kept::default(), Vec::new())); // they are derived from the tensors again
     }
     let mut kept = Kept::default();
-    for name in configurations().filter(|name| *name != "kiln.json" && files.has_config(name)) {
-        kept.files.insert(name.into(), files.config(name)?);
+    for name in configurations().filter(|name| name != "kiln.json" && files.has_config(name)) {
+        let text = files.config(&name)?;
+        kept.files.insert(name, text);
     }
     if let Some((_, text)) = files.defaults("kiln.json")? {
         kept.files.insert("kiln.json".into(), text);
     }
     let mut without_room = Vec::new();
     for i in 0..parts.text.len() {
-        let (folder, tokenizer) = files.text_folder(i);
-        kept.bare[files.text_place(i)] = files.is_bare(i)?;
+        let (folder, tokenizer) = (files.text_folder(i), files.tokenizer_folder(i));
+        if files.is_bare(i)? {
+            kept.bare.insert(folder);
+        }
         let texts = match files.tokenizer_files(i) {
             TokenizerFiles::Clip(_) => continue,
             TokenizerFiles::Kept(texts) => texts,

@@ -38,7 +38,7 @@ pub(super) struct ConvertedModel {
     pub(super) unet_shape: UnetShape,
     pub(super) vae: ConvertedComponent,
     pub(super) vae_levels: usize,
-    /// One or two.
+    /// The text encoders, in the order of the family.
     pub(super) text: Vec<ConvertedText>,
 }
 
@@ -59,9 +59,8 @@ impl ConvertedModel {
         let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
         let vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
         let mut text = Vec::new();
-        for (i, (folder, _)) in files.text_folders().into_iter().enumerate() {
-            let name = format!("{folder}/config.json");
-            let config = read(files, &name, TextEncoderConfig::from_json)?;
+        for (i, component) in files.texts().iter().filter(|text| files.has_config(&text.config())).enumerate() {
+            let config = read(files, &component.config(), TextEncoderConfig::from_json)?;
             let encoder = TextEncoder::new(config.clone())?;
             let mut part = ConvertedComponent::new(files.text_encoder(i)?, &[encoder.segments()])?;
             if part.source.info(POSITION_IDS).is_some() {

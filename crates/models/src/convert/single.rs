@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kiln_families::{of_unet, prefixes};
 use kiln_weights::ldm::{ClipDialect, Names, Piece, Place, VaeShape, transpose};
 use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
@@ -15,14 +16,8 @@ use crate::error::Result;
 
 /// The names of a text encoder's tensors in a file: prefix and naming scheme.
 pub(super) fn text_place(parts: &ConvertedModel, i: usize) -> (&'static str, ClipDialect) {
-    let is_xl = parts.unet_shape.added_dim.is_some();
-    match (is_xl, parts.text.len(), i, parts.text[i].is_open) {
-        (false, _, _, false) => ("cond_stage_model.transformer.", ClipDialect::Transformers),
-        (false, _, _, true) => ("cond_stage_model.model.", ClipDialect::OpenClip),
-        (true, 1, ..) => ("conditioner.embedders.0.model.", ClipDialect::OpenClip),
-        (true, _, 0, _) => ("conditioner.embedders.0.transformer.", ClipDialect::Transformers),
-        (true, ..) => ("conditioner.embedders.1.model.", ClipDialect::OpenClip),
-    }
+    let is_open = parts.text.get(i).is_some_and(|text| text.is_open);
+    of_unet(&parts.unet_shape).single_text(i, parts.text.len(), is_open)
 }
 
 /// Writes the file with `notes` and returns the number of its tensors.
@@ -39,14 +34,15 @@ pub(super) fn write(
         tensors.extend(stored(part, prefix, names, is_gguf, weight_type)?);
         Ok(())
     };
-    add(&parts.unet, "model.diffusion_model.", &parts.unet_shape.names())?;
-    add(&parts.vae, "first_stage_model.", &VaeShape::ldm_names(parts.vae_levels))?;
+    let first = |folder: &str| prefixes(folder).first().copied().unwrap_or_default();
+    add(&parts.unet, first("unet"), &parts.unet_shape.names())?;
+    add(&parts.vae, first("vae"), &VaeShape::ldm_names(parts.vae_levels))?;
     for (i, text) in parts.text.iter().enumerate() {
         let (prefix, dialect) = text_place(parts, i);
         add(&text.part, prefix, &dialect.names())?;
     }
     let count = tensors.len();
-    let architecture = if parts.unet_shape.added_dim.is_some() { "sdxl" } else { "sd1" };
+    let architecture = of_unet(&parts.unet_shape).derived_config().map_or("sd1", |config| config.gguf);
     let (key, value) = if is_gguf { ("general.architecture", architecture) } else { ("format", "pt") };
     notes.insert(key.into(), value.into());
     replace(path, proceed, |file| match is_gguf {

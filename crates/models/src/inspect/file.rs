@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kiln_clip::{TextEncoder, TextEncoderConfig};
+use kiln_families::{Variant, held_networks, of_unet, text_components};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{ParamSource, Segments, mismatches};
@@ -15,7 +16,7 @@ use crate::file_kind::FileKind;
 use crate::single_file::SingleFile;
 use crate::single_file::configs::configs;
 use crate::single_file::kept::{self, Kept};
-use crate::single_file::kind::{self, ModelInput, ModelKind, Prediction};
+use crate::single_file::kind::{self, ModelInput, Prediction};
 
 /// The contents of a checkpoint file.
 #[derive(Debug, Clone, Serialize)]
@@ -30,6 +31,9 @@ pub struct FileReport {
     pub kind: FileKind,
     /// The model, if the file has a U-Net with the names of a single-file checkpoint.
     pub model: Option<FileModel>,
+    /// Other networks in a file of a family that Kiln does not run, with their articles.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<&'static str>,
     /// What it says about a LoRA, if it is one.
     pub lora: Option<LoraNotes>,
     /// The number of tensors.
@@ -47,8 +51,8 @@ pub struct FileReport {
 /// A model in a file.
 #[derive(Debug, Clone, Serialize)]
 pub struct FileModel {
-    /// The kind.
-    pub kind: ModelKind,
+    /// The variant of its family.
+    pub kind: Variant,
     /// The inputs of its U-Net in addition to latents.
     pub input: ModelInput,
     /// The prediction type of its U-Net.
@@ -67,7 +71,7 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
     let file = SingleFile::open(path)?;
     let (keys, notes) = (file.checkpoint.keys(), file.checkpoint.metadata());
     let stored = stored(keys.iter().filter_map(|key| file.checkpoint.info(key)));
-    let kind = match FileKind::of(&keys) {
+    let kind = match FileKind::of(file.checkpoint.as_ref()) {
         // A U-Net file with the names of a whole model.
         FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
         kind => kind,
@@ -77,6 +81,10 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
         bytes: std::fs::metadata(path).map_err(Error::read(path))?.len(),
         format: file.checkpoint.format().label(),
         kind,
+        held: match kind {
+            FileKind::Foreign(_) => held_networks(file.checkpoint.as_ref()),
+            _ => Vec::new(),
+        },
         lora: (kind == FileKind::Lora)
             .then(|| LoraNotes::of(notes, &keys, &|key| Some(file.checkpoint.info(key)?.shape))),
         model: model(&file).filter(|_| !matches!(kind, FileKind::Foreign(_))),
@@ -90,7 +98,7 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
 
 fn model(file: &SingleFile) -> Option<FileModel> {
     let shape = file.unet_shape()?;
-    let text = |i: usize| file.text[i].is_some();
+    let text = |i: usize| file.text(i).is_some();
     let parts = [
         (true, "U-Net"),
         (file.vae.is_some(), "autoencoder"),
@@ -104,7 +112,7 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         Err(_) => Vec::new(), // only a U-Net
     };
     Some(FileModel {
-        kind: ModelKind::of(shape),
+        kind: of_unet(shape).variant(shape),
         input: ModelInput::of(shape),
         prediction: kind::prediction(file),
         distilled: kind::distilled(file).map(|(kind, _)| kind.id()),
@@ -121,7 +129,7 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         let mismatches = source.map(|source| mismatches(segments, &source)).unwrap_or_default();
         mismatches.iter().map(ToString::to_string).collect()
     };
-    let texts = ["text_encoder/config.json", "text_encoder_2/config.json"].into_iter().filter_map(json);
+    let texts = text_components().into_iter().filter_map(|text| json(&text.config()));
     for (i, json) in texts.enumerate() {
         problems.extend(match TextEncoderConfig::from_json(&json).and_then(TextEncoder::new) {
             Ok(encoder) => fit(encoder.segments(), file.text_encoder(i)),

@@ -13,7 +13,7 @@ use super::{Stored, stored, summary};
 use crate::components::Component;
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
-use crate::model::{Family, ModelFolder};
+use crate::model::ModelFolder;
 use crate::presets::Architecture;
 
 /// The contents of a model folder.
@@ -101,16 +101,15 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
     let files = model.files();
     let mut components = Vec::new();
     for part in Architecture::from_folder(model).components() {
-        let kind = part.kind();
         let mut report = |name: &str, segments: &Segments| -> Result<()> {
-            components.push(component(name.into(), files.weights(kind), segments, dtype)?);
+            components.push(component(name.into(), files.weights(part), segments, dtype)?);
             Ok(())
         };
         match part {
             Component::TextEncoder(i, config) => {
-                report(files.text_folder(i).0, TextEncoder::new(config.clone())?.segments())?
+                report(files.text_folder(i), TextEncoder::new(config.clone())?.segments())?
             }
-            Component::Unet(config) => report(kind.folder(), Unet::new(config.clone()).segments())?,
+            Component::Unet(config) => report("unet", Unet::new(config.clone()).segments())?,
             Component::Vae(config) => {
                 report("vae (decoder)", Decoder::new(config).segments())?;
                 report("vae (encoder)", Encoder::new(config).segments())?;
@@ -120,11 +119,7 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
     Ok(FolderReport {
         path: model.path().to_path_buf(),
         name: model.name(),
-        family: match model.family() {
-            Family::Sd => "Stable Diffusion 1 or 2",
-            Family::Sdxl if model.is_refiner() => "Stable Diffusion XL refiner",
-            Family::Sdxl => "Stable Diffusion XL",
-        },
+        family: model.family().model_label(model.is_refiner()),
         size: (model.defaults().width, model.defaults().height),
         steps: model.defaults().steps,
         cfg_scale: model.defaults().cfg_scale,

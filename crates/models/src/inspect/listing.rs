@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_families::{of_class, of_unet};
 use kiln_weights::{Checkpoint, MAX_CONFIG_BYTES, ParamSource, read_small_text};
 use serde::Serialize;
 use serde_json::Value;
@@ -11,9 +12,8 @@ use crate::file_kind::FileKind;
 use crate::foreign::ForeignModel;
 use crate::inspect::LoraNotes;
 use crate::locate::ENDINGS;
-use crate::model::{Family, INDEX, PIPELINES};
+use crate::model::INDEX;
 use crate::single_file::SingleFile;
-use crate::single_file::kind::ModelKind;
 
 /// The most entries that are opened.
 const MOST: usize = 1000;
@@ -29,6 +29,9 @@ pub struct ListReport {
     pub entries: Vec<ListEntry>,
     /// Entries that were not opened because there are too many.
     pub left_out: usize,
+    /// The pipeline, if the folder has a `model_index.json` of a family that Kiln does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<ForeignModel>,
 }
 
 /// A file or folder in a [`ListReport`].
@@ -57,7 +60,7 @@ pub(crate) fn content_of_folder(path: &Path) -> FolderContent {
     }
     let (files, _) = candidates(path);
     match files.as_slice() {
-        [only] if only.is_file() => match Checkpoint::open(only).map(|file| FileKind::of(&file.keys())) {
+        [only] if only.is_file() => match Checkpoint::open(only).map(|file| FileKind::of(&file)) {
             Ok(FileKind::Checkpoint | FileKind::Unknown) | Err(_) => FolderContent::List(names(&files)),
             Ok(kind) => FolderContent::Network(kind),
         },
@@ -73,18 +76,18 @@ pub(super) fn only_file(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Lists the entries of a folder.
+/// Lists the entries of a folder; `pipeline` is what its `model_index.json` names, if Kiln does not run that.
 ///
 /// # Errors
 /// [`Error::Files`] for a folder without models, networks and adapters.
-pub(super) fn report(path: &Path) -> Result<ListReport> {
+pub(super) fn report(path: &Path, pipeline: Option<ForeignModel>) -> Result<ListReport> {
     let (found, left_out) = candidates(path);
     let entries: Vec<ListEntry> = found.iter().map(|path| entry(path)).collect();
-    if entries.is_empty() {
+    if entries.is_empty() && pipeline.is_none() {
         let looked_for = format!("{INDEX}, config.json, or files with weights ({})", ENDINGS.join(", "));
         return Err(Error::not_found(path.to_path_buf(), looked_for));
     }
-    Ok(ListReport { path: path.to_path_buf(), entries, left_out })
+    Ok(ListReport { path: path.to_path_buf(), entries, left_out, pipeline })
 }
 
 /// The files with weights and the folders with a configuration, sorted by name, and the number of those that are left out.
@@ -180,29 +183,40 @@ fn several(name: &str, count: usize) -> String {
 /// What a file is.
 fn file(path: &Path) -> Result<String> {
     let file = SingleFile::open(path)?;
-    let kind = FileKind::of(&file.checkpoint.keys());
-    let model = file.unet_shape().map(|shape| ModelKind::of(shape).label());
+    let kind = FileKind::of(file.checkpoint.as_ref());
+    let model = file.unet_shape().map(|shape| of_unet(shape).variant(shape).label);
     Ok(match model {
         Some(model) if matches!(kind, FileKind::Checkpoint | FileKind::Unet) => format!("{}: {model}", kind.label()),
         _ if kind == FileKind::Lora => lora(path),
-        _ => kind.label().into(),
+        _ => described(kind),
     })
+}
+
+/// A kind in a line of the list.
+fn described(kind: FileKind) -> String {
+    match kind {
+        FileKind::Foreign(model) => unsupported(model.label()),
+        kind => kind.label().into(),
+    }
+}
+
+fn unsupported(what: &str) -> String {
+    format!("{what}: not supported yet")
 }
 
 /// What a folder is.
 fn folder(path: &Path) -> String {
     if let Some(class) = class_in(&path.join(INDEX)) {
-        return match PIPELINES.iter().find(|(known, _)| *known == class) {
-            Some((_, Family::Sd)) => "a model folder: Stable Diffusion 1 or 2".into(),
-            Some((_, Family::Sdxl)) => "a model folder: Stable Diffusion XL".into(),
+        return match of_class(&class) {
+            Some(family) => format!("a model folder: {}", family.label()),
             None => match ForeignModel::of_class(&class) {
-                Some(model) => format!("{}, which Kiln does not run", model.label()),
+                Some(model) => unsupported(model.label()),
                 None => format!("a model folder of another class: {class}"),
             },
         };
     }
     match network_of_folder(path) {
-        Some(kind) => kind.label().into(),
+        Some(kind) => described(kind),
         None => kinds(path),
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Result, shortened};
-use crate::foreign::ForeignModel;
+use crate::foreign::{ForeignModel, not_supported};
 
 /// The most words that are kept.
 const WORDS: usize = 12;
@@ -29,6 +29,9 @@ const BY_WIDTH: [(usize, &str); 3] =
 pub struct LoraNotes {
     /// The model that it was trained for: by its tensors where it is none that Kiln runs, by its metadata, or by its shapes.
     pub base: Option<String>,
+    /// The sentence about the family of that model, if Kiln does not run it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<String>,
     /// The phrase that starts it, where the file has one.
     pub trigger: Option<String>,
     /// The most frequent tags of its training images, the most frequent first, with their numbers of images.
@@ -58,8 +61,10 @@ impl LoraNotes {
             found.map(|text| shortened(text.trim(), LONGEST))
         };
         let base = text(&["ss_base_model_version", "modelspec.architecture", "ss_sd_model_name"]);
+        let family = ForeignModel::of_lora(keys).map(|family| family.label());
         Self {
-            base: ForeignModel::of_lora(keys).map(String::from).or(base).or_else(|| by_width(keys, shape)),
+            unsupported: family.map(not_supported),
+            base: family.map(String::from).or(base).or_else(|| by_width(keys, shape)),
             trigger: text(&["modelspec.trigger_phrase", "ss_trigger_words"]),
             words: metadata.get("ss_tag_frequency").map(|text| frequent(text)).unwrap_or_default(),
             rank: text(&["ss_network_dim"]),

@@ -19,7 +19,7 @@ pub use listing::{ListEntry, ListReport};
 pub use lora_notes::LoraNotes;
 
 use crate::dtype::DTypeChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{INDEX, ModelFolder};
 
 /// The result of an inspection.
@@ -30,7 +30,7 @@ pub enum Inspected {
     Folder(FolderReport),
     /// A checkpoint file, or a folder with one network in one file.
     File(FileReport),
-    /// A folder of several models, networks or adapters.
+    /// A folder of several models, networks or adapters, or a pipeline that Kiln does not run.
     List(ListReport),
 }
 
@@ -57,11 +57,15 @@ pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
         return Ok(Inspected::File(file::report(path)?));
     }
     if path.join(INDEX).exists() {
-        return Ok(Inspected::Folder(folder::report(&ModelFolder::open(path)?, dtype)?));
+        return match ModelFolder::open(path) {
+            Ok(model) => Ok(Inspected::Folder(folder::report(&model, dtype)?)),
+            Err(Error::Foreign { model, .. }) => Ok(Inspected::List(listing::report(path, Some(model))?)),
+            Err(error) => Err(error),
+        };
     }
     match listing::only_file(path) {
         Some(file) => Ok(Inspected::File(file::report(&file)?)),
-        None => Ok(Inspected::List(listing::report(path)?)),
+        None => Ok(Inspected::List(listing::report(path, None)?)),
     }
 }
 
@@ -207,11 +211,15 @@ mod tests {
         }
         let error = ModelFolder::open(&shared_data("families").join("models/zimage")).unwrap_err().to_string();
         assert!(
-            error.ends_with("it runs Stable Diffusion 1, 2 and XL") && error.contains("a Z-Image model"),
+            error.ends_with("a Z-Image model: not supported yet; Kiln runs Stable Diffusion 1, 2 and XL"),
             "{error}"
         );
         let error = ModelFolder::open(&shared_data("families").join("files/sd3_all_in_one.safetensors")).unwrap_err();
-        assert!(error.to_string().contains("is a Stable Diffusion 3 transformer: Kiln does not run it yet"), "{error}");
+        assert!(
+            error.to_string().contains("is a Stable Diffusion 3 transformer, with a CLIP-L text encoder"),
+            "{error}"
+        );
+        assert!(error.to_string().contains(": not supported yet"), "{error}");
     }
 
     #[test]

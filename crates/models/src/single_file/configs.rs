@@ -6,13 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kiln_weights::ParamSource;
+use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, SD2, SDXL_REFINER, of_unet};
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
-use super::kind::{ModelInput, ModelKind, Prediction, prediction, zero_terminal_snr};
+use super::kind::{ModelInput, Prediction, prediction, zero_terminal_snr};
 use super::{FilePart, SingleFile};
-use crate::components::ComponentKind;
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 
@@ -37,17 +36,17 @@ const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<Configs> {
     let unet = file.unet_shape();
     let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
-    let is_refiner = unet.is_some_and(|unet| ModelKind::of(unet) == ModelKind::SdxlRefiner);
+    let is_refiner = unet.is_some_and(|unet| of_unet(unet).variant(unet) == SDXL_REFINER);
     let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
     // Of two encoders, OpenAI's narrow one is the first, whichever file contains it.
     let elsewhere = |first: bool| {
         let texts = others.iter().flat_map(|other| other.text.iter().flatten());
         texts
-            .filter(|_| file.text[0].is_none())
+            .filter(|_| file.text(0).is_none())
             .find(|part| !is_xl || is_refiner || (part.shape.hidden_size == OPENAI_WIDTH) == first)
     };
-    let first = file.text[0].as_ref().or_else(|| elsewhere(true));
-    let second = file.text[1].as_ref().or_else(|| elsewhere(false).filter(|_| is_xl && !is_refiner));
+    let first = file.text(0).or_else(|| elsewhere(true));
+    let second = file.text(1).or_else(|| elsewhere(false).filter(|_| is_xl && !is_refiner));
     let (Some(unet), Some(FilePart { shape: vae, .. }), Some(FilePart { shape: first, .. })) = (unet, vae, first)
     else {
         return Err(incomplete(file));
@@ -56,7 +55,7 @@ pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<C
     let predicted = prediction(file);
     let mut configs = Configs::new();
     configs.insert("unet/config.json", unet_config(unet, predicted));
-    configs.insert("vae/config.json", vae_config(vae, is_xl));
+    configs.insert("vae/config.json", vae_config(vae, of_unet(unet)));
     // Of XL's two encoders the refiner has the second.
     let is_second = is_xl && second.is_none();
     let place = if is_second { "text_encoder_2/config.json" } else { "text_encoder/config.json" };
@@ -80,11 +79,11 @@ fn incomplete(file: &SingleFile) -> Error {
     let all = [
         (ComponentKind::Unet, file.unet.is_some()),
         (ComponentKind::Vae, file.vae.is_some()),
-        (ComponentKind::TextEncoder(0), file.text.iter().any(Option::is_some)),
+        (ComponentKind::Clip, file.text.iter().any(Option::is_some)),
     ];
     let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
     let (missing, found): (_, Vec<ComponentKind>) = (list(false), list(true));
-    let kind = FileKind::of(&file.checkpoint.keys());
+    let kind = FileKind::of(file.checkpoint.as_ref());
     if found.is_empty() && !matches!(kind, FileKind::Unknown | FileKind::Checkpoint) {
         return Error::OtherKind { path: file.path.clone(), kind };
     }
@@ -201,14 +200,16 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
     if let Some(dim) = unet.guidance_dim {
         config["time_cond_proj_dim"] = json!(dim);
     }
-    if ModelKind::of(unet) == ModelKind::Sd2 && prediction == Prediction::V {
+    if of_unet(unet).variant(unet) == SD2 && prediction == Prediction::V {
         // As in Stable Diffusion 2.1: its attention overflows in f16 without this. Kiln always computes it so.
         config["upcast_attention"] = json!(true);
     }
     config
 }
 
-pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
+pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
+    let DerivedConfig { scaling_factor, vae_sample_size, force_upcast, .. } =
+        family.derived_config().unwrap_or_default();
     let types = |name: &'static str| vec![name; vae.channels.len()];
     let mut config = json!({
         "_class_name": "AutoencoderKL",
@@ -220,11 +221,11 @@ pub(super) fn vae_config(vae: &VaeShape, is_xl: bool) -> Value {
         "layers_per_block": vae.layers,
         "norm_num_groups": 32,
         "out_channels": vae.image_channels,
-        "sample_size": if is_xl { 1024 } else { 512 },
-        "scaling_factor": if is_xl { 0.13025 } else { 0.18215 },
+        "sample_size": vae_sample_size,
+        "scaling_factor": scaling_factor,
         "up_block_types": types("UpDecoderBlock2D"),
     });
-    if is_xl {
+    if force_upcast {
         config["force_upcast"] = json!(true);
     }
     for (key, there) in [

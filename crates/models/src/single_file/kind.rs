@@ -1,4 +1,4 @@
-//! The kind of model in a file, by its shapes, a few of its tensors, and its notes.
+//! The inputs and the prediction type of a model in a file, by its shapes, a few of its tensors, and its notes.
 
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::UnetShape;
@@ -6,57 +6,6 @@ use serde::Serialize;
 
 use super::{FilePart, SingleFile, UnetPart};
 use crate::distillation::Distillation;
-
-/// The distinguished kinds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ModelKind {
-    /// Stable Diffusion 1.x.
-    Sd1,
-    /// Stable Diffusion 2.x.
-    Sd2,
-    /// Stable Diffusion XL.
-    Sdxl,
-    /// The refiner of Stable Diffusion XL.
-    SdxlRefiner,
-    /// SSD-1B: XL with half of its layers.
-    Ssd1b,
-    /// Segmind Vega: XL with a third of its layers.
-    Vega,
-    /// Another model of this family.
-    Other,
-}
-
-impl ModelKind {
-    /// The kind of a U-Net of this shape.
-    pub(crate) fn of(unet: &UnetShape) -> Self {
-        let channels: Vec<usize> = unet.down.iter().map(|level| level.channels).collect();
-        let depths: Vec<usize> =
-            unet.down.iter().map(|level| level.depths.first().copied().unwrap_or_default()).collect();
-        match (channels.as_slice(), depths.as_slice(), unet.middle, unet.context_dim) {
-            ([320, 640, 1280, 1280], [1, 1, 1, 0], Some(1), 768) => Self::Sd1,
-            ([320, 640, 1280, 1280], [1, 1, 1, 0], Some(1), 1024) => Self::Sd2,
-            ([320, 640, 1280], [0, 2, 10], Some(10), 2048) => Self::Sdxl,
-            ([384, 768, 1536, 1536], [0, 4, 4, 0], Some(4), 1280) => Self::SdxlRefiner,
-            ([320, 640, 1280], [0, 2, 4], Some(0), 2048) => Self::Ssd1b,
-            ([320, 640, 1280], [0, 1, 2], Some(0), 2048) => Self::Vega,
-            _ => Self::Other,
-        }
-    }
-
-    /// A description of the kind.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Sd1 => "Stable Diffusion 1",
-            Self::Sd2 => "Stable Diffusion 2",
-            Self::Sdxl => "Stable Diffusion XL",
-            Self::SdxlRefiner => "Stable Diffusion XL refiner",
-            Self::Ssd1b => "SSD-1B (Stable Diffusion XL)",
-            Self::Vega => "Segmind Vega (Stable Diffusion XL)",
-            Self::Other => "Stable Diffusion of another shape",
-        }
-    }
-}
 
 /// The inputs of a U-Net in addition to noisy latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -11,26 +11,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kiln_families::{prefixes, text_components};
 use kiln_weights::ldm::{ClipShape, Named, Subset, UnetShape, VaeShape};
 use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
 
 use crate::error::Result;
 use crate::file_kind::DIFFUSERS_UNET;
-
-/// Prefixes of U-Net tensor names: in whole models, in U-Net files, in files of some programs.
-const UNET: [&str; 4] = ["model.diffusion_model.", "", "diffusion_model.", "unet."];
-const VAE: [&str; 3] = ["first_stage_model.", "", "vae."];
-/// Prefixes of the first text encoder's tensor names: Stable Diffusion 1, XL, 2, the refiner, an encoder file.
-const FIRST_TEXT: [&str; 6] = [
-    "cond_stage_model.transformer.",
-    "conditioner.embedders.0.transformer.",
-    "cond_stage_model.model.",
-    "conditioner.embedders.0.model.",
-    "text_encoder.",
-    "",
-];
-/// The second encoder of XL: CompVis' names, and stable-diffusion.cpp's.
-const SECOND_TEXT: [&str; 3] = ["conditioner.embedders.1.model.", "cond_stage_model.1.transformer.", "text_encoder_2."];
 
 /// Tensors of whole models that no component needs, by prefix or suffix.
 const IGNORED_PREFIXES: [&str; 16] = [
@@ -76,8 +62,8 @@ pub(crate) struct SingleFile {
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) unet: Option<UnetPart>,
     pub(crate) vae: Option<FilePart<VaeShape>>,
-    /// The first and the second text encoder.
-    pub(crate) text: [Option<FilePart<ClipShape>>; 2],
+    /// The text encoders by their places in [`text_components`].
+    pub(crate) text: Vec<Option<FilePart<ClipShape>>>,
 }
 
 impl std::fmt::Debug for SingleFile {
@@ -91,21 +77,29 @@ impl SingleFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let below = |prefix: &'static str| Subset::new(checkpoint.clone(), prefix);
-        let ldm =
-            UNET.into_iter().find_map(|prefix| Some(FilePart { prefix, shape: UnetShape::read(&below(prefix))? }));
+        let unets = prefixes("unet");
+        let ldm = unets.iter().find_map(|&prefix| Some(FilePart { prefix, shape: UnetShape::read(&below(prefix))? }));
         let diffusers = || {
             let is_unet = |source: &dyn ParamSource| {
                 DIFFUSERS_UNET.iter().chain(&["conv_norm_out.weight"]).all(|key| source.info(key).is_some())
             };
-            UNET.into_iter().find(|&prefix| is_unet(&below(prefix)))
+            unets.iter().copied().find(|&prefix| is_unet(&below(prefix)))
         };
         let unet = ldm.map(UnetPart::Ldm).or_else(|| diffusers().map(UnetPart::Diffusers));
-        let vae = VAE.into_iter().find_map(|prefix| Some(FilePart { prefix, shape: VaeShape::read(&below(prefix))? }));
-        let text = |prefixes: &[&'static str]| {
-            prefixes.iter().find_map(|&prefix| Some(FilePart { prefix, shape: ClipShape::read(&below(prefix))? }))
+        let vae = prefixes("vae")
+            .into_iter()
+            .find_map(|prefix| Some(FilePart { prefix, shape: VaeShape::read(&below(prefix))? }));
+        let text = |folder: &str| {
+            let part = |prefix| Some(FilePart { prefix, shape: ClipShape::read(&below(prefix))? });
+            prefixes(folder).into_iter().find_map(part)
         };
-        let text = [text(&FIRST_TEXT), text(&SECOND_TEXT)];
+        let text = text_components().into_iter().map(|component| text(component.folder)).collect();
         Ok(Self { path: path.to_path_buf(), checkpoint, unet, vae, text })
+    }
+
+    /// Text encoder `i`.
+    pub(crate) fn text(&self, i: usize) -> Option<&FilePart<ClipShape>> {
+        self.text.get(i)?.as_ref()
     }
 
     fn below(&self, prefix: &str) -> Subset<Arc<Checkpoint>> {
@@ -136,7 +130,7 @@ impl SingleFile {
 
     /// Text encoder `i` under the names that networks declare.
     pub(crate) fn text_encoder(&self, i: usize) -> Option<Box<dyn ParamSource>> {
-        let FilePart { prefix, shape } = self.text.get(i)?.as_ref()?;
+        let FilePart { prefix, shape } = self.text(i)?;
         Some(Box::new(Named::new(self.below(prefix), shape.dialect.names())))
     }
 

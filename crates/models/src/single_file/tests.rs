@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use kiln_clip::{TextEncoder, TextEncoderConfig};
+use kiln_families::{SD, SDXL, of_unet};
 use kiln_testkit::shared_data;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
@@ -12,7 +13,7 @@ use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segment
 
 use super::SingleFile;
 use super::configs::{text_config, unet_config, vae_config};
-use super::kind::{ModelInput, ModelKind, Prediction, prediction};
+use super::kind::{ModelInput, Prediction, prediction};
 use super::shapes::unet_shape;
 
 /// Tensors with names and shapes only.
@@ -60,7 +61,7 @@ fn read(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap()
 }
 
-fn check_unet(config: &UnetConfig, kind: ModelKind, input: ModelInput, prediction: Prediction) {
+fn check_unet(config: &UnetConfig, kind: &str, input: ModelInput, prediction: Prediction) {
     let mut shape = unet_shape(config);
     let network = Unet::new(config.clone());
     let mut tensors = Shapes::of(&[network.segments()], &shape.names());
@@ -72,7 +73,7 @@ fn check_unet(config: &UnetConfig, kind: ModelKind, input: ModelInput, predictio
     let found = UnetShape::read(&tensors).unwrap();
     shape.linear_projection = found.linear_projection;
     assert_eq!(found, shape);
-    assert_eq!((ModelKind::of(&found), ModelInput::of(&found)), (kind, input));
+    assert_eq!((of_unet(&found).variant(&found).id, ModelInput::of(&found)), (kind, input));
     assert_eq!(UnetConfig::from_json(&unet_config(&found, prediction).to_string()).unwrap(), *config);
 }
 
@@ -80,14 +81,13 @@ fn check_unet(config: &UnetConfig, kind: ModelKind, input: ModelInput, predictio
 #[ignore = "needs ../shared/data"]
 fn shared_data_official_configurations_follow_from_the_shapes() {
     use ModelInput::{Inpainting, Latents};
-    use ModelKind::{Sd1, Sd2, Sdxl, SdxlRefiner};
     for (name, kind, input, prediction) in [
-        ("stable-diffusion-v1-5", Sd1, Latents, Prediction::Epsilon),
-        ("stable-diffusion-inpainting", Sd1, Inpainting, Prediction::Epsilon),
-        ("stable-diffusion-2-1", Sd2, Latents, Prediction::V),
-        ("stable-diffusion-xl-base-1.0", Sdxl, Latents, Prediction::Epsilon),
-        ("stable-diffusion-xl-1.0-inpainting-0.1", Sdxl, Inpainting, Prediction::Epsilon),
-        ("stable-diffusion-xl-refiner-1.0", SdxlRefiner, Latents, Prediction::Epsilon),
+        ("stable-diffusion-v1-5", "sd1", Latents, Prediction::Epsilon),
+        ("stable-diffusion-inpainting", "sd1", Inpainting, Prediction::Epsilon),
+        ("stable-diffusion-2-1", "sd2", Latents, Prediction::V),
+        ("stable-diffusion-xl-base-1.0", "sdxl", Latents, Prediction::Epsilon),
+        ("stable-diffusion-xl-1.0-inpainting-0.1", "sdxl", Inpainting, Prediction::Epsilon),
+        ("stable-diffusion-xl-refiner-1.0", "sdxl_refiner", Latents, Prediction::Epsilon),
     ] {
         let folder = shared_data(&format!("configs/{name}"));
         let config = UnetConfig::from_json(&read(&folder, "unet/config.json")).unwrap();
@@ -99,7 +99,7 @@ fn shared_data_official_configurations_follow_from_the_shapes() {
         let tensors = Shapes::of(&[decoder.segments(), encoder.segments()], &VaeShape::ldm_names(4));
         let found = VaeShape::read(&tensors).unwrap();
         assert_eq!((found.dialect, found.channels.as_slice()), (VaeDialect::Ldm, [128, 256, 512, 512].as_slice()));
-        let mut derived = VaeConfig::from_json(&vae_config(&found, is_xl).to_string()).unwrap();
+        let mut derived = VaeConfig::from_json(&vae_config(&found, if is_xl { SDXL } else { SD }).to_string()).unwrap();
         derived.force_upcast = vae.force_upcast; // only used for XL
         assert_eq!(derived, vae, "{name}");
 
@@ -114,7 +114,7 @@ fn shared_data_official_configurations_follow_from_the_shapes() {
                 let tensors = Shapes::of(&[encoder.segments()], &dialect.names());
                 let found = ClipShape::read(&tensors).unwrap();
                 assert_eq!((found.dialect, found.layers), (dialect, config.num_hidden_layers));
-                let projected = i == 1 || kind == SdxlRefiner;
+                let projected = i == 1 || kind == "sdxl_refiner";
                 let mut derived =
                     TextEncoderConfig::from_json(&text_config(&found, projected, !is_xl).to_string()).unwrap();
                 if !config.has_projection() {
@@ -142,9 +142,9 @@ fn distilled(down: &str, up: &str) -> UnetConfig {
 #[test]
 fn distilled_shapes_are_known() {
     let ssd = distilled("[1, [2, 2], [4, 4]]", "[[4, 4, 10], [2, 1, 1], 1]");
-    check_unet(&ssd, ModelKind::Ssd1b, ModelInput::Latents, Prediction::Epsilon);
+    check_unet(&ssd, "ssd1b", ModelInput::Latents, Prediction::Epsilon);
     let vega = distilled("[1, [1, 1], [2, 2]]", "[[2, 2, 2], [1, 1, 1], 1]");
-    check_unet(&vega, ModelKind::Vega, ModelInput::Latents, Prediction::Epsilon);
+    check_unet(&vega, "vega", ModelInput::Latents, Prediction::Epsilon);
 }
 
 /// A file with a part of a Stable Diffusion 2 that shows its prediction type. The elements of its bias alternate

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use kiln_models::{Family, ModelFolder, locate_model};
+use kiln_models::{ModelFolder, locate_model};
 use serde::{Serialize, Serializer};
 
 use crate::error::{Error, Result};
@@ -84,10 +84,7 @@ impl Refiner {
             Err(Error::Value { name: "refiner", found: format!("{name}, {found}"), expected })
         };
         if self.model.family() != base.family() {
-            let of = |model: &ModelFolder| match model.family() {
-                Family::Sd => "Stable Diffusion 1 or 2",
-                Family::Sdxl => "Stable Diffusion XL",
-            };
+            let of = |model: &ModelFolder| model.family().label();
             let expected = format!("a model of {}, as {base_name} is: both need the same latents", of(base));
             return refuse(&format!("a model of {}", of(&self.model)), expected);
         }

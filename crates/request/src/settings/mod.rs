@@ -18,4 +18,4 @@ pub mod programs;
 mod round_trip;
 
 pub use image::ImageReport;
-pub use own::{ComponentKind, InputFile, KEY, NamedFile, OwnSettings, PartFile, is_hash};
+pub use own::{InputFile, KEY, NamedFile, OwnSettings, PartFile, PartKind, is_hash};

@@ -88,16 +88,16 @@ pub struct InputFile {
 pub struct PartFile {
     /// The component.
     #[serde(alias = "flag")]
-    pub component: ComponentKind,
+    pub component: PartKind,
     /// The file.
     #[serde(flatten)]
     pub file: NamedFile,
 }
 
-/// A component of a model that a file of its own may replace, or a file that goes with it. Kiln 0.1 named them by flags, which are read as aliases.
+/// What a file of a model replaces or adds: one of its components, or a file that goes with them. Kiln 0.1 named them by flags, which are read as aliases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ComponentKind {
+pub enum PartKind {
     /// The folder with configurations and tokenizers of a model in one file.
     #[serde(alias = "--config")]
     Config,
@@ -121,7 +121,7 @@ pub enum ComponentKind {
     Unknown,
 }
 
-impl ComponentKind {
+impl PartKind {
     /// The name of the option that selects its file.
     pub fn id(self) -> &'static str {
         match self {
@@ -302,7 +302,7 @@ mod tests {
                 ..Request::default()
             },
             model: NamedFile { name: "emoji".into(), sha256: Some("ab".repeat(32)) },
-            files: vec![PartFile { component: ComponentKind::Vae, file: NamedFile::default() }],
+            files: vec![PartFile { component: PartKind::Vae, file: NamedFile::default() }],
             ..OwnSettings::default()
         };
         let json = settings.to_json();

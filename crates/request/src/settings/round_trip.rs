@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kiln_clip::Emphasis;
 use kiln_clip::prompt::ChunkCut;
 use kiln_media::Infotext;
-use kiln_models::{Family, ModelFolder};
+use kiln_models::{ModelFolder, SD};
 use kiln_scheduler::{Convention, InitialNoise, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
@@ -223,7 +223,7 @@ fn every_field_that_is_written_is_read_back() {
     for job in jobs(&model, 400) {
         let text = parameters(&job, &files, 0);
         let info = Infotext::parse(&text).unwrap_or_else(|| panic!("{text}"));
-        let (read, warnings) = from_infotext::request(&info, Family::Sd);
+        let (read, warnings) = from_infotext::request(&info, SD);
         assert_eq!((&read, warnings), (&as_text_tells(&job, &read), vec![]), "{text}");
         assert_eq!(info.get("Model"), Some(files.model.as_str()));
         assert_eq!(info.get("Lora hashes"), Some("ink: 0123456789ab, wash v2: ba9876543210"));

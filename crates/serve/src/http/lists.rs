@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use kiln_engine::{
-    Family, HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
+    HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -181,10 +181,7 @@ fn model_view(app: &App, model: &Model) -> ModelView {
     let defaults = folder.defaults();
     ModelView {
         id: model.id.clone(),
-        family: match folder.family() {
-            Family::Sd => "sd",
-            Family::Sdxl => "sdxl",
-        },
+        family: folder.family().id(),
         loaded: app.scheduler.has_loaded(folder),
         width: defaults.width,
         height: defaults.height,

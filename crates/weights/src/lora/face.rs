@@ -3,7 +3,7 @@
 //! The numbers count the attention layers of the U-Net, self-attention before cross-attention, in the order of diffusers'
 //! `attn_processors`: the way down, the way up, the middle.
 
-use super::targets::{Network, Targets};
+use super::targets::{Targets, UNET};
 
 /// Prefixes of the names of an IP-Adapter's tensors.
 const PREFIXES: [&str; 2] = ["ip_adapter.", "image_proj."];
@@ -14,7 +14,7 @@ pub(super) struct AttentionLayers(Vec<String>);
 impl AttentionLayers {
     /// The adapters of `targets`.
     pub(super) fn new(targets: &Targets) -> Self {
-        let paths = targets.paths(Network::Unet);
+        let paths = targets.paths(UNET);
         let blocks: Vec<&str> = paths.iter().filter_map(|path| path.strip_suffix(".attn1.to_q")).collect();
         let of = |part: &str| blocks.iter().filter(|block| block.starts_with(part)).copied().collect::<Vec<_>>();
         let ordered = [of("down_blocks"), of("up_blocks"), of("mid_block")].concat();

@@ -13,7 +13,7 @@ use super::merge::{Magnitude, Patch};
 use super::numbered::{self, Factors};
 use super::peft::Settings;
 use super::role::{self, Role, UnusedReason};
-use super::targets::{Layer, Network, Targets};
+use super::targets::{FIRST_TEXT, Layer, Network, SECOND_TEXT, Targets};
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
 use crate::source::ParamSource;
@@ -29,7 +29,8 @@ pub struct Lora {
 /// Vectors for a word of the prompt, which some files contain.
 struct Vectors {
     word: String,
-    network: Network,
+    /// The id of the text encoder.
+    network: &'static str,
     factor: Factor,
 }
 
@@ -129,18 +130,18 @@ impl Lora {
     /// # Errors
     /// [`Error::StoredDType`] if they are not numbers.
     pub fn vectors(&self, word: &str, network: Network) -> Result<Option<Tensor>> {
-        let found = self.vectors.iter().find(|vectors| vectors.word == word && vectors.network == network);
+        let found = self.vectors.iter().find(|vectors| vectors.word == word && vectors.network == network.id);
         found.map(|vectors| Ok(crate::textual_inversion::rows(&vectors.factor.tensor()?)?)).transpose()
     }
 }
 
-/// The word that a tensor is a vector for. cloneofsimo's metadata marks them, and kohya's bundles have a prefix.
-fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, Network)> {
+/// The word that a tensor is a vector for, and the id of the text encoder. cloneofsimo's metadata marks them, and kohya's bundles have a prefix.
+fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, &'static str)> {
     if metadata.get(key).is_some_and(|note| note == "<embed>") {
-        return Some((key.to_string(), Network::TextEncoder));
+        return Some((key.to_string(), FIRST_TEXT));
     }
     let (word, name) = key.strip_prefix("bundle_emb.")?.split_once('.')?;
-    let network = if name == "clip_g" { Network::TextEncoder2 } else { Network::TextEncoder };
+    let network = if name == "clip_g" { SECOND_TEXT } else { FIRST_TEXT };
     Some((word.to_string(), network))
 }
 

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use crate::ldm::{UnetLevel, UnetShape};
 
-/// CompVis' names of the layers `paths`: `(path, name)` for those that have one.
-pub(super) fn names<'a>(paths: &[&'a str]) -> Vec<(&'a str, String)> {
+/// CompVis' names of a U-Net's layers `paths`: `(path, name)` for those that have one.
+pub fn names<'a>(paths: &[&'a str]) -> Vec<(&'a str, String)> {
     // The set of all prefixes of all names, to test whether a block exists.
     let blocks: HashSet<&str> =
         paths.iter().flat_map(|path| path.match_indices('.').map(|(at, _)| &path[..at])).collect();

@@ -31,7 +31,9 @@ mod targets;
 mod tests;
 
 pub use file::{Lora, Unused};
+pub use ldm::names as unet_names;
 pub use merge::Patch;
 pub use patched::Patched;
 pub use role::UnusedReason;
-pub use targets::{Network, Targets};
+pub(crate) use targets::{FIRST_TEXT, SECOND_TEXT};
+pub use targets::{Network, NetworkKind, OriginalNames, Targets};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::factor::Factor;
 use super::role::Role;
-use super::targets::{Layer, Network, Targets};
+use super::targets::{FIRST_TEXT, Layer, Targets, UNET};
 use crate::source::ParamSource;
 
 /// The projections of a text encoder's attention, in the order of transformers' class.
@@ -24,10 +24,10 @@ const GEGLU: &str = "ff.net.0.proj";
 pub(super) type Factors = HashMap<Role, Factor>;
 
 /// The network, number and factor of a name, if it is a numbered one.
-fn parse(key: &str) -> Option<(Network, usize, Role)> {
+fn parse(key: &str) -> Option<(&'static str, usize, Role)> {
     let mut parts = key.split(':');
     let (network, number, factor) = (parts.next()?, parts.next()?, parts.next()?);
-    let network = [Network::Unet, Network::TextEncoder].into_iter().find(|which| which.prefix() == network)?;
+    let network = [UNET, FIRST_TEXT].into_iter().find(|which| *which == network)?;
     let role = match factor {
         "up" => Role::Up,
         "down" => Role::Down,
@@ -39,20 +39,20 @@ fn parse(key: &str) -> Option<(Network, usize, Role)> {
 /// The numbered layers of a file, with the names that networks declare. Layers without one keep their number as the
 /// name.
 pub(super) fn groups(source: &Arc<dyn ParamSource>, keys: &[String], targets: &Targets) -> Vec<(String, Factors)> {
-    let mut numbered: HashMap<Network, BTreeMap<usize, Factors>> = HashMap::new();
+    let mut numbered: HashMap<&str, BTreeMap<usize, Factors>> = HashMap::new();
     for key in keys {
         if let (Some((network, number, role)), Some(factor)) = (parse(key), Factor::find(source, key)) {
             numbered.entry(network).or_default().entry(number).or_default().insert(role, factor);
         }
     }
     let mut groups = Vec::new();
-    for network in [Network::Unet, Network::TextEncoder] {
-        let Some(layers) = numbered.remove(&network) else { continue };
+    for network in [UNET, FIRST_TEXT] {
+        let Some(layers) = numbered.remove(network) else { continue };
         let order = orders(targets, network).into_iter().find(|order| fits(order, &layers, network, targets));
         let order = order.unwrap_or_default();
         groups.extend(layers.into_iter().map(|(number, factors)| {
-            let name = order.get(number).map(|path| format!("{}.{path}", network.prefix()));
-            (name.unwrap_or_else(|| format!("{}:{number}", network.prefix())), factors)
+            let name = order.get(number).map(|path| format!("{network}.{path}"));
+            (name.unwrap_or_else(|| format!("{network}:{number}")), factors)
         }));
     }
     groups
@@ -64,13 +64,13 @@ pub(super) fn is_numbered(key: &str) -> bool {
 }
 
 /// The possible orders in which the layers of a network were counted.
-fn orders(targets: &Targets, network: Network) -> Vec<Vec<String>> {
+fn orders(targets: &Targets, network: &str) -> Vec<Vec<String>> {
     // The modules with attention, in the order of declaration.
     let modules = |ending: &str| -> Vec<String> {
         let paths = targets.paths(network);
         paths.iter().filter_map(|path| path.strip_suffix(ending)).map(String::from).collect()
     };
-    if network != Network::Unet {
+    if network != UNET {
         let attentions = modules(".k_proj");
         let layers = |module: &String| CLIP_ATTENTION.map(|name| format!("{module}.{name}"));
         return vec![attentions.iter().flat_map(layers).collect()];
@@ -94,7 +94,7 @@ fn orders(targets: &Targets, network: Network) -> Vec<Vec<String>> {
 }
 
 /// Whether the file has as many layers as the order, and every factor fits its layer.
-fn fits(order: &[String], layers: &BTreeMap<usize, Factors>, network: Network, targets: &Targets) -> bool {
+fn fits(order: &[String], layers: &BTreeMap<usize, Factors>, network: &str, targets: &Targets) -> bool {
     let fits_one = |(number, factors): (&usize, &Factors)| {
         let Some(layer) = order.get(*number).and_then(|path| targets.layer(network, path)) else { return false };
         let Layer { weight, .. } = layer;

@@ -75,7 +75,7 @@ impl Settings {
 
     /// The setting `name` of a network.
     fn get(&self, network: Network, name: &str) -> Option<&Value> {
-        self.values.get(&format!("{}.{name}", network.prefix())).or_else(|| self.values.get(name))
+        self.values.get(&format!("{}.{name}", network.id)).or_else(|| self.values.get(name))
     }
 
     /// The scale of the change of the layer `path`, for a factor of this rank.

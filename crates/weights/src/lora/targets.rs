@@ -4,43 +4,59 @@
 //! `lora_unet_down_blocks_0_attentions_0_proj_in` alone does not show whether a `_` is a dot or part of a name.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use kiln_ops::Packing;
 
-use super::ldm;
 use super::role::{self, Role, UnusedReason};
 use crate::param_spec::ParamSpec;
 use crate::segment::Segment;
 
-/// A network that LoRA files change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Network {
-    /// The U-Net.
-    Unet,
-    /// The first text encoder.
+/// The names of layers in another program's files: `(declared name, name there)` for those of `paths` that have one.
+pub type OriginalNames = for<'a> fn(paths: &[&'a str]) -> Vec<(&'a str, String)>;
+
+/// What a network does in its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkKind {
+    /// Predicts noise or velocity.
+    Denoiser,
+    /// Encodes text.
     TextEncoder,
-    /// SDXL's second text encoder.
-    TextEncoder2,
+}
+
+/// A network that LoRA files change, and how they name its layers. Networks with equal ids are equal.
+#[derive(Debug, Clone, Copy)]
+pub struct Network {
+    /// The id, which is also the prefix of names with dots in diffusers' files.
+    pub id: &'static str,
+    /// What it does.
+    pub kind: NetworkKind,
+    /// Prefixes of names with underscores.
+    pub underscored: &'static [&'static str],
+    /// A beginning of declared names that some files omit.
+    pub omitted: Option<&'static str>,
+    /// The names of its authors' code.
+    pub original: Option<OriginalNames>,
+}
+
+impl PartialEq for Network {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Network {}
+
+impl Hash for Network {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
 }
 
 impl Network {
-    /// The prefix of names with dots, in diffusers' files.
-    pub(super) fn prefix(self) -> &'static str {
-        match self {
-            Self::Unet => "unet",
-            Self::TextEncoder => "text_encoder",
-            Self::TextEncoder2 => "text_encoder_2",
-        }
-    }
-
-    /// The prefixes of names with underscores.
-    fn underscored(self) -> &'static [&'static str] {
-        match self {
-            // kohya's scripts for LoRA and OFT, LyCORIS without a trainer
-            Self::Unet => &["lora_unet_", "oft_unet_", "lycoris_"],
-            Self::TextEncoder => &["lora_te_", "lora_te1_", "oft_te_", "oft_te1_", "lycoris_"],
-            Self::TextEncoder2 => &["lora_te2_", "oft_te2_"],
-        }
+    /// Whether it is the denoiser.
+    pub fn is_denoiser(self) -> bool {
+        self.kind == NetworkKind::Denoiser
     }
 }
 
@@ -57,6 +73,13 @@ pub(super) struct Layer {
     /// Whether the weight is the matrix of a linear layer.
     pub(super) linear: bool,
 }
+
+/// The id of the U-Net, of which some dialects number the layers.
+pub(crate) const UNET: &str = "unet";
+/// The id of the first text encoder, which embeddings of one encoder are for.
+pub(crate) const FIRST_TEXT: &str = "text_encoder";
+/// The id of the second text encoder of Stable Diffusion XL.
+pub(crate) const SECOND_TEXT: &str = "text_encoder_2";
 
 /// The layers of a model's networks.
 pub struct Targets {
@@ -75,15 +98,13 @@ impl Targets {
             let weights: Vec<(&str, &ParamSpec)> =
                 params().filter_map(|param| Some((param.key.strip_suffix(".weight")?, param))).collect();
             let paths: Vec<&str> = weights.iter().map(|(path, _)| *path).collect();
-            let ldm: HashMap<&str, String> = match network {
-                Network::Unet => ldm::names(&paths).into_iter().collect(),
-                Network::TextEncoder | Network::TextEncoder2 => HashMap::new(),
-            };
+            let original: HashMap<&str, String> =
+                network.original.map(|names| names(&paths).into_iter().collect()).unwrap_or_default();
             for (path, ParamSpec { shape, packing, .. }) in weights {
                 let bias = biases.get(path).map(|shape| shape.to_vec());
                 let linear = *packing == Packing::Linear;
                 let layer = Layer { network, path: path.to_string(), weight: shape.clone(), bias, linear };
-                targets.add(layer, ldm.get(path).map(String::as_str));
+                targets.add(layer, original.get(path).map(String::as_str));
             }
         }
         targets
@@ -102,13 +123,13 @@ impl Targets {
     /// The reason why there is no layer with this name.
     pub(super) fn missing(&self, name: &str) -> UnusedReason {
         let second = ["lora_te2_", "oft_te2_", "text_encoder_2."].iter().any(|beginning| name.starts_with(beginning));
-        let has_second = self.layers.iter().any(|layer| layer.network == Network::TextEncoder2);
+        let has_second = self.layers.iter().any(|layer| layer.network.id == SECOND_TEXT);
         if second && !has_second { UnusedReason::Network } else { UnusedReason::Layer }
     }
 
-    fn add(&mut self, layer: Layer, ldm: Option<&str>) {
+    fn add(&mut self, layer: Layer, original: Option<&str>) {
         let index = self.layers.len();
-        for name in names(&layer, ldm) {
+        for name in names(&layer, original) {
             self.by_name.entry(name).or_insert(index); // a name that two networks could have belongs to the first
         }
         self.layers.push(layer);
@@ -121,25 +142,24 @@ impl Targets {
     }
 
     /// Whether there is a layer with the declared name `path` in `network`.
-    pub(super) fn layer(&self, network: Network, path: &str) -> Option<&Layer> {
-        self.find(&format!("{}.{path}", network.prefix()))
+    pub(super) fn layer(&self, network: &str, path: &str) -> Option<&Layer> {
+        self.find(&format!("{network}.{path}"))
     }
 
     /// The declared names of a network's layers, in the order of declaration.
-    pub(super) fn paths(&self, network: Network) -> Vec<&str> {
-        self.layers.iter().filter(|layer| layer.network == network).map(|layer| layer.path.as_str()).collect()
+    pub(super) fn paths(&self, network: &str) -> Vec<&str> {
+        self.layers.iter().filter(|layer| layer.network.id == network).map(|layer| layer.path.as_str()).collect()
     }
 }
 
 /// All names that files use for a layer.
-fn names(layer: &Layer, ldm: Option<&str>) -> Vec<String> {
+fn names(layer: &Layer, original: Option<&str>) -> Vec<String> {
     let Layer { network, path, .. } = layer;
-    // transformers 5 has no `text_model.`.
-    let short = path.strip_prefix("text_model.").filter(|_| *network != Network::Unet);
+    let short = network.omitted.and_then(|omitted| path.strip_prefix(omitted));
     let mut dotted: Vec<String> = [Some(path.as_str()), short].into_iter().flatten().map(String::from).collect();
     let mut names: Vec<String> = Vec::new();
-    for prefix in network.underscored() {
-        let paths = dotted.iter().map(String::as_str).chain(ldm);
+    for prefix in network.underscored {
+        let paths = dotted.iter().map(String::as_str).chain(original);
         names.extend(paths.map(|path| format!("{prefix}{}", path.replace('.', "_"))));
     }
     // diffusers' first files name the projections of attention after attention processors.
@@ -159,9 +179,9 @@ fn names(layer: &Layer, ldm: Option<&str>) -> Vec<String> {
         dotted.extend(old);
     }
     for path in dotted {
-        names.push(format!("{}.{path}", network.prefix()));
+        names.push(format!("{}.{path}", network.id));
         names.push(path);
     }
-    names.extend(ldm.map(|path| format!("diffusion_model.{path}")));
+    names.extend(original.map(|path| format!("diffusion_model.{path}")));
     names
 }

@@ -26,8 +26,17 @@ fn network() -> (Segments, SegmentModule<[Param; 4]>) {
     (segments, block)
 }
 
+/// The U-Net of Stable Diffusion.
+const UNET: Network = Network {
+    id: "unet",
+    kind: NetworkKind::Denoiser,
+    underscored: &["lora_unet_", "oft_unet_", "lycoris_"],
+    omitted: None,
+    original: Some(unet_names),
+};
+
 fn targets() -> Targets {
-    Targets::new(&[(Network::Unet, &network().0)])
+    Targets::new(&[(UNET, &network().0)])
 }
 
 fn tensor(shape: &[usize], seed: usize) -> Tensor {
@@ -255,7 +264,7 @@ fn a_linear_layer_without_a_bias_may_get_one() {
         let p = p.pp("attn1");
         [p.pp("to_q").param("weight", &[4, 6], Packing::Linear), p.pp("conv").param("weight", &[4], Packing::AsStored)]
     });
-    let targets = Targets::new(&[(Network::Unet, &segments)]);
+    let targets = Targets::new(&[(UNET, &segments)]);
     let keys = segments[0].params().iter().map(|param| (param.key.clone(), tensor(&param.shape, 1)));
     let patched = Patched::new(MapSource::from_iter(keys));
     let tensors: &[(&str, &[usize])] = &[

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kiln_families::UNET;
 use kiln_testkit::shared_data;
-use kiln_weights::{Network, UnusedReason};
+use kiln_weights::UnusedReason;
 
 use super::networks::Networks;
 
@@ -66,7 +67,7 @@ fn shared_data_compvis_names_are_those_of_the_key_maps() {
             };
             for name in [format!("lora_unet_{}", ldm.replace('.', "_")), format!("diffusion_model.{ldm}")] {
                 let found = targets.resolve_name(&format!("{name}.lora_up.weight"));
-                assert_eq!(found, Ok((Network::Unet, path.to_string())), "{name}");
+                assert_eq!(found, Ok((UNET, path.to_string())), "{name}");
             }
             count += 1;
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kiln_clip::{TextEncoder, TextEncoderConfig};
+use kiln_families::{TEXT_ENCODER, TEXT_ENCODER_2, UNET};
 use kiln_unet::{Unet, UnetConfig};
 use kiln_weights::{Network, Segments, Targets};
 
@@ -13,7 +14,7 @@ pub struct Networks {
 
 /// The folders of a model, in the order of the networks.
 pub const FOLDERS: [(Network, &str); 3] =
-    [(Network::Unet, "unet"), (Network::TextEncoder, "text_encoder"), (Network::TextEncoder2, "text_encoder_2")];
+    [(UNET, "unet"), (TEXT_ENCODER, "text_encoder"), (TEXT_ENCODER_2, "text_encoder_2")];
 
 impl Networks {
     /// The segments of a model folder, from its configurations only.
@@ -23,7 +24,9 @@ impl Networks {
             let path = model.join(folder).join("config.json");
             let Ok(config) = std::fs::read_to_string(&path) else { continue };
             let segments = match network {
-                Network::Unet => Unet::new(UnetConfig::from_json(&config).unwrap()).segments().clone(),
+                network if network.is_denoiser() => {
+                    Unet::new(UnetConfig::from_json(&config).unwrap()).segments().clone()
+                }
                 _ => TextEncoder::new(TextEncoderConfig::from_json(&config).unwrap()).unwrap().segments().clone(),
             };
             all.push((network, segments));

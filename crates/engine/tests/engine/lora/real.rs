@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_families::{TEXT_ENCODER, TEXT_ENCODER_2};
 use kiln_testkit::{fixtures, shared_data};
-use kiln_weights::{
-    Lora, MapSource, Network, Patched, Placement, RandomSource, Segments, Targets, TextualInversion, load,
-};
+use kiln_weights::{Lora, MapSource, Patched, Placement, RandomSource, Segments, Targets, TextualInversion, load};
 
 use super::networks::Networks;
 
@@ -31,7 +30,7 @@ fn shared_data_every_tensor_of_real_files_is_used() {
         assert_eq!(lora.patches().len(), patches, "{name}");
         assert_eq!(lora.words(), words, "{name}");
         for word in words {
-            let vectors = lora.vectors(word, Network::TextEncoder).unwrap().unwrap();
+            let vectors = lora.vectors(word, TEXT_ENCODER).unwrap().unwrap();
             assert_eq!(vectors.dims(), [1, 768]);
         }
     }
@@ -70,8 +69,8 @@ fn shared_data_real_embeddings_are_read() {
     ] {
         let embedding = TextualInversion::open(&folder.join(file)).unwrap();
         assert_eq!(embedding.names().collect::<Vec<_>>(), names);
-        assert_eq!(embedding.vectors(Network::TextEncoder).unwrap().unwrap().dims(), [vectors, 768]);
-        assert!(embedding.vectors(Network::TextEncoder2).unwrap().is_none());
+        assert_eq!(embedding.vectors(TEXT_ENCODER).unwrap().unwrap().dims(), [vectors, 768]);
+        assert!(embedding.vectors(TEXT_ENCODER_2).unwrap().is_none());
     }
 }
 
@@ -80,7 +79,7 @@ fn shared_data_real_embeddings_are_read() {
 fn an_embedding_of_automatic1111_has_its_vectors() {
     let values = |name: &str| {
         let embedding = TextualInversion::open(&fixtures("lora").join(name)).unwrap();
-        let vectors = embedding.vectors(Network::TextEncoder).unwrap().unwrap();
+        let vectors = embedding.vectors(TEXT_ENCODER).unwrap().unwrap();
         assert_eq!(vectors.dims(), [2, 32]);
         vectors.to_vec2::<f32>().unwrap()
     };

@@ -11,7 +11,7 @@ mod sampling;
 mod tests;
 
 use kiln_media::Infotext;
-use kiln_models::Family;
+use kiln_models::FamilyRef;
 use kiln_scheduler::{Convention, SamplerKind};
 
 use super::labels as l;
@@ -29,7 +29,7 @@ const BY_RULES: [&str; 8] =
     ["width", "sampler", "scheduler", "convention", "mimic_scale", "dynamic_thresholding", "mask_invert", "freeu"];
 
 /// The request that `info` describes for a model of `family`, and what of it cannot be met, a sentence each.
-pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
+pub fn request(info: &Infotext, family: FamilyRef) -> (Request, Vec<String>) {
     let mut fields = Fields::new(info);
     let by_kiln = info.get(l::VERSION).is_some_and(|version| version.starts_with(l::KILN));
     let mut request = Request {
@@ -60,7 +60,7 @@ pub fn request(info: &Infotext, family: Family) -> (Request, Vec<String>) {
     freeu(&mut request, &mut fields, by_kiln);
     deep_shrink(&mut request, &mut fields);
     request.clip_skip = request.clip_skip.filter(|&skip| skip > 0);
-    if family == Family::Sdxl && !by_kiln && request.clip_skip.is_some() {
+    if family.a1111_ignores_clip_skip() && !by_kiln && request.clip_skip.is_some() {
         request.clip_skip = None; // it does nothing there
     }
     for (name, value) in request.drop_unfit() {

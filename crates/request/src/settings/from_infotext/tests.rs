@@ -1,6 +1,7 @@
 //! Fields as AUTOMATIC1111, Forge, ComfyUI and Kiln write them.
 
 use kiln_clip::Emphasis;
+use kiln_models::{SD, SDXL};
 use kiln_scheduler::{InitialNoise, SigmaSchedule};
 
 use super::*;
@@ -9,7 +10,7 @@ use crate::options::samples;
 
 fn read(fields: &str) -> (Request, Vec<String>) {
     let info = Infotext::parse(&format!("a cat\nNegative prompt: dog\n{fields}")).unwrap();
-    request(&info, Family::Sd)
+    request(&info, SD)
 }
 
 #[test]
@@ -247,8 +248,8 @@ fn masks_are_automatic1111s() {
 #[test]
 fn clip_skip_says_nothing_to_xl_there() {
     let info = Infotext::parse("a\nSteps: 20, Clip skip: 2, Seed: 1").unwrap();
-    assert_eq!(request(&info, Family::Sd).0.clip_skip, Some(2));
-    assert_eq!(request(&info, Family::Sdxl).0.clip_skip, None);
+    assert_eq!(request(&info, SD).0.clip_skip, Some(2));
+    assert_eq!(request(&info, SDXL).0.clip_skip, None);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! From the fields of `txt2img` and `img2img` to a request.
 
 use kiln_batch::JobSpec;
-use kiln_engine::{Convention, Family, Infotext, LoraName, Request, Rng, Rule, SamplerChoice, SamplerKind, find_lora};
+use kiln_engine::{
+    Convention, FamilyRef, Infotext, LoraName, Request, Rng, Rule, SD, SamplerChoice, SamplerKind, find_lora,
+};
 use kiln_media::DecodeOptions;
 use kiln_request::settings::from_infotext;
 use serde_json::{Map, Value, json};
@@ -134,7 +136,7 @@ impl Fields {
 pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     let options = Options::default();
     let _ = no_script(&mut fields);
-    let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap_or_default();
+    let given = infotext(&mut fields, SD, &mut Vec::new()).unwrap_or_default();
     let inits = images(&mut fields).unwrap_or_default();
     let scripts = object_of(&mut fields, "alwayson_scripts").unwrap_or_default();
     let init = inits.first().map(String::as_str);
@@ -151,7 +153,7 @@ pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
 /// The fields of a job that `infotext` says, for those that the request does not set.
 fn infotext(
     fields: &mut Map<String, Value>,
-    family: Family,
+    family: FamilyRef,
     warnings: &mut Vec<String>,
 ) -> Result<Map<String, Value>, Refused> {
     let Some(text) = text(fields, "infotext")?.filter(|text| !text.is_empty()) else { return Ok(Map::new()) };
@@ -372,7 +374,7 @@ mod tests {
     fn an_infotext_holds_where_nothing_is_set() {
         let text = "an apple\nSteps: 7, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 4, Seed: 9, Size: 64x96";
         let mut fields = json!({ "infotext": text, "steps": 3 }).as_object().unwrap().clone();
-        let given = infotext(&mut fields, Family::Sd, &mut Vec::new()).unwrap();
+        let given = infotext(&mut fields, SD, &mut Vec::new()).unwrap();
         let job = job(&mut fields, &Options::default(), &given, false, false).unwrap();
         let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
         let request = spec.request;
@@ -383,7 +385,7 @@ mod tests {
             (Some(SamplerKind::Dpmpp2m), Convention::Automatic1111)
         );
         let mut wrong = json!({ "infotext": "nothing" }).as_object().unwrap().clone();
-        assert!(infotext(&mut wrong, Family::Sd, &mut Vec::new()).is_err());
+        assert!(infotext(&mut wrong, SD, &mut Vec::new()).is_err());
     }
 
     #[test]

@@ -1,0 +1,193 @@
+//! The trait of all families.
+
+use std::fmt::{self, Debug, Formatter};
+
+use kiln_scheduler::SigmaSchedule;
+use kiln_weights::ldm::{ClipDialect, UnetShape};
+
+use crate::component::Component;
+use crate::mark::Mark;
+use crate::variant::Variant;
+
+/// A family of [`crate::FAMILIES`].
+pub type FamilyRef = &'static dyn Family;
+
+/// Defaults of a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FamilyDefaults {
+    /// The number of steps.
+    pub steps: usize,
+    /// The guidance scale.
+    pub cfg_scale: f64,
+}
+
+/// The hidden layer of a CLIP text encoder that conditions the denoiser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextLayer {
+    /// The layer, counted from the last, which is 1.
+    pub from_end: usize,
+    /// Whether the final normalization follows.
+    pub final_layer_norm: bool,
+}
+
+/// Factors from latents to colors, for previews.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatentColors {
+    /// Red, green and blue from -1 to 1 for each channel of the latents.
+    pub factors: &'static [[f32; 3]],
+    /// The scaling factor of the autoencoder that they belong to.
+    pub scaling_factor: f64,
+}
+
+/// Values of a family's official configurations that tensor shapes do not show.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DerivedConfig {
+    /// The scaling factor of the autoencoder.
+    pub scaling_factor: f64,
+    /// The side of the autoencoder's training images in pixels.
+    pub vae_sample_size: usize,
+    /// Whether the autoencoder overflows in f16.
+    pub force_upcast: bool,
+    /// The architecture in GGUF files, as stable-diffusion.cpp names it.
+    pub gguf: &'static str,
+}
+
+/// A model family: the pipelines of one kind of denoiser.
+///
+/// A family that Kiln only recognizes implements [`Self::id`], [`Self::label`], [`Self::marks`] and [`Self::class_prefixes`];
+/// the other methods have defaults that say nothing. Constructors of networks are methods that a family that runs adds.
+pub trait Family: Sync {
+    /// The id in JSON: `sdxl`.
+    fn id(&self) -> &'static str;
+
+    /// The name of the family: `Stable Diffusion XL`.
+    fn label(&self) -> &'static str;
+
+    /// Whether Kiln runs models of this family.
+    fn runs(&self) -> bool {
+        false
+    }
+
+    /// The classes of diffusers whose pipelines have the components of this family and can run: with an input image, a mask
+    /// or a control network, which are options of a request.
+    fn classes(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Beginnings of other classes in `model_index.json` and `config.json`, with the name of what has them:
+    /// `("Flux", "a FLUX.1 model")`.
+    fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Tensors by which the networks are recognized, if Kiln does not run the family; the most specific marks first.
+    fn marks(&self) -> &'static [Mark] {
+        &[]
+    }
+
+    /// Parts of tensor names that LoRA files of this family have, with dots and with underscores.
+    fn lora_marks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The networks of a pipeline. Text encoders are in the order in which their channels are joined.
+    fn components(&self) -> &'static [Component] {
+        &[]
+    }
+
+    /// Whether a U-Net of this shape is the denoiser of this family.
+    fn has_unet(&self, _unet: &UnetShape) -> bool {
+        false
+    }
+
+    /// The variant of a U-Net for which [`Self::has_unet`] is true.
+    fn variant(&self, _unet: &UnetShape) -> Variant {
+        Variant::OTHER
+    }
+
+    /// The name of the family with what is special about a model; `is_refiner` for a model that continues images.
+    fn model_label(&self, _is_refiner: bool) -> &'static str {
+        self.label()
+    }
+
+    /// The defaults of a request for a pipeline of `class`.
+    fn defaults(&self, _class: &str) -> FamilyDefaults {
+        FamilyDefaults { steps: 20, cfg_scale: 7.0 }
+    }
+
+    /// The hidden layer of CLIP text encoders: the usual one, or layer `clip_skip` from the last.
+    fn text_layer(&self, clip_skip: Option<usize>) -> TextLayer {
+        TextLayer { from_end: clip_skip.unwrap_or(1), final_layer_norm: true }
+    }
+
+    /// Whether AUTOMATIC1111 leaves `clip_skip` without effect.
+    fn a1111_ignores_clip_skip(&self) -> bool {
+        false
+    }
+
+    /// Whether a missing negative prompt means zeros in place of the encoded empty text, given
+    /// `force_zeros_for_empty_prompt` of `model_index.json`.
+    fn zeros_for_no_negative(&self, _force_zeros: Option<bool>) -> bool {
+        false
+    }
+
+    /// Whether the denoiser takes sizes and crops of the training image.
+    fn takes_sizes(&self) -> bool {
+        false
+    }
+
+    /// Whether diffusers has a pipeline from an image to an image for models that are distilled with the guidance inside, and
+    /// thereby a rule for their timesteps.
+    fn has_distilled_img2img(&self) -> bool {
+        false
+    }
+
+    /// Whether stable diffusion's own default of a scheduler's configuration apply (`SchedulerConfig::for_stable_diffusion`).
+    fn has_stable_diffusion_schedule(&self) -> bool {
+        false
+    }
+
+    /// The schedule that `asked` stands for: some have levels of their own for a family.
+    fn sigma_schedule(&self, asked: SigmaSchedule) -> SigmaSchedule {
+        asked
+    }
+
+    /// Whether the autoencoder decodes in bf16 in place of f16 if its configuration has `force_upcast`.
+    fn obeys_force_upcast(&self) -> bool {
+        false
+    }
+
+    /// Factors for previews that belong to the usual autoencoder.
+    fn latent_colors(&self) -> Option<LatentColors> {
+        None
+    }
+
+    /// Values for the configurations of a model in one file. `None` if Kiln cannot derive them.
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        None
+    }
+
+    /// The prefix and the naming scheme that a converted text encoder has in a single file. `place` is its place among
+    /// `count` encoders; `is_open` means an encoder of OpenCLIP.
+    fn single_text(&self, _place: usize, _count: usize, is_open: bool) -> (&'static str, ClipDialect) {
+        match is_open {
+            false => ("cond_stage_model.transformer.", ClipDialect::Transformers),
+            true => ("cond_stage_model.model.", ClipDialect::OpenClip),
+        }
+    }
+}
+
+/// Families are equal if their ids are.
+impl PartialEq for dyn Family + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for dyn Family + '_ {}
+
+impl Debug for dyn Family + '_ {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id())
+    }
+}

@@ -1,0 +1,260 @@
+//! The list of all families, and what is looked up in it.
+
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::UnetShape;
+
+use crate::component::Component;
+use crate::family::FamilyRef;
+use crate::{flux, flux2, known, sd, sd3, sdxl, shared, z_image};
+
+/// All families. The order is that of recognition: a family whose networks were derived from another's comes first, since it
+/// has the tensors of that one as well.
+pub static FAMILIES: &[FamilyRef] = &[
+    sd::SD,
+    sdxl::SDXL,
+    known::ANIMATE_DIFF,
+    flux::CHROMA,
+    flux2::FLUX2,
+    known::HUNYUAN,
+    flux::FLUX,
+    known::AURA_FLOW,
+    known::QWEN_IMAGE,
+    sd3::SD3,
+    z_image::Z_IMAGE,
+    known::OMNI_GEN,
+    known::LUMINA,
+    known::WAN,
+    known::LTX,
+    known::SANA,
+    known::PIX_ART,
+    known::COG_VIDEO,
+    known::MOCHI,
+    known::COSMOS,
+    known::HI_DREAM,
+    known::SVD,
+    known::CASCADE,
+    known::KANDINSKY,
+    known::DEEP_FLOYD,
+];
+
+/// A network that Kiln recognizes and does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Detected {
+    /// Its name with the article: `a FLUX.1 transformer`.
+    pub label: &'static str,
+    /// Its family; `None` for networks of several families, as text encoders are.
+    pub family: Option<FamilyRef>,
+}
+
+/// Recognizes the network of a file by its tensors. `None` for networks of families that Kiln runs, for adapters of these,
+/// and for unknown files.
+pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
+    let keys = file.keys();
+    let of_family = FAMILIES.iter().find_map(|&family| {
+        let mark = family.marks().iter().find(|mark| mark.prefix(&keys, file).is_some())?;
+        Some(Detected { label: mark.label, family: Some(family) })
+    });
+    let is_shared = || shared::MARKS.iter().find(|mark| mark.prefix(&keys, file).is_some());
+    of_family.or_else(|| is_shared().map(|mark| Detected { label: mark.label, family: None }))
+}
+
+/// The family that a LoRA with these tensors is for, if Kiln does not run it.
+pub fn known_lora(keys: &[String]) -> Option<FamilyRef> {
+    let has = |part: &&str| keys.iter().any(|key| key.contains(part));
+    FAMILIES.iter().copied().find(|family| family.lora_marks().iter().any(has))
+}
+
+/// The family whose pipelines of this class run.
+pub fn of_class(class: &str) -> Option<FamilyRef> {
+    FAMILIES.iter().copied().find(|family| family.runs() && family.classes().contains(&class))
+}
+
+/// The name with the article of what has `class` in its configuration, if Kiln recognizes it and does not run it.
+pub fn class_label(class: &str) -> Option<Detected> {
+    let begins = |(begin, label): &(&str, &'static str)| class.starts_with(begin).then_some(*label);
+    let of_family = FAMILIES.iter().find_map(|&family| {
+        let label = family.class_prefixes().iter().find_map(begins)?;
+        Some(Detected { label, family: Some(family) })
+    });
+    of_family.or_else(|| shared::CLASSES.iter().find_map(begins).map(|label| Detected { label, family: None }))
+}
+
+/// The family of a U-Net in a single file.
+pub fn of_unet(unet: &UnetShape) -> FamilyRef {
+    let runs = FAMILIES.iter().copied().filter(|family| family.runs());
+    runs.into_iter().find(|family| family.has_unet(unet)).unwrap_or(sd::SD)
+}
+
+/// The classes of all pipelines that run.
+pub fn pipeline_classes() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|family| family.classes().iter().copied())
+}
+
+/// The prefixes in single files of the component with this folder, in all families that run. The empty prefix is last, since
+/// it fits inside of others.
+pub fn prefixes(folder: &str) -> Vec<&'static str> {
+    let parts = FAMILIES.iter().flat_map(|family| family.components()).filter(|part| part.folder == folder);
+    let mut all: Vec<&'static str> = Vec::new();
+    for prefix in parts.flat_map(|part| part.prefixes) {
+        if !all.contains(prefix) {
+            all.push(prefix);
+        }
+    }
+    all.sort_by_key(|prefix| prefix.is_empty());
+    all
+}
+
+/// The text encoders of all families that run, by folder, each once.
+pub fn text_components() -> Vec<&'static Component> {
+    let mut all: Vec<&'static Component> = Vec::new();
+    for part in FAMILIES.iter().flat_map(|family| family.components()).filter(|part| part.kind.is_text_encoder()) {
+        if !all.iter().any(|known| known.folder == part.folder) {
+            all.push(part);
+        }
+    }
+    all
+}
+
+/// The models that run, for messages: `Stable Diffusion 1, 2 and XL`.
+pub fn runnable_labels() -> &'static str {
+    "Stable Diffusion 1, 2 and XL"
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+    use kiln_weights::MapSource;
+
+    use super::*;
+    use crate::held::held_networks;
+    use crate::mark::Mark;
+
+    /// A file with matrices of these names; `columns` are those of all.
+    fn file(names: &[&str], columns: usize) -> MapSource {
+        let tensor = Tensor::zeros((1, columns), DType::F32, &Device::Cpu).unwrap();
+        names.iter().map(|name| (name.to_string(), tensor.clone())).collect()
+    }
+
+    fn label(names: &[&str]) -> Option<&'static str> {
+        detect(&file(names, 1)).map(|found| found.label)
+    }
+
+    fn marks() -> impl Iterator<Item = &'static Mark> {
+        FAMILIES.iter().flat_map(|family| family.marks()).chain(shared::MARKS)
+    }
+
+    #[test]
+    fn every_mark_is_recognized_with_and_without_a_prefix() {
+        for mark in marks() {
+            let mut names = [mark.names, mark.parts].concat();
+            let columns = mark.columns.map_or(1, |(name, columns)| {
+                names.push(name);
+                columns
+            });
+            let prefixed: Vec<String> = names.iter().map(|name| format!("model.diffusion_model.{name}")).collect();
+            let prefixed: Vec<&str> = prefixed.iter().map(String::as_str).collect();
+            for names in [names.as_slice(), &prefixed] {
+                let found = detect(&file(names, columns)).map(|found| found.label);
+                assert_eq!(found, Some(mark.label), "{names:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_unique_and_labels_have_articles() {
+        let mut ids: Vec<&str> = FAMILIES.iter().map(|family| family.id()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), FAMILIES.len());
+        for mark in marks() {
+            assert!(mark.label.starts_with("a ") || mark.label.starts_with("an "), "{}", mark.label);
+        }
+        for family in FAMILIES {
+            assert_eq!(family.runs(), !family.components().is_empty(), "{}", family.label());
+            assert_eq!(family.runs(), !family.classes().is_empty(), "{}", family.label());
+            assert_eq!(family.runs(), family.derived_config().is_some(), "{}", family.label());
+            assert!(
+                family.runs() || !family.marks().is_empty() && !family.class_prefixes().is_empty(),
+                "{}",
+                family.label()
+            );
+        }
+    }
+
+    #[test]
+    fn networks_derived_from_flux_are_not_flux() {
+        let flux = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight"];
+        assert_eq!(label(&flux), Some("a FLUX.1 transformer"));
+        let chroma = [&flux[..], &["distilled_guidance_layer.in_proj.weight"]].concat();
+        assert_eq!(label(&chroma), Some("a Chroma transformer"));
+        let video = [&flux[..], &["txt_in.individual_token_refiner.blocks.0.norm1.weight"]].concat();
+        assert_eq!(label(&video), Some("a HunyuanVideo transformer"));
+    }
+
+    #[test]
+    fn columns_tell_fill_and_control_models() {
+        let names = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight", "img_in.weight"];
+        let of = |columns| detect(&file(&names, columns)).map(|found| found.label);
+        assert_eq!(of(64), Some("a FLUX.1 transformer"));
+        assert_eq!(of(128), Some("a FLUX.1 transformer (with a control image)"));
+        assert_eq!(of(384), Some("a FLUX.1 transformer (Fill, for inpainting)"));
+    }
+
+    #[test]
+    fn names_of_stable_diffusion_belong_to_no_other_family() {
+        for names in [
+            &["conv_in.weight", "time_embedding.linear_1.weight", "down_blocks.0.resnets.0.norm1.weight"][..],
+            &["model.diffusion_model.input_blocks.0.0.weight", "cond_stage_model.model.token_embedding.weight"],
+            &["text_model.encoder.layers.0.self_attn.q_proj.weight", "text_model.encoder.layers.0.mlp.fc1.weight"],
+            &["lora_te_text_model_encoder_layers_0_self_attn_q_proj.lora_up.weight"],
+            &["decoder.conv_in.weight", "decoder.mid_block.resnets.0.norm1.weight"],
+        ] {
+            assert_eq!(label(names), None, "{names:?}");
+            let keys: Vec<String> = names.iter().map(ToString::to_string).collect();
+            assert_eq!(known_lora(&keys), None, "{names:?}");
+        }
+        for class in ["StableDiffusionPipeline", "StableDiffusionXLPipeline", "UNet2DConditionModel", "CLIPTextModel"] {
+            assert_eq!(class_label(class), None, "{class}");
+        }
+        for class in pipeline_classes() {
+            assert_eq!(class_label(class), None, "{class}");
+        }
+    }
+
+    #[test]
+    fn classes_and_loras_have_a_family() {
+        let class = |name| class_label(name).map(|found| found.label);
+        assert_eq!(class("FluxPipeline"), Some("a FLUX.1 model"));
+        assert_eq!(class("FluxFillPipeline"), Some("a FLUX.1 model (Fill, for inpainting)"));
+        assert_eq!(class("Flux2KleinPipeline"), Some("a FLUX.2 model"));
+        assert_eq!(class("SD3Transformer2DModel"), Some("a Stable Diffusion 3 transformer"));
+        assert_eq!(class("StableDiffusion3ControlNetPipeline"), Some("a Stable Diffusion 3 model"));
+        assert_eq!(class("Qwen2_5_VLForConditionalGeneration"), Some("a Qwen-VL text encoder"));
+        let lora = |name: &str| known_lora(&[name.to_string()]).map(|family| family.label());
+        assert_eq!(lora("lora_unet_double_blocks_0_img_attn_proj.lora_up.weight"), Some("FLUX.1"));
+        assert_eq!(lora("transformer.transformer_blocks.0.attn.add_k_proj.lora_A.weight"), Some("Stable Diffusion 3"));
+        assert_eq!(lora("diffusion_model.layers.0.attention.to_k.lora_A.weight"), Some("Z-Image"));
+    }
+
+    #[test]
+    fn a_file_names_the_networks_that_it_holds() {
+        let names = [
+            "text_encoders.clip_l.transformer.text_model.embeddings.token_embedding.weight",
+            "text_encoders.t5xxl.transformer.shared.weight",
+            "text_encoders.unheard_of.weight",
+            "vae.decoder.conv_in.weight",
+        ];
+        let held = held_networks(&file(&names, 1));
+        assert_eq!(held, ["a CLIP-L text encoder", "a T5 text encoder", "a text encoder", "an autoencoder (VAE)"]);
+    }
+
+    #[test]
+    fn prefixes_of_all_families_are_joined() {
+        assert_eq!(prefixes("unet"), ["model.diffusion_model.", "diffusion_model.", "unet.", ""]);
+        assert_eq!(prefixes("text_encoder").last(), Some(&""));
+        assert_eq!(
+            text_components().iter().map(|text| text.folder).collect::<Vec<_>>(),
+            ["text_encoder", "text_encoder_2"]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Stable Diffusion 1 and 2: one CLIP text encoder, conditioning on its last layer.
+
+use kiln_weights::ldm::UnetShape;
+
+use crate::component::{Component, ComponentKind};
+use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors};
+use crate::lora;
+use crate::variant::Variant;
+
+/// Stable Diffusion 1 and 2.
+pub static SD: &dyn Family = &Sd;
+
+/// Stable Diffusion 1.x.
+const SD1: Variant = Variant { id: "sd1", label: "Stable Diffusion 1" };
+/// Stable Diffusion 2.x.
+pub const SD2: Variant = Variant { id: "sd2", label: "Stable Diffusion 2" };
+
+/// The classes of models that are distilled into a latent consistency model.
+const LCM_CLASSES: [&str; 2] = ["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"];
+/// Default guidance scale of a latent consistency model.
+pub const LCM_GUIDANCE: f64 = 8.5;
+/// Defaults of a latent consistency model.
+const LCM_DEFAULTS: FamilyDefaults = FamilyDefaults { steps: 4, cfg_scale: LCM_GUIDANCE };
+
+/// Prefixes of a U-Net's names: in whole models, in U-Net files, in files of some programs.
+pub(crate) const UNET_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "unet."];
+/// Prefixes of an autoencoder's names.
+pub(crate) const VAE_PREFIXES: &[&str] = &["first_stage_model.", "", "vae."];
+
+struct Sd;
+
+impl Family for Sd {
+    fn id(&self) -> &'static str {
+        "sd"
+    }
+
+    fn label(&self) -> &'static str {
+        "Stable Diffusion 1 or 2"
+    }
+
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &[
+            "StableDiffusionPipeline",
+            "StableDiffusionInpaintPipeline",
+            LCM_CLASSES[0],
+            LCM_CLASSES[1],
+            "StableDiffusionImg2ImgPipeline",
+            "StableDiffusionControlNetPipeline",
+            "StableDiffusionControlNetImg2ImgPipeline",
+            "StableDiffusionControlNetInpaintPipeline",
+            "StableDiffusionAdapterPipeline",
+            "StableDiffusionPAGPipeline",
+            "StableDiffusionPAGImg2ImgPipeline",
+            "StableDiffusionPAGInpaintPipeline",
+            "StableDiffusionControlNetPAGPipeline",
+            "StableDiffusionControlNetPAGInpaintPipeline",
+            "StableDiffusionSAGPipeline",
+            "StableDiffusionInpaintPipelineLegacy",
+        ]
+    }
+
+    fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("StableDiffusionInstructPix2Pix", "a model that edits images by instructions (InstructPix2Pix)"),
+            ("StableDiffusionUpscale", "the upscaler of Stable Diffusion 2"),
+            ("StableDiffusionLatentUpscale", "an upscaler of latents"),
+            ("StableDiffusionDepth2Img", "a Stable Diffusion model with a depth map"),
+        ]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        &[
+            Component {
+                folder: "text_encoder",
+                kind: ComponentKind::Clip,
+                tokenizer: Some("tokenizer"),
+                prefixes: &["cond_stage_model.transformer.", "cond_stage_model.model.", "text_encoder.", ""],
+                lora: Some(lora::TEXT_ENCODER),
+            },
+            Component {
+                folder: "unet",
+                kind: ComponentKind::Unet,
+                tokenizer: None,
+                prefixes: UNET_PREFIXES,
+                lora: Some(lora::UNET),
+            },
+            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
+        ]
+    }
+
+    fn has_unet(&self, unet: &UnetShape) -> bool {
+        unet.added_dim.is_none()
+    }
+
+    fn variant(&self, unet: &UnetShape) -> Variant {
+        match (shape(unet), unet.middle, unet.context_dim) {
+            ((channels, depths), Some(1), context)
+                if channels == [320, 640, 1280, 1280] && depths == [1, 1, 1, 0] && [768, 1024].contains(&context) =>
+            {
+                if context == 768 {
+                    SD1
+                } else {
+                    SD2
+                }
+            }
+            _ => Variant::OTHER,
+        }
+    }
+
+    fn defaults(&self, class: &str) -> FamilyDefaults {
+        match LCM_CLASSES.contains(&class) {
+            true => LCM_DEFAULTS,
+            false => FamilyDefaults { steps: 20, cfg_scale: 7.0 },
+        }
+    }
+
+    fn has_distilled_img2img(&self) -> bool {
+        true
+    }
+
+    fn has_stable_diffusion_schedule(&self) -> bool {
+        true
+    }
+
+    /// `cheap_approximation` of `modules/sd_vae_approx.py` in AUTOMATIC1111 v1.10.
+    fn latent_colors(&self) -> Option<LatentColors> {
+        const FACTORS: &[[f32; 3]] =
+            &[[0.298, 0.207, 0.208], [0.187, 0.286, 0.173], [-0.158, 0.189, 0.264], [-0.184, -0.271, -0.473]];
+        Some(LatentColors { factors: FACTORS, scaling_factor: 0.18215 })
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig { scaling_factor: 0.18215, vae_sample_size: 512, force_upcast: false, gguf: "sd1" })
+    }
+}
+
+/// The channels of a U-Net's levels, and the depth of the first transformer of each.
+pub(crate) fn shape(unet: &UnetShape) -> (Vec<usize>, Vec<usize>) {
+    let channels = unet.down.iter().map(|level| level.channels).collect();
+    let depths = unet.down.iter().map(|level| level.depths.first().copied().unwrap_or_default()).collect();
+    (channels, depths)
+}
