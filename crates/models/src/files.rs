@@ -15,7 +15,9 @@ use serde_json::Value;
 use crate::components::Component;
 use crate::convert::is_bare;
 use crate::error::{Error, Result};
+use crate::file_kind::FileKind;
 use crate::foreign::ForeignModel;
+use crate::inspect::{FolderContent, content_of_folder};
 use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
 use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
@@ -71,6 +73,9 @@ impl ComponentSource {
             return Err(Error::NoComponent { path: path.to_path_buf(), component });
         }
         if path.is_dir() {
+            if let FolderContent::Network(FileKind::Foreign(model)) = content_of_folder(path) {
+                return Err(Error::Foreign { path: path.to_path_buf(), model, held: Vec::new() });
+            }
             return Ok(Self::Folder(path.to_path_buf()));
         }
         let file = SingleFile::open(path)?;

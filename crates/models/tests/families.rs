@@ -87,10 +87,10 @@ fn control_networks_of_other_families_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
     let path = file(folder.path(), "a.safetensors", &["controlnet_x_embedder.weight", "controlnet_blocks.0.weight"]);
-    let error = ControlFile::open(&path, &model).unwrap_err().to_string();
+    let error = ControlFile::open(&path, &model).err().unwrap().to_string();
     assert_eq!(error, format!("{}: is a FLUX.1 ControlNet{ENDING}", path.display()));
     std::fs::write(folder.path().join("config.json"), r#"{"_class_name": "SD3ControlNetModel"}"#).unwrap();
-    let error = ControlFile::open(folder.path(), &model).unwrap_err().to_string();
+    let error = ControlFile::open(folder.path(), &model).err().unwrap().to_string();
     assert!(error.ends_with(&format!("is a Stable Diffusion 3 ControlNet{ENDING}")), "{error}");
 }
 
@@ -164,6 +164,9 @@ fn pipelines_of_other_families_are_named_and_listed() {
     }
     let network = folder.path().join("FluxPipeline/transformer");
     assert_eq!(refusal(&network), format!("{}: is a FLUX.1 transformer{ENDING}", network.display()));
+    let options = ModelOptions { unet: Some(network.clone()), ..ModelOptions::default() };
+    let as_unet = ModelFolder::open_with(&fixtures("models/sd1"), &options).unwrap_err();
+    assert_eq!(as_unet.to_string(), format!("{}: is a FLUX.1 transformer{ENDING}", network.display()));
     let Inspected::List(list) = inspect(folder.path(), DTypeChoice::Auto).unwrap() else { panic!("a list") };
     assert!(list.pipeline.is_none() && list.entries.iter().all(|entry| entry.what.ends_with("not supported yet")));
 }
