@@ -142,7 +142,7 @@ pub trait Family: Sync {
         false
     }
 
-    /// Whether stable diffusion's own default of a scheduler's configuration apply (`SchedulerConfig::for_stable_diffusion`).
+    /// Whether the defaults of Stable Diffusion's schedule apply (`SchedulerConfig::for_stable_diffusion`).
     fn has_stable_diffusion_schedule(&self) -> bool {
         false
     }

@@ -28,7 +28,7 @@ impl Mark {
         Self { label, names: &[], parts: part, columns: None }
     }
 
-    /// The same mark for files in which matrix `name` has `columns` columns.
+    /// Restricts the mark to files in which matrix `name` has `columns` columns.
     pub const fn with_columns(self, name: &'static str, columns: usize) -> Self {
         Self { columns: Some((name, columns)), ..self }
     }

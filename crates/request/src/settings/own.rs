@@ -94,7 +94,7 @@ pub struct PartFile {
     pub file: NamedFile,
 }
 
-/// What a file of a model replaces or adds: one of its components, or a file that goes with them. Kiln 0.1 named them by flags, which are read as aliases.
+/// The option that a stored file belongs to: a component of the model, or a file that goes with it. Kiln 0.1 named them by flags, which are read as aliases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartKind {

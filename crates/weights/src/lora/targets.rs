@@ -15,7 +15,7 @@ use crate::segment::Segment;
 /// The names of layers in another program's files: `(declared name, name there)` for those of `paths` that have one.
 pub type OriginalNames = for<'a> fn(paths: &[&'a str]) -> Vec<(&'a str, String)>;
 
-/// What a network does in its model.
+/// The part of a network in its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkKind {
     /// Predicts noise or velocity.
@@ -29,7 +29,7 @@ pub enum NetworkKind {
 pub struct Network {
     /// The id, which is also the prefix of names with dots in diffusers' files.
     pub id: &'static str,
-    /// What it does.
+    /// Its part in the model.
     pub kind: NetworkKind,
     /// Prefixes of names with underscores.
     pub underscored: &'static [&'static str],
