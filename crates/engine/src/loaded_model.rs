@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kiln_families::UNET;
 use kiln_models::ModelFolder;
 use kiln_network::Denoiser;
 use kiln_request::LoraUse;
@@ -162,5 +163,5 @@ impl LoadedModel {
 
 /// The parts that LoRAs change.
 fn networks<'a>(unet: &'a LoadedComponent, text: &'a TextEncoders) -> Vec<(Network, &'a LoadedComponent)> {
-    std::iter::once((Network::Unet, unet)).chain(text.networks()).collect()
+    std::iter::once((UNET, unet)).chain(text.networks()).collect()
 }

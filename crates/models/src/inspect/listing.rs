@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kiln_families::{of_class, of_unet};
-use kiln_weights::{Checkpoint, MAX_CONFIG_BYTES, ParamSource, read_small_text};
+use kiln_weights::{Checkpoint, MAX_CONFIG_BYTES, read_small_text};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -157,16 +157,17 @@ fn kinds(path: &Path) -> String {
 
 /// The kind of a file by the names of its tensors, of a LoRA with its model.
 fn kind_of(path: &Path) -> Result<String> {
-    Ok(match FileKind::of(&Checkpoint::open(path)?.keys()) {
+    Ok(match FileKind::of(&Checkpoint::open(path)?) {
         FileKind::Lora => lora(path),
-        kind => kind.label().into(),
+        kind => described(kind),
     })
 }
 
-/// A LoRA with the model that it is for, where its file says so.
+/// A LoRA with the model that it is for, if its file names one.
 fn lora(path: &Path) -> String {
-    let base = LoraNotes::read(path).ok().and_then(|notes| notes.base);
-    base.map_or_else(|| "a LoRA".into(), |base| format!("a LoRA for {base}"))
+    let LoraNotes { base, unsupported: family, .. } = LoraNotes::read(path).unwrap_or_default();
+    let name = base.map_or_else(|| "a LoRA".into(), |base| format!("a LoRA for {base}"));
+    if family.is_some() { unsupported(&name) } else { name }
 }
 
 /// A name with its article as that of several: `a LoRA for X` as `2 LoRAs for X`.
