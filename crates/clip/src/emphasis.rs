@@ -20,7 +20,7 @@ pub enum Emphasis {
     Ignore,
     /// `empty + (z - empty) w`, with the empty text's hidden states: ComfyUI's.
     Comfy,
-    /// As [`Self::Comfy`], and for each span with a weight below 1 a blend with the prompt without it: compel's.
+    /// Like [`Self::Comfy`], and for each span with a weight below 1 a blend with the prompt without it: compel's.
     Compel,
     /// Brackets are plain text: AUTOMATIC1111's "None".
     None,

@@ -161,10 +161,10 @@ impl TextEncoder {
         self.forward(chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ())
     }
 
-    /// As [`Self::encode`], with embeddings of textual inversion.
+    /// Like [`Self::encode`], with embeddings of textual inversion.
     ///
     /// # Errors
-    /// Those of [`Self::encode`].
+    /// See [`Self::encode`].
     pub fn encode_with(
         &self,
         chunks: &[Vec<u32>],
@@ -180,7 +180,7 @@ impl TextEncoder {
         TokenEmbeddings::new(self.config.vocab_size, self.config.hidden_size)
     }
 
-    /// As [`Self::encode`], and passes every stage to `observe`: `hidden.0` (the embeddings), `hidden.1` (the first
+    /// Like [`Self::encode`], and passes every stage to `observe`: `hidden.0` (the embeddings), `hidden.1` (the first
     /// layer's output), ..., `last` (the last one's, normalized), `pooled`.
     pub fn encode_observed(
         &self,
@@ -210,7 +210,7 @@ impl TextEncoder {
     /// bytes and operations. `seen` `(chunks, tokens)` is 0 for masked tokens. `observe` gets every stage.
     ///
     /// # Errors
-    /// Those of [`Self::encode`].
+    /// See [`Self::encode`].
     pub fn forward<T: TensorLike>(
         &self,
         chunks: &[Vec<u32>],

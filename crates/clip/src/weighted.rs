@@ -54,7 +54,7 @@ impl TextEncoder {
     /// weight differs from 1, this is [`TextEncoder::encode_with`].
     ///
     /// # Errors
-    /// Those of [`TextEncoder::encode`].
+    /// See [`TextEncoder::encode`].
     pub fn encode_weighted(
         &self,
         chunks: &[Chunk],
@@ -72,7 +72,7 @@ impl TextEncoder {
     /// each of the additional runs of [`Emphasis::Compel`].
     ///
     /// # Errors
-    /// Those of [`TextEncoder::encode`] and of `portions`.
+    /// See [`TextEncoder::encode`] and of `portions`.
     pub fn encode_in_portions<P: RunPortion>(
         &self,
         text: &WeightedText<'_>,

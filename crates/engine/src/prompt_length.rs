@@ -34,7 +34,7 @@ impl PromptCounter {
     /// For the prompts of a model, with the embeddings of a folder. No weights are read.
     ///
     /// # Errors
-    /// Those of the tokenizers, the configurations and the folder.
+    /// Errors of the tokenizers, the configurations and the folder.
     pub fn open(model: &ModelFolder, embeddings_dir: Option<&Path>) -> Result<Self> {
         let encoder = |(i, config): (usize, &kiln_clip::TextEncoderConfig)| {
             Ok((model.files().tokenizer(i)?, TextEncoder::new(config.clone())?))
@@ -48,7 +48,7 @@ impl PromptCounter {
     /// different texts of its schedule. Counting stops where there are more.
     ///
     /// # Errors
-    /// Those of the tokenizers, and of files with embeddings.
+    /// Errors of the tokenizers, and of files with embeddings.
     pub fn longer_than(&self, job: &Job, most: usize) -> Result<Option<LongPrompt>> {
         for (pass, fields) in
             job.passes().zip([["prompt", "negative_prompt"], ["hires_prompt", "hires_negative_prompt"]])

@@ -37,7 +37,7 @@ impl TokenCounter {
     /// The tokenizer of a model.
     ///
     /// # Errors
-    /// Those of its files.
+    /// Errors of its files.
     fn tokenizer(&self, model: &ModelFolder) -> Result<Arc<Tokenizer>> {
         let path = model.path();
         if let Some(open) = self.open.lock().get(path) {
@@ -56,7 +56,7 @@ impl TokenCounter {
     /// text.
     ///
     /// # Errors
-    /// Those of the model's files and of the tokenizer.
+    /// Errors of the model's files and of the tokenizer.
     pub fn count(&self, model: &ModelFolder, prompt: &str, negative: &str) -> Result<[TokenCount; 2]> {
         let tokenizer = self.tokenizer(model)?;
         let made = |text: &str| expand(&without_comments(text), 0, &|_| None);

@@ -1,4 +1,4 @@
-//! What a model's requests are filled up with: the family's defaults, and those of the file `kiln.json`.
+//! Defaults of a model's requests: the family's, and those of the file `kiln.json`.
 
 use kiln_families::{FamilyDefaults, FamilyRef};
 use kiln_vae::VaeConfig;

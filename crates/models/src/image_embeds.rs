@@ -18,7 +18,7 @@ const MOST_TOKENS: usize = 4_112;
 /// Features of images for an IP-Adapter, in f32 in the host's memory.
 #[derive(Debug, Clone)]
 pub struct ImageEmbeds {
-    /// Those of the unconditional half, of the shape of [`Self::positive`], where the file has them.
+    /// The features of the unconditional half, of the shape of [`Self::positive`], if the file has them.
     pub negative: Option<Tensor>,
     /// `(n, d)` for embeddings and vectors, `(n, t, d)` for tokens, of `n` images.
     pub positive: Tensor,

@@ -84,7 +84,7 @@ impl ImageEncoderFile {
         }
     }
 
-    /// What it is, in words.
+    /// A description in words.
     pub(crate) fn described(&self) -> String {
         let VisionConfig { hidden_size, projection_dim, .. } = self.config;
         format!("an image encoder of {hidden_size} channels with embeddings of {projection_dim}")
@@ -106,7 +106,7 @@ impl ImageEncoderFile {
     }
 }
 
-/// What an image encoder gives for an IP-Adapter that takes these features; `None` if it is not needed.
+/// The features of an image encoder for an IP-Adapter; `None` if it needs none.
 pub fn encoded(features: PromptFeatures) -> Option<ImageFeatures> {
     match features {
         PromptFeatures::Embedding => Some(ImageFeatures::Embedding),

@@ -62,7 +62,7 @@ impl IpAdapterFile {
         &self.path
     }
 
-    /// What it has.
+    /// The configuration of its network.
     pub fn config(&self) -> &ImagePromptConfig {
         &self.config
     }
@@ -82,7 +82,7 @@ impl IpAdapterFile {
     /// folder. `None` for a file that takes none.
     ///
     /// # Errors
-    /// Those of [`ImageEncoderFile::open`], [`Error::Model`] for an encoder that does not fit, [`Error::Files`] where none is
+    /// See [`ImageEncoderFile::open`], [`Error::Model`] for an encoder that does not fit, [`Error::Files`] where none is
     /// found.
     pub fn image_encoder(&self, path: Option<&Path>, model: &ModelFolder) -> Result<Option<ImageEncoderFile>> {
         let projection = &self.config.projection;

@@ -8,7 +8,7 @@ use kiln_vae::VaeConfig;
 pub struct LatentRgb {
     /// One row for each channel of the latents.
     pub factors: Vec<[f32; 3]>,
-    /// What is added.
+    /// The offset that is added.
     pub offset: [f32; 3],
 }
 
@@ -16,7 +16,7 @@ impl LatentRgb {
     /// The factors that a model's own file has: a row for each of `channels`, and perhaps the offset.
     ///
     /// # Errors
-    /// What is wrong with the number of rows or with a value.
+    /// A sentence about the number of rows or a value.
     pub(crate) fn from_rows(rows: &[[f32; 3]], channels: usize) -> Result<Self, String> {
         if rows.len() != channels && rows.len() != channels + 1 {
             return Err(format!(

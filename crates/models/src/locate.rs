@@ -33,10 +33,10 @@ pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The same for a file or folder of any kind, as `kiln inspect` takes it.
+/// Finds a file or folder of any kind, as `kiln inspect` takes it.
 ///
 /// # Errors
-/// As [`locate_model`].
+/// See [`locate_model`].
 pub fn locate_input(name: &Path) -> Result<PathBuf> {
     locate(name, "a file or folder")
 }
@@ -122,8 +122,8 @@ fn folders() -> Vec<PathBuf> {
     folders_of(variable(MODELS), binary.as_deref(), variable(MANIFEST).as_deref())
 }
 
-/// The same for given variables, a binary, and the package that cargo runs or tests. No other folder above the binary
-/// is searched, because anyone may own it.
+/// The folders for given variables, a binary, and the package that cargo runs or tests. No other folder above the
+/// binary is searched, because anyone may own it.
 fn folders_of(named: Option<PathBuf>, binary: Option<&Path>, manifest: Option<&Path>) -> Vec<PathBuf> {
     let next_to_binary = binary.and_then(Path::parent).map(|folder| folder.join(FOLDER));
     let built = binary.and_then(|binary| {

@@ -55,10 +55,10 @@ impl ModelFolder {
         Self::open_with(path, &ModelOptions::default())
     }
 
-    /// The same, with components from other files.
+    /// Opens a model with components from other files.
     ///
     /// # Errors
-    /// As [`Self::open`], and errors of those components.
+    /// Like [`Self::open`], and errors of those components.
     pub fn open_with(path: &Path, options: &ModelOptions) -> Result<Self> {
         if !path.exists() {
             let looked_for =

@@ -134,10 +134,10 @@ impl<T> Inputs<T> {
         entries.map(|entry| (&entry.slot, &entry.value))
     }
 
-    /// The same inputs with other tensors, each made by `f`.
+    /// Replaces each tensor by the one that `f` makes of it.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// Errors of `f`.
     pub fn map<U, E>(&self, mut f: impl FnMut(&Slot, &T) -> Result<U, E>) -> Result<Inputs<U>, E> {
         let entry = |entry: &Entry<T>| {
             let Entry { slot, index, tag, value } = entry;
@@ -231,18 +231,18 @@ impl<T: TensorLike> Inputs<T> {
         Ok(Self { entries, constants: self.constants.clone(), counts })
     }
 
-    /// The same inputs in another type, but for slots that keep theirs.
+    /// Converts the tensors to another type, but for slots that keep theirs.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         self.map(|slot, value| Ok(if slot.keeps_dtype { value.clone() } else { value.to_dtype(dtype)? }))
     }
 
-    /// The same inputs in memory of their own.
+    /// Copies the tensors to memory of their own.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn copy(&self) -> Result<Self> {
         self.map(|_, value| Ok(value.copy()?))
     }
@@ -250,7 +250,7 @@ impl<T: TensorLike> Inputs<T> {
     /// Overwrites the tensors of `to`, which has the same [`Self::key`], with these, as far as `selects` says for the use of a tensor.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn write_to(&self, to: &Self, selects: impl Fn(Access) -> bool) -> Result<()> {
         for (from, to) in self.entries.iter().zip(&to.entries).filter(|(from, _)| selects(from.slot.access)) {
             to.value.slice_set(&from.value.contiguous()?, 0, 0)?;

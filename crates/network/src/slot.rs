@@ -51,17 +51,17 @@ impl Slot {
         Self { rows: Rows::Shared, ..Self::each(name) }
     }
 
-    /// The same slot for tensors that keep their type.
+    /// A slot for tensors that keep their type.
     pub const fn keeping_dtype(self) -> Self {
         Self { keeps_dtype: true, ..self }
     }
 
-    /// The same slot for tensors that the call overwrites.
+    /// A slot for tensors that the call overwrites.
     pub const fn output(self) -> Self {
         Self { access: Access::Output, ..self }
     }
 
-    /// The same slot for tensors that an earlier call has written.
+    /// A slot for tensors that an earlier call has written.
     pub const fn state(self) -> Self {
         Self { access: Access::State, ..self }
     }

@@ -25,7 +25,7 @@ impl Conv2d {
         Self::with_geometry(p, in_channels, out_channels, kernel_size, kiln_ops::Conv2d::same(kernel_size))
     }
 
-    /// As [`Conv2d::new`], with another stride or padding.
+    /// Like [`Conv2d::new`], with another stride or padding.
     pub fn with_geometry(
         p: &ParamBuilder<'_>,
         in_channels: usize,
@@ -37,7 +37,7 @@ impl Conv2d {
         Self { bias: Some(p.param("bias", &[out_channels], Packing::AsStored)), ..conv }
     }
 
-    /// As [`Conv2d::new`], without a bias.
+    /// Like [`Conv2d::new`], without a bias.
     pub fn without_bias(
         p: &ParamBuilder<'_>,
         in_channels: usize,
@@ -55,7 +55,7 @@ impl Conv2d {
         self.forward_add(x, None, None)
     }
 
-    /// As [`Conv2d::forward`], with `image_bias` `(b or 1, out_channels)` and `residual`, of the output's shape, added.
+    /// Like [`Conv2d::forward`], with `image_bias` `(b or 1, out_channels)` and `residual`, of the output's shape, added.
     pub fn forward_add<T: TensorLike>(&self, x: &T, image_bias: Option<&T>, residual: Option<&T>) -> Result<T> {
         let weight = x.weight(&self.weight)?;
         let bias = x.optional_param(self.bias.as_ref())?;
@@ -67,7 +67,7 @@ impl Conv2d {
         self.weight.eight_bits() == Some(EightBits::Fp8)
     }
 
-    /// As [`Conv2d::forward_add`] for `norm` of `x`.
+    /// Like [`Conv2d::forward_add`] for `norm` of `x`.
     pub fn forward_normed<T: TensorLike>(
         &self,
         x: &T,

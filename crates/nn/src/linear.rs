@@ -27,12 +27,12 @@ impl Linear {
         self.forward_add(x, None)
     }
 
-    /// As [`Linear::forward`], with `residual` `(.., out_channels)` added to the output.
+    /// Like [`Linear::forward`], with `residual` `(.., out_channels)` added to the output.
     pub fn forward_add<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
         x.linear(&x.weight(&self.weight)?, self.bias(x)?.as_ref(), residual)
     }
 
-    /// As [`Linear::forward`] for `norm` of `x`.
+    /// Like [`Linear::forward`] for `norm` of `x`.
     pub fn forward_normed<T: TensorLike>(&self, x: &T, norm: &LayerNorm) -> Result<T> {
         if !self.is_fused() {
             return self.forward(&norm.forward(x)?);
@@ -41,7 +41,7 @@ impl Linear {
         x.normed_linear((&gamma, &beta, eps), &x.weight(&self.weight)?, self.bias(x)?.as_ref())
     }
 
-    /// As [`Linear::forward_add`] for GEGLU of `x` `(.., 2 in_channels)`, which is dropped as early as possible.
+    /// Like [`Linear::forward_add`] for GEGLU of `x` `(.., 2 in_channels)`, which is dropped as early as possible.
     pub fn forward_geglu<T: TensorLike>(&self, x: T, residual: Option<&T>) -> Result<T> {
         if !self.is_fused() {
             let hidden = x.geglu()?;

@@ -16,7 +16,7 @@ impl ResnetBlock {
         self.forward_over(strips, norm1, |rows| x.rows(rows), pixels)
     }
 
-    /// As [`ResnetBlock::forward_strips`], for a map that is never whole. `x` returns its strips from the start on each
+    /// Like [`ResnetBlock::forward_strips`], for a map that is never whole. `x` returns its strips from the start on each
     /// call. It is called three times: for statistics, for the first convolution, and for the residual at the end.
     pub fn forward_strips_of<T: TensorLike, S: Strips<T>>(&self, x: impl Fn() -> S, pixels: usize) -> Result<T> {
         let norm1 = moments(&self.first.norm1, x())?;
@@ -24,7 +24,7 @@ impl ResnetBlock {
         self.forward_over(x(), norm1, |rows| added.take(rows.len()), pixels)
     }
 
-    /// As [`ResnetBlock::forward_strips`], but the output overwrites `x`. There is no other whole map, and the first
+    /// Like [`ResnetBlock::forward_strips`], but the output overwrites `x`. There is no other whole map, and the first
     /// convolution is computed twice, once for statistics. If the channels change, this is
     /// [`ResnetBlock::forward_strips`].
     pub fn forward_in_place<T: TensorLike>(&self, x: T, pixels: usize) -> Result<T> {

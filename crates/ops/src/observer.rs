@@ -1,4 +1,4 @@
-//! What watches the inputs of the products with a weight, to measure a network layer by layer.
+//! Observers of the inputs of the products with a weight, to measure a network layer by layer.
 
 use std::fmt;
 
@@ -15,6 +15,6 @@ pub trait InputObserver: fmt::Debug + Send + Sync {
     /// c_in)`. `weight` is the product's, without an observer.
     ///
     /// # Errors
-    /// Those of what it computes, which end the product.
+    /// Errors of what it computes, which end the product.
     fn observe(&self, x: &Tensor, weight: &Weight, config: Option<Conv2d>) -> Result<()>;
 }

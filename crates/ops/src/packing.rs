@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 /// from the checkpoint into the slab (`kiln-weights`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
-    /// As in the checkpoint.
+    /// The order of the checkpoint.
     AsStored,
     /// The matrix of a linear layer, stored `(n, k)`.
     Linear,
@@ -262,7 +262,7 @@ impl Weight {
         }
     }
 
-    /// What products in 8-bit integers need, where it is such a weight.
+    /// The weight for products in 8-bit integers, if it is one.
     pub(crate) fn as_int8(&self) -> Option<&Int8Weight> {
         match &self.form {
             Form::Int8(int8) => Some(int8),
@@ -270,7 +270,7 @@ impl Weight {
         }
     }
 
-    /// What products in 8-bit floats need, where it is such a weight.
+    /// The weight for products in 8-bit floats, if it is one.
     pub(crate) fn as_fp8(&self) -> Option<&Fp8Weight> {
         match &self.form {
             Form::Fp8(fp8) => Some(fp8),
@@ -286,7 +286,7 @@ impl Weight {
         }
     }
 
-    /// The same weight; `observer` gets the inputs of its products.
+    /// Adds an observer, which gets the inputs of its products.
     pub fn observed(self, observer: Arc<dyn InputObserver>) -> Self {
         Self { observer: Some(observer), ..self }
     }
@@ -295,7 +295,7 @@ impl Weight {
     /// operator may run as another one.
     ///
     /// # Errors
-    /// Those of the observer.
+    /// Errors of the observer.
     pub(crate) fn observe(&self, x: &Tensor, config: Option<Conv2d>) -> Result<Cow<'_, Self>> {
         let Some(observer) = &self.observer else { return Ok(Cow::Borrowed(self)) };
         let weight = Self { observer: None, ..self.clone() };

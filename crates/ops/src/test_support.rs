@@ -44,7 +44,7 @@ pub(crate) fn random(shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(*dtype).unwrap().to_device(device).unwrap()
 }
 
-/// The same values in f32 on the CPU.
+/// The values in f32 on the CPU.
 pub(crate) fn exact(tensor: &Tensor) -> Tensor {
     tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap()
 }
@@ -83,7 +83,7 @@ pub(crate) fn weight(shape: &[usize]) -> Weight {
     Weight::plain(&random(shape)).unwrap()
 }
 
-/// The same weight in f32 on the CPU.
+/// The weight in f32 on the CPU.
 pub(crate) fn exact_weight(weight: &Weight) -> Weight {
     Weight::plain(&exact(weight.tensor())).unwrap()
 }

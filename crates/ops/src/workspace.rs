@@ -24,7 +24,7 @@ pub enum Target {
 /// `conv2d/cpu/winograd.rs` takes the most. With operands in f32: 1008 KiB for products (4 panels, 36 positions, 56 tiles), 578 for
 /// inputs (five rows of 528 words for each tile) and 297 for weights, and a fourth buffer has 64.
 const BUFFERS_F32: usize = (1008 + 578 + 297 + 64) << 10;
-/// The same with operands in bf16: 16 positions, 112 tiles, and two rows for each tile.
+/// The buffers for operands in bf16: 16 positions, 112 tiles, and two rows for each tile.
 const BUFFERS_BF16: usize = (896 + 462 + 131 + 64) << 10;
 
 /// Bytes of the workspace that CUDA's libraries share: NVIDIA's recommendation for Hopper. The size is always the same,

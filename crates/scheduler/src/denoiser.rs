@@ -89,7 +89,7 @@ impl Denoiser {
         self.interpret(&output, x, point)
     }
 
-    /// As [`Denoiser::denoise`], with the image that the model predicts without the prompt, if it reports one.
+    /// Like [`Denoiser::denoise`], with the image that the model predicts without the prompt, if it reports one.
     pub fn denoise_both(&self, x: &Tensor, point: Point) -> Result<(Denoised, Option<Tensor>)> {
         let ModelOutput { output, unconditional, .. } = self.evaluate(x, point)?;
         let image = |output: Tensor| Ok::<_, Error>(self.interpret(&output, x, point)?.x0);

@@ -28,7 +28,7 @@ pub enum SamplerKind {
     Ddpm,
     /// DPM-Solver of order 2, singlestep, from k-diffusion after arXiv 2206.00927.
     Dpm2,
-    /// The same with fresh noise at each step, from k-diffusion.
+    /// DPM2 with fresh noise at each step, from k-diffusion.
     Dpm2A,
     /// DPM-Solver++ of order 2, singlestep, with fresh noise at each step, from k-diffusion.
     Dpmpp2sA,
@@ -36,7 +36,7 @@ pub enum SamplerKind {
     DpmppSde,
     /// Stochastic DPM-Solver++ of order 2, multistep, from k-diffusion.
     Dpmpp2mSde,
-    /// The same with Heun's rule.
+    /// DPM++ 2M SDE with Heun's rule.
     Dpmpp2mSdeHeun,
     /// Stochastic DPM-Solver++ of order 3, multistep, from k-diffusion.
     Dpmpp3mSde,
@@ -50,13 +50,13 @@ pub enum SamplerKind {
     Ipndm,
     /// Refined exponential solver, multistep, arXiv 2308.02157.
     ResMultistep,
-    /// The same with fresh noise at each step, from ComfyUI.
+    /// RES multistep with fresh noise at each step, from ComfyUI.
     ResMultistepA,
     /// Extended reverse-time SDE, arXiv 2309.06169.
     ErSde,
     /// Euler's method with CFG++, arXiv 2406.08070.
     EulerCfgPp,
-    /// The same with fresh noise at each step, from ComfyUI.
+    /// Euler CFG++ with fresh noise at each step, from ComfyUI.
     EulerACfgPp,
     /// Restart sampling over Heun's steps, arXiv 2306.14878, from AUTOMATIC1111.
     Restart,

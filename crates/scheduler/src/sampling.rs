@@ -99,7 +99,7 @@ impl<S: Borrow<Schedule>> Stepper<S> {
     /// The model output for the latents of `evaluation`, the next one, that corresponds to the clean image `x0` of their shape.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn output_for(&self, x0: &Tensor, evaluation: &Evaluation) -> Result<Tensor> {
         let (point, prediction) = (self.next_point()?, self.schedule().config().prediction);
         crate::denoiser::output_for_x0(prediction, x0, &evaluation.latents, point)
@@ -108,7 +108,7 @@ impl<S: Borrow<Schedule>> Stepper<S> {
     /// The image and the noise that the model output `output` says are in the latents `x` of the next evaluation.
     ///
     /// # Errors
-    /// Those of the tensors, and [`Error::ZeroSignal`] at a point without signal.
+    /// Errors of the tensors, and [`Error::ZeroSignal`] at a point without signal.
     pub fn interpret(&self, output: &Tensor, x: &Tensor) -> Result<Denoised> {
         let point = self.next_point()?;
         let config = self.schedule().config();

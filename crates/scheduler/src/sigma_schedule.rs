@@ -19,7 +19,7 @@ pub enum SigmaSchedule {
     Polyexponential,
     /// Even in timesteps from the noisiest to the least noisy one, from k-diffusion.
     Normal,
-    /// As [`Self::Normal`] without the last one, as in Stability's code.
+    /// [`Self::Normal`] without the last level, as in Stability's code.
     SgmUniform,
     /// Training noise levels at even indices, from the noisiest down.
     Simple,

@@ -16,7 +16,7 @@ pub(crate) struct ListedLora {
     pub(crate) name: String,
     /// Its file.
     pub(crate) path: PathBuf,
-    /// What the file says about it. A file that cannot be read says nothing.
+    /// The metadata of the file; empty if it cannot be read.
     pub(crate) notes: Arc<LoraNotes>,
 }
 

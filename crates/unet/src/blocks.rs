@@ -11,8 +11,8 @@ use crate::transformer::Transformer;
 pub(crate) struct Builder<'a> {
     pub(crate) segments: &'a mut Segments,
     pub(crate) config: &'a UnetConfig,
-    /// What the names of the segments begin with: a control network has the parameters' names of the U-Net with which it
-    /// runs, and messages and measurements tell the two apart.
+    /// The prefix of the segments' names: a control network has the parameters' names of the U-Net with which it runs, and
+    /// messages and measurements distinguish the two.
     pub(crate) label: &'static str,
 }
 

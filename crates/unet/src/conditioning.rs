@@ -19,19 +19,20 @@ use crate::image_prompt::{ImagePrompt, KeysValues};
 pub struct Conditioning<T = Tensor> {
     /// The text's tokens, `(b, s, context_dim)`.
     pub context: T,
-    /// What SDXL adds.
+    /// SDXL's added conditions.
     pub added: Option<AddedConditions<T>>,
-    /// What networks with [`crate::UnetConfig::time_cond_proj_dim`] take as the strength of the guidance,
-    /// [`guidance_input`], `(1)` in f32 whatever the network's type. Others ignore it.
+    /// The guidance input of networks with [`crate::UnetConfig::time_cond_proj_dim`], [`guidance_input`], `(1)` in f32
+    /// whatever the network's type. Others ignore it.
     pub guidance: Option<T>,
     /// Channels that follow the latents' own in the input, `(b, e, h, w)`. An inpainting network takes five: the mask,
     /// and the latents of the masked image. They are not scaled as the latents are.
     pub extra_channels: Option<T>,
-    /// What control networks add to the feature maps.
+    /// The residuals of control networks, which are added to the feature maps.
     pub residuals: Option<Residuals<T>>,
     /// The inputs of the control networks whose residuals are added. A U-Net takes the residuals alone.
     pub controls: Vec<ControlInput<T>>,
-    /// What T2I-Adapters add to the outputs of the down blocks and of the middle block, `(b, h, w, c)`, already weighed.
+    /// The feature maps of T2I-Adapters, added to the outputs of the down blocks and of the middle block, `(b, h, w, c)`,
+    /// already weighed.
     pub features: Vec<T>,
     /// Images that cross-attention layers attend to in addition to the text (IP-Adapter).
     pub image_prompts: Vec<ImagePrompt<T>>,
@@ -52,8 +53,8 @@ pub struct AddedConditions<T = Tensor> {
     pub time_ids: T,
 }
 
-/// What a control network adds to a U-Net's feature maps (ControlNet, arXiv 2302.05543), already weighed. Maps are
-/// `(r, h, w, c)`: for the last `r` rows of the batch, which are the conditional ones, or all `b` of them.
+/// The residuals of a control network, added to a U-Net's feature maps (ControlNet, arXiv 2302.05543), already weighed.
+/// Maps are `(r, h, w, c)`: for the last `r` rows of the batch, which are the conditional ones, or all `b` of them.
 #[derive(Debug, Clone)]
 pub struct Residuals<T = Tensor> {
     /// One for each skip connection, in the order in which the way down makes them: of the first convolution, of every
@@ -63,7 +64,7 @@ pub struct Residuals<T = Tensor> {
     pub mid: T,
 }
 
-/// What a control network gets instead of the U-Net's extra channels.
+/// The inputs of a control network instead of the U-Net's extra channels.
 #[derive(Debug, Clone)]
 pub struct ControlInput<T = Tensor> {
     /// Which of the control networks.
@@ -81,7 +82,7 @@ pub struct ControlInput<T = Tensor> {
 /// residuals of zeros leave them.
 ///
 /// # Errors
-/// Those of the tensors.
+/// Errors of the tensors.
 pub(crate) fn add_to_last_rows<T: TensorLike>(x: &T, y: &T) -> Result<T> {
     let [b, ..] = x.size4()?;
     let [r, ..] = y.size4()?;
@@ -96,7 +97,7 @@ impl<T: TensorLike> Residuals<T> {
     /// The sum with those of another network.
     ///
     /// # Errors
-    /// Those of the tensors.
+    /// Errors of the tensors.
     pub fn add(&self, other: &Self) -> Result<Self> {
         let sum = |(a, b): (&T, &T)| {
             if a.size4()?[0] < b.size4()?[0] { add_to_last_rows(b, a) } else { add_to_last_rows(a, b) }

@@ -112,7 +112,7 @@ impl UnetConfig {
         self.added_embedding.map(|added| added.input_dim.saturating_sub(added.time_ids * added.time_embed_dim))
     }
 
-    /// The same network with a text encoder whose pooled text has `pooled` channels: a refiner's width leaves room for one
+    /// Fits the network to a text encoder whose pooled text has `pooled` channels: a refiner's width leaves room for one
     /// number less (diffusers' `_get_add_time_ids`).
     #[must_use]
     pub fn for_pooled(self, pooled: usize) -> Self {

@@ -31,7 +31,7 @@ pub(crate) struct Embedded<T> {
 }
 
 impl<T> Embedded<T> {
-    /// As the blocks take it.
+    /// The context of the blocks.
     pub(crate) fn context<'a>(&'a self, hooks: &'a Hooks<'a, T>) -> BlockContext<'a, T> {
         BlockContext { temb: &self.temb, tokens: &self.tokens, hooks }
     }
@@ -73,7 +73,7 @@ impl Encoder {
         self.embed_with(timesteps, conditioning, None, dtype, observe)
     }
 
-    /// The same with `more` `(1, temb_channels)` added to the time embedding of every row.
+    /// Embeds the time with `more` `(1, temb_channels)` added for every row.
     pub(crate) fn embed_with<T: TensorLike>(
         &self,
         timesteps: &T,

@@ -84,7 +84,7 @@ impl Unet {
         self.forward_observed(x, timesteps, conditioning, &mut |_, _| {})
     }
 
-    /// As [`Unet::forward`], and passes intermediate outputs to `observe`: `time_emb` `(b or 1, temb_channels)`, and
+    /// Like [`Unet::forward`], and passes intermediate outputs to `observe`: `time_emb` `(b or 1, temb_channels)`, and
     /// the feature maps `conv_in`, `down.{i}`, `mid`, `up.{i}`, `(b, h, w, c)`.
     pub fn forward_observed<T: TensorLike>(
         &self,

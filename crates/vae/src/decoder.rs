@@ -89,7 +89,7 @@ impl Decoder {
         self.decode_with(latents, Tiling::Whole)
     }
 
-    /// As [`Decoder::decode`], with a lower memory peak. On the CPU the tiling does not change a bit.
+    /// Like [`Decoder::decode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
     /// See [`Decoder::decode`].

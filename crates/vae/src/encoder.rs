@@ -89,7 +89,7 @@ impl Encoder {
         self.encode_with(image, Tiling::Whole)
     }
 
-    /// As [`Encoder::encode`], with a lower memory peak. On the CPU the tiling does not change a bit.
+    /// Like [`Encoder::encode`], with a lower memory peak. On the CPU the tiling does not change a bit.
     ///
     /// # Errors
     /// See [`Encoder::encode`].

@@ -65,10 +65,10 @@ impl Tokenizer {
         Self::read(&Files::Folder(folder))
     }
 
-    /// As [`Self::open`], from the texts of these files by name. `origin` is their location for messages.
+    /// Like [`Self::open`], from the texts of these files by name. `origin` is their location for messages.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// See [`Self::open`].
     pub fn from_texts(origin: &Path, texts: &BTreeMap<String, String>) -> Result<Self> {
         Self::read(&Files::Texts { origin, texts })
     }

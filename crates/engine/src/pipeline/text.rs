@@ -101,7 +101,7 @@ impl TextEncoders {
     /// Reads and tokenizes the texts of a batch.
     ///
     /// # Errors
-    /// Those of tokenizers and embeddings, and [`crate::Error::Request`] for texts of extreme lengths.
+    /// Errors of tokenizers and embeddings, and [`crate::Error::Request`] for texts of extreme lengths.
     pub(crate) fn plan(&mut self, batch: &Batch<'_>) -> Result<TextPlan> {
         let conditions = ConditioningPlan::of(batch, self.zeros_for_no_negative);
         TextPlan::new(batch, conditions, |text| self.tokens(self.key(batch.job(), text)))
@@ -111,7 +111,7 @@ impl TextEncoders {
     /// choices of its own. With the texts of the batches that were looked at, from the first on.
     ///
     /// # Errors
-    /// As [`Self::plan`].
+    /// See [`Self::plan`].
     pub(crate) fn work(&mut self, job: &Job) -> Result<(Workload, Vec<TextPlan>)> {
         const LOOKED_AT: usize = 8;
         let looked_at = if job.has_choices() { LOOKED_AT.min(job.batch_count) } else { 1 };
@@ -156,7 +156,7 @@ impl TextEncoders {
     /// Encodes the next text that is foreseen and not known, with weights that stay; false where there is none.
     ///
     /// # Errors
-    /// Those of the encoders; the text is not tried again here.
+    /// Errors of the encoders; the text is not tried again here.
     pub(crate) fn encode_next(&mut self) -> Result<bool> {
         while let Some(key) = self.ahead.pop_front() {
             if self.cache.peek(&key).is_none() {

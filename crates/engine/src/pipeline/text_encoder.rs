@@ -27,7 +27,7 @@ impl Encoder {
     /// Opens encoder `i` of a model. No weights are read.
     ///
     /// # Errors
-    /// Those of its files, and of weights that do not fit its configuration.
+    /// Errors of its files, and of weights that do not fit its configuration.
     pub(super) fn open(
         model: &ModelFolder,
         (i, config): (usize, &TextEncoderConfig),

@@ -81,7 +81,7 @@ impl TextPlan {
     /// The texts of `conditions`, which are those of a batch; `tokens` gives a text's.
     ///
     /// # Errors
-    /// Those of `tokens`, and [`crate::Error::Request`] for texts of extreme lengths.
+    /// Errors of `tokens`, and [`crate::Error::Request`] for texts of extreme lengths.
     pub(crate) fn new(
         batch: &Batch<'_>,
         conditions: ConditioningPlan,

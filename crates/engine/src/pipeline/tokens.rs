@@ -65,7 +65,7 @@ impl TokenizedTexts {
     /// A text's tokens, for encoders in their order, of which the first has place `first` among SDXL's two.
     ///
     /// # Errors
-    /// Those of the tokenizers and of files with embeddings.
+    /// Errors of the tokenizers and of files with embeddings.
     pub(crate) fn get(
         &mut self,
         key: &Key,

@@ -15,7 +15,7 @@ use crate::model::ModelFolder;
 const PREFIXES: [&str; 3] = ["", "control_model.", "module.control_model."];
 /// A tensor of files whose weights are differences from the U-Net's.
 const DIFFERENCE: &str = "difference";
-/// What the names of single files have whose residuals are means over all pixels. Their tensors do not say it: the ControlNet
+/// A part of the names of single files whose residuals are means over all pixels. Their tensors do not show it: the ControlNet
 /// extension for AUTOMATIC1111's web UI goes by the name, too (`global_average_pooling` in `scripts/global_state.py`).
 const SHUFFLE: &str = "shuffle";
 

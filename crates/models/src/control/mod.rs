@@ -69,7 +69,7 @@ impl ControlFile {
         &self.path
     }
 
-    /// What it has.
+    /// The configuration of its network.
     pub fn config(&self) -> &ControlModelConfig {
         &self.config
     }

@@ -34,7 +34,7 @@ pub struct FileReport {
     /// Other networks in a file of a family that Kiln does not run, with their articles.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<&'static str>,
-    /// What it says about a LoRA, if it is one.
+    /// The metadata of a LoRA, if it is one.
     pub lora: Option<LoraNotes>,
     /// The number of tensors.
     pub tensors: usize,

@@ -39,13 +39,13 @@ pub struct ListReport {
 pub struct ListEntry {
     /// Its name in the folder.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub what: String,
     /// The bytes of a file, or of the weights in a folder.
     pub bytes: u64,
 }
 
-/// What a folder without `model_index.json` has.
+/// The content of a folder without `model_index.json`.
 pub(crate) enum FolderContent {
     /// The network that its `config.json` describes, or the only one in it.
     Network(FileKind),
@@ -53,7 +53,7 @@ pub(crate) enum FolderContent {
     List(Vec<String>),
 }
 
-/// What the folder `path` has. Errors of reading are no content.
+/// The content of the folder `path`. Errors of reading are no content.
 pub(crate) fn content_of_folder(path: &Path) -> FolderContent {
     if let Some(kind) = network_of_folder(path) {
         return FolderContent::Network(kind);
@@ -181,7 +181,7 @@ fn several(name: &str, count: usize) -> String {
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 fn file(path: &Path) -> Result<String> {
     let file = SingleFile::open(path)?;
     let kind = FileKind::of(file.checkpoint.as_ref());
@@ -205,7 +205,7 @@ fn unsupported(what: &str) -> String {
     format!("{what}: not supported yet")
 }
 
-/// What a folder is.
+/// The kind of a folder.
 fn folder(path: &Path) -> String {
     if let Some(class) = class_in(&path.join(INDEX)) {
         return match of_class(&class) {

@@ -24,10 +24,10 @@ const DOWN: [&str; 4] = [".lora_down.weight", ".lora_A.weight", ".lora.down.weig
 const BY_WIDTH: [(usize, &str); 3] =
     [(768, "Stable Diffusion 1"), (1024, "Stable Diffusion 2"), (2048, "Stable Diffusion XL")];
 
-/// What a file says about a LoRA. All texts are the file's.
+/// The metadata of a LoRA. All texts are the file's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LoraNotes {
-    /// The model that it was trained for: by its tensors where it is none that Kiln runs, by its metadata, or by its shapes.
+    /// The model that it was trained for: by its tensors if Kiln does not run it, by its metadata, or by its shapes.
     pub base: Option<String>,
     /// The sentence about the family of that model, if Kiln does not run it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ impl LoraNotes {
     /// The notes in the header of a file.
     ///
     /// # Errors
-    /// Those of a file that cannot be read, or is none with weights.
+    /// Errors of a file that cannot be read, or is none with weights.
     pub fn read(path: &Path) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         Ok(Self::of(file.metadata(), &file.keys(), &|key| Some(file.info(key)?.shape)))

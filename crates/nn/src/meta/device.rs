@@ -46,7 +46,7 @@ impl MetaDevice {
         Self::with_matrices(target, dtype, None)
     }
 
-    /// As [`MetaDevice::new`], for networks with another type for the matrices of linear layers.
+    /// Like [`MetaDevice::new`], for networks with another type for the matrices of linear layers.
     pub fn with_matrices(target: Target, dtype: DType, matrices: Option<MatrixType>) -> Self {
         let rounding = if target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool };
         Self::with_ledger(target, dtype, matrices, Ledger::new(rounding))

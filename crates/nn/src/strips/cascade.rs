@@ -47,7 +47,7 @@ pub struct Cascade<'a, S, T> {
 }
 
 impl<'a, T: TensorLike, S: Strips<T>> Cascade<'a, S, T> {
-    /// What `layers` make of `source`.
+    /// The strips of `layers` over `source`.
     pub fn new(source: S, layers: Vec<CascadeLayer<'a, T>>) -> Self {
         let windows = layers.iter().map(|_| Window::default()).collect();
         Self { source, layers, windows, done: 0 }

@@ -134,7 +134,7 @@ impl Operator for Call<'_> {
 /// A query whose keys are all masked has NaN as its result.
 ///
 /// # Errors
-/// Those of [`attention`].
+/// See [`attention`].
 pub fn attention_masked(q: &Tensor, k: &Tensor, v: &Tensor, seen: &Tensor, config: Attention) -> Result<Tensor> {
     let shapes = MaskedAttentionOp { q, k, v, seen, config }.check()?;
     let [q32, k32, v32] = [q, k, v].map(|x| x.to_dtype(DType::F32));

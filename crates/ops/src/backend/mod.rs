@@ -73,7 +73,7 @@ pub(crate) fn run(operator: &impl Kernels, out: Option<&Tensor>) -> Result<Tenso
 /// Launches the kernel of the back end that the operand's device has. `None` where there is no such kernel.
 ///
 /// # Errors
-/// Those of the kernel, and [`crate::Error::Stopped`] when the work of this thread should end.
+/// Errors of the kernel, and [`crate::Error::Stopped`] when the work of this thread should end.
 pub(crate) fn launch(operator: &impl Kernels, out: Option<&Tensor>) -> Result<Option<Tensor>> {
     stop::check()?;
     if let Some(cpu) = Cpu::of(operator.input())? {

@@ -18,13 +18,13 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW and VL.
     Avx512,
-    /// The same with dot products of bf16 pairs.
+    /// AVX-512 with dot products of bf16 pairs.
     Avx512Bf16,
-    /// The same with products of bf16 tiles.
+    /// AVX-512 with products of bf16 tiles.
     Amx,
     /// Advanced SIMD of 64-bit ARM.
     Neon,
-    /// The same with dot products of bf16 pairs.
+    /// NEON with dot products of bf16 pairs.
     NeonBf16,
 }
 

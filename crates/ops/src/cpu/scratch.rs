@@ -28,7 +28,7 @@ impl Scratch {
         &mut elements(&mut self.0)[..len]
     }
 
-    /// As [`Scratch::get`], with an error where the pool has no memory. For large buffers outside of tasks: a task
+    /// Like [`Scratch::get`], with an error where the pool has no memory. For large buffers outside of tasks: a task
     /// cannot stop half way, and its buffers have at most a few MiB.
     pub(crate) fn try_get<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
         let words = (len * size_of::<T>()).div_ceil(size_of::<u32>());

@@ -93,7 +93,7 @@ impl CublasLt {
         unsafe { self.run(product, addresses, None, workspace, stream) }
     }
 
-    /// As [`Self::launch`] for operands in e4m3, with the addresses of a scale in f32 for each row of `x` and each row of the
+    /// Like [`Self::launch`] for operands in e4m3, with the addresses of a scale in f32 for each row of `x` and each row of the
     /// weight. Bias, residual and result have the product's type. The tensor cores keep about 14 bits of a sum (`fast
     /// accumulation`): on an H200 the error with 5,120 channels is 0.0009 of the result, that of rounding the operands 0.021.
     ///

@@ -34,7 +34,7 @@ pub fn open_gpu(ordinal: usize) -> Result<Device> {
 /// its users share its threads.
 ///
 /// # Errors
-/// Those of [`open_gpu`].
+/// See [`open_gpu`].
 pub fn open_second_stream(device: &Device) -> Result<Device> {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),

@@ -21,7 +21,7 @@ fn elements(n: usize) -> Result<LaunchConfig> {
     cuda::grid(n.div_ceil(THREADS).min(BLOCKS), THREADS as u32)
 }
 
-/// What the kernels' names end with, for the types that they have.
+/// The suffix of the kernels' names, for the types that they have.
 fn suffix(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::F32 => Some("f32"),

@@ -29,7 +29,7 @@ pub enum Arithmetic {
 /// repeated for the others.
 ///
 /// # Errors
-/// Those of candle for other shapes and for different types.
+/// Errors of candle for other shapes and for different types.
 pub fn arithmetic(function: Arithmetic, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     backend::run(&Binary { function, a, b }, None)
 }
@@ -37,7 +37,7 @@ pub fn arithmetic(function: Arithmetic, a: &Tensor, b: &Tensor) -> Result<Tensor
 /// `mul * x + add`, in the type of `x`.
 ///
 /// # Errors
-/// Those of candle.
+/// Errors of candle.
 pub fn affine(x: &Tensor, mul: f64, add: f64) -> Result<Tensor> {
     backend::run(&Affine { x, mul, add }, None)
 }
@@ -45,7 +45,7 @@ pub fn affine(x: &Tensor, mul: f64, add: f64) -> Result<Tensor> {
 /// `x` in another type, or `x` itself if it has that type.
 ///
 /// # Errors
-/// Those of candle.
+/// Errors of candle.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { backend::run(&Cast { x, dtype }, None) }
 }
@@ -53,7 +53,7 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
 /// `x` with its elements one after another in memory: itself where they are.
 ///
 /// # Errors
-/// Those of candle.
+/// Errors of candle.
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.is_contiguous() { Ok(x.clone()) } else { copy(x) }
 }
@@ -61,7 +61,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
 /// A copy of `x` in memory of its own, with its elements one after another.
 ///
 /// # Errors
-/// Those of candle.
+/// Errors of candle.
 pub fn copy(x: &Tensor) -> Result<Tensor> {
     backend::run(&Copy { x }, None)
 }
@@ -70,7 +70,7 @@ pub fn copy(x: &Tensor) -> Result<Tensor> {
 /// same on every device. Terms with factor 0 are skipped, so that they cannot introduce a NaN.
 ///
 /// # Errors
-/// Those of candle: for different shapes, and if there is no term.
+/// Errors of candle: for different shapes, and if there is no term.
 pub fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
     let Some((_, like)) = terms.first() else {
         return Err(candle_core::Error::Msg("a weighted sum of no terms".into()).into());
@@ -89,7 +89,7 @@ pub fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
 /// Rows `rows` `(n)` in u32 of `table` `(m, ..)`, as `(n, ..)`.
 ///
 /// # Errors
-/// Those of candle. On a GPU a number that is not below `m` is not noticed: the caller checks it.
+/// Errors of candle. On a GPU a number that is not below `m` is not noticed: the caller checks it.
 pub fn index_select(table: &Tensor, rows: &Tensor) -> Result<Tensor> {
     backend::run(&IndexSelect { table, rows }, None)
 }

@@ -297,7 +297,7 @@ fn round_images(op: &'static str, x: &Tensor, [images, size]: [usize; 2], device
     Ok(Rounded { bytes, scales })
 }
 
-/// What a tensor map is for.
+/// The operand of a tensor map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Boxes {
     /// Operands: rows of 128 bytes with their 16-byte chunks swizzled.

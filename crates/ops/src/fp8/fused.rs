@@ -38,7 +38,7 @@ pub fn normed_linear(
 /// A linear layer of [`crate::geglu`]: `x` `(.., 2 k)`, the others as for [`normed_linear`].
 ///
 /// # Errors
-/// As [`normed_linear`].
+/// See [`normed_linear`].
 pub fn geglu_linear(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "geglu_linear";
     let width = x.dim(D::Minus1)?;
@@ -52,7 +52,7 @@ pub fn geglu_linear(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual
 /// The kernel is larger than one pixel, the stride is 1, and the size stays.
 ///
 /// # Errors
-/// As [`normed_linear`].
+/// See [`normed_linear`].
 pub fn normed_conv2d(
     inputs: Conv2dInputs<'_>,
     (gamma, beta, norm): (&Tensor, &Tensor, GroupNorm),

@@ -1,5 +1,5 @@
-//! What a product in e4m3 reads: an activation, or what an operator before makes of one. The operator is computed together with
-//! the rounding, and its result is in no other type.
+//! The input of a product in e4m3: an activation, or an operator over it, which is computed together with the rounding, so
+//! that its result is in no other type.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -12,7 +12,7 @@ use crate::layer_norm::layer_norm;
 /// The activation of a product. Borrowed tensors have been checked by the operator that they belong to.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// As it is.
+    /// The activation itself.
     Plain(&'a Tensor),
     /// [`crate::layer_norm`] of `x` `(.., c)`.
     LayerNorm { x: &'a Tensor, gamma: &'a Tensor, beta: &'a Tensor, eps: f64 },
@@ -30,7 +30,7 @@ impl Source<'_> {
         }
     }
 
-    /// What the product multiplies, in f32 on the CPU. `scales` parts have a scale of their own.
+    /// The values of the product, in f32 on the CPU. `scales` parts have a scale of their own.
     pub(crate) fn values(&self, scales: usize) -> Result<Tensor> {
         let exact = |tensor: &Tensor| tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32);
         let x = exact(self.input())?;

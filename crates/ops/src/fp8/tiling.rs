@@ -6,7 +6,7 @@ const PIXEL_BITS: u32 = 7;
 const KERNELS: [(usize, usize); 3] = [(160, 5), (128, 5), (64, 8)];
 /// Input channels of a part.
 const CHANNELS: usize = 128;
-/// What a tile takes besides its products, in output channels: its first operands and its results.
+/// The cost of a tile besides its products, in output channels: its first operands and its results.
 const OVERHEAD: usize = 24;
 /// Blocks of a cluster, which compute two tiles of the same output channels (`CLUSTER` in `product.cuh`).
 pub(super) const CLUSTER: usize = 2;

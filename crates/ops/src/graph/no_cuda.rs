@@ -21,7 +21,7 @@ pub struct Prepared(());
 /// Runs `run` without capture.
 ///
 /// # Errors
-/// Those of a build with CUDA.
+/// Errors of a build with CUDA.
 pub fn prepare<T: Send>(_device: &Device, run: impl FnOnce() -> T + Send) -> Result<(T, Prepared)> {
     Ok((run(), Prepared(())))
 }
@@ -58,7 +58,7 @@ impl Graph {
     /// Launches the captured work.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn replay(&mut self) -> Result<()> {
         match self.0 {}
     }

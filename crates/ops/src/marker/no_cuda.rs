@@ -13,7 +13,7 @@ impl Marker {
     /// The point after all work that was submitted to `device` so far: `None`, since that is done.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn record(_device: &Device) -> Result<Option<Self>> {
         Ok(None)
     }
@@ -21,7 +21,7 @@ impl Marker {
     /// Waits until the GPU has reached this point.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn wait(&self) -> Result<()> {
         match self.0 {}
     }

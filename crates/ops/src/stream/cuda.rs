@@ -29,7 +29,7 @@ pub struct Ring {
     base: u64,
     bytes: usize,
     compute: Arc<CudaStream>,
-    /// The same as `compute` where copies have no stream of their own.
+    /// The stream of copies; `compute` if they have none of their own.
     copies: Arc<CudaStream>,
 }
 

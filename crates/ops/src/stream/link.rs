@@ -17,7 +17,7 @@ const RUNS: usize = 4;
 /// Small copies in a row. The host submits them while a large copy runs, so that its own time does not count.
 const CHAIN: usize = 16;
 
-/// What copies to a GPU take.
+/// The speed of copies to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkSpeed {
     /// Bytes per second of a large copy from pinned memory.

@@ -45,7 +45,7 @@ impl Ring {
     /// Starts a copy.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn copy(&mut self, _slab: usize, _part: Range<usize>, _offset: usize, _after: &[Arc<Point>]) -> Result<Copy> {
         match self.0 {}
     }
@@ -53,7 +53,7 @@ impl Ring {
     /// Lets all later work of the compute stream wait for a copy.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn wait(&self, _copy: &Copy) -> Result<()> {
         match self.0 {}
     }
@@ -61,7 +61,7 @@ impl Ring {
     /// The point after the work that was submitted to the compute stream so far.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn point(&self) -> Result<Point> {
         match self.0 {}
     }
@@ -71,7 +71,7 @@ impl Copy {
     /// Whether it has ended.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn is_done(&self) -> Result<bool> {
         match self.0 {}
     }
@@ -79,7 +79,7 @@ impl Copy {
     /// Seconds that it took.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn seconds(&self) -> Result<f64> {
         match self.0 {}
     }
@@ -87,7 +87,7 @@ impl Copy {
     /// Seconds from `point` to its end.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn seconds_after(&self, _point: &Point) -> Result<f64> {
         match self.0 {}
     }
@@ -95,7 +95,7 @@ impl Copy {
     /// Seconds from the end of an earlier copy to its end.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn seconds_after_copy(&self, _earlier: &Self) -> Result<f64> {
         match self.0 {}
     }
@@ -105,7 +105,7 @@ impl Point {
     /// Whether the GPU has reached it.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn is_done(&self) -> Result<bool> {
         match self.0 {}
     }
@@ -113,7 +113,7 @@ impl Point {
     /// Seconds from `earlier` to this.
     ///
     /// # Errors
-    /// Those of a build with CUDA.
+    /// Errors of a build with CUDA.
     pub fn seconds_after(&self, _earlier: &Self) -> Result<f64> {
         match self.0 {}
     }

@@ -42,7 +42,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The same samplers on noise levels between timesteps.
+    /// Fills the samplers on noise levels between timesteps.
     pub(super) fn fill_between_timesteps(&mut self) -> Result<()> {
         let levels = self.levels(self.table.sigmas())?;
         let mut points: Vec<Point> = levels.into_iter().map(|sigma| self.between(sigma)).collect();

@@ -165,7 +165,7 @@ impl Schedule {
         self.init_noise_sigma
     }
 
-    /// The same schedule with its start at evaluation `index`, for latents from [`Schedule::add_noise`].
+    /// Starts the schedule at evaluation `index`, for latents from [`Schedule::add_noise`].
     pub fn starting_at(&self, index: usize) -> Result<Self> {
         let fail = |reason| Err(Error::Start { index, len: self.points.len(), reason });
         let sampler = self.config.sampler;

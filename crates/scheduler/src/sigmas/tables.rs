@@ -4,7 +4,7 @@
 pub(super) const ALIGN_YOUR_STEPS: [f64; 11] =
     [14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029];
 
-/// The same for SDXL.
+/// The levels for SDXL.
 pub(super) const ALIGN_YOUR_STEPS_SDXL: [f64; 11] =
     [14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029];
 

@@ -30,7 +30,7 @@ pub(super) struct Capabilities {
     schedulers: Vec<Named>,
     /// Names for `<lora:name:1>` and the field `loras`.
     loras: Vec<String>,
-    /// What the files of these LoRAs say, in the same order.
+    /// The metadata of these LoRAs, in the same order.
     lora_notes: Vec<LoraView>,
     /// Words of prompts that have vectors of their own.
     embeddings: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct ModelView {
     previews: bool,
 }
 
-/// What a LoRA's file says about it.
+/// The metadata of a LoRA.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Lora)]
 pub(super) struct LoraView {

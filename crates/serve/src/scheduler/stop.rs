@@ -30,7 +30,7 @@ impl Stop {
         self.control.is_canceled() || is_late() || self.shared.is_stopping()
     }
 
-    /// The same for the engine's kernels.
+    /// The stop sign for the engine's kernels.
     pub(super) fn sign(&self) -> StopSign {
         let stop = self.clone();
         StopSign::new(move || stop.is_there())

@@ -60,7 +60,7 @@ impl Default for RawAdapter {
 
 /// The largest factor between image and first map.
 const MAX_DOWNSCALE: usize = 64;
-/// What the first layer makes of a square of pixels in Stable Diffusion XL's adapters, and in the others.
+/// The side of the square of pixels that the first layer reads in Stable Diffusion XL's adapters, and in the others.
 const DOWNSCALE_XL: usize = 16;
 const DOWNSCALE: usize = 8;
 

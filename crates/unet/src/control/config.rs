@@ -25,7 +25,7 @@ pub struct ControlConfig {
     /// Whether residuals are means over all pixels (ControlNet shuffle). They are for the conditional rows alone then, and all
     /// have the same weight.
     pub global_pool: bool,
-    /// What a Union network has besides.
+    /// The additional configuration of a Union network.
     pub union: Option<UnionConfig>,
 }
 

@@ -14,7 +14,7 @@ use crate::config::{BlockConfig, UnetConfig};
 use crate::error::{Error, Result};
 use crate::hooks::{AttentionInput, BlockId, LayerId, ProjectionHook};
 
-/// What the names of its tensors begin with.
+/// The prefix of its tensors' names.
 const PREFIX: &str = "lllite_unet_";
 /// Convolutions of the image's embedding, by their numbers.
 const CONVS: [usize; 3] = [0, 2, 4];

@@ -33,7 +33,7 @@ pub use model::{ControlModel, ControlModelConfig};
 use union::Union;
 pub use union::{ControlKinds, UnionConfig};
 
-/// What the names of a control network's segments begin with.
+/// The prefix of the names of a control network's segments.
 const LABEL: &str = "controlnet.";
 
 /// A control network. It is built from its configuration; its [`Segments`] are loaded before it runs. The network that

@@ -31,7 +31,7 @@ pub enum ControlModelConfig {
 /// A network that guides a U-Net by an image.
 pub struct ControlModel {
     parts: Parts,
-    /// What a network without weights for steps has.
+    /// The segments of a network without weights for steps.
     none: Segments,
 }
 
@@ -131,8 +131,8 @@ impl ControlModel {
         }
     }
 
-    /// What it makes of an image `(b, image_channels, h, w)` of values from 0 to 1, once: a ControlNet's embedded image, or an
-    /// adapter's feature maps.
+    /// The result for an image `(b, image_channels, h, w)` of values from 0 to 1, computed once: a ControlNet's embedded
+    /// image, or an adapter's feature maps.
     ///
     /// # Errors
     /// [`crate::Error::Input`] for another shape; errors of a layer.

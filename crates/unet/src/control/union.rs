@@ -13,7 +13,7 @@ use crate::blocks::Builder;
 use crate::error::{Error, Result};
 use crate::time_embedding::EmbeddingMlp;
 
-/// What a Union network has besides a ControlNet.
+/// The additional configuration of a Union network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnionConfig {
     /// How many types of control images it knows: 6, or 8 in ProMax.
@@ -114,7 +114,7 @@ impl UnionConfig {
     }
 }
 
-/// What a Union network knows of the images of a call.
+/// The types of the images of a call, for a Union network.
 #[derive(Debug, Clone)]
 pub struct ControlKinds<T> {
     /// Of each image the number of its type, and its weight.
@@ -208,7 +208,7 @@ impl Union {
         })
     }
 
-    /// What is added to the time embedding, `(1, temb_channels)`.
+    /// The addition to the time embedding, `(1, temb_channels)`.
     pub(super) fn embed<T: TensorLike>(&self, kinds: &ControlKinds<T>, dtype: DType) -> Result<T> {
         Ok(T::run(&self.embedding, |FlagEmbedding(form, mlp)| {
             let embedded = kinds.flags.timestep_embedding(*form, dtype)?; // (types, flag_dim)

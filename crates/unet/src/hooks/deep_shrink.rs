@@ -15,7 +15,7 @@ pub struct DeepShrink<T = Tensor> {
     pub step: usize,
     /// The weights of rows and of columns, `(h', h)` and `(w', w)` in f32.
     pub down: [T; 2],
-    /// The same on the way up, `(h, h')` and `(w, w')`.
+    /// The matrices of the way up, `(h, h')` and `(w, w')`.
     pub up: [T; 2],
 }
 
@@ -23,7 +23,7 @@ impl DeepShrink {
     /// After `step`, where the map is `(h, w)`, by `factor`.
     ///
     /// # Errors
-    /// Those of candle where the device has no memory.
+    /// Errors of candle where the device has no memory.
     pub fn new(step: usize, (h, w): (usize, usize), factor: f64, device: &Device) -> candle_core::Result<Self> {
         // Python's rounding.
         let smaller = |n: usize| ((n as f64 * (1.0 / factor)).round_ties_even() as usize).max(1);

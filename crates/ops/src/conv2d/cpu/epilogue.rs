@@ -88,7 +88,7 @@ impl<T: Element, const N: usize> TileEpilogue<'_, T, N> {
 }
 
 impl<T: Element> Epilogue<'_, T> {
-    /// What finishes some channels of a tile, whose pixels are counted over the whole batch, `None` outside of the image. Each is
+    /// Finishes some channels of a tile, whose pixels are counted over the whole batch, `None` outside of the image. Each is
     /// finished once, by one task.
     pub(super) fn tile<const N: usize>(
         &self,

@@ -35,7 +35,7 @@ impl<X> Clone for Slope<'_, X> {
 
 impl<X> Copy for Slope<'_, X> {}
 
-/// What is done to the sums of a convolution before they are rounded.
+/// The operations on the sums of a convolution before they are rounded.
 pub struct Conv2dEpilogue<'a, X = Tensor> {
     /// The sums and the bias are multiplied by this.
     pub scale: f32,
@@ -67,7 +67,7 @@ pub struct FusedConv2d<'a, X = Tensor, W = Weight> {
     pub weight: &'a W,
     /// Added to every pixel, `(c_out)`.
     pub bias: Option<&'a X>,
-    /// What follows the sums.
+    /// The operations after the sums.
     pub epilogue: Conv2dEpilogue<'a, X>,
 }
 

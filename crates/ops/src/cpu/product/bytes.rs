@@ -58,7 +58,7 @@ impl<'a> BytePanels<'a> {
         self.multiply_by(ByteKernel::current, m, gather, finish);
     }
 
-    /// The same by a kernel.
+    /// Multiplies by a kernel.
     pub(super) fn multiply_by(
         &self,
         kernel: impl Fn() -> ByteKernel + Sync,

@@ -83,7 +83,7 @@ pub(crate) struct Kernel {
     pairs: bool,
 }
 
-/// What holds the tile of the result.
+/// The registers of the tile of the result.
 enum Registers {
     /// Vectors: the rows of a call, and a function for half a panel and for a whole one, by the number of rows from 1.
     Vectors(usize, &'static [[Run; ROWS]; 2]),
@@ -97,7 +97,7 @@ impl Kernel {
         Self::of(T::DTYPE)
     }
 
-    /// The same for the type of an [`Element`].
+    /// The kernel for the type of an [`Element`].
     pub(crate) fn of(dtype: DType) -> Self {
         let isa = Isa::current();
         match dtype {

@@ -66,7 +66,7 @@ impl<T: Element> Product<'_, T> {
         self.run_by(Kernel::current::<T>, gather, finish);
     }
 
-    /// The same by a kernel for panels of `T`.
+    /// Multiplies by a kernel for panels of `T`.
     fn run_by(
         &self,
         kernel: impl Fn() -> Kernel + Sync,
@@ -97,7 +97,7 @@ struct Multiplier<T> {
     kernel: Kernel,
     /// The gathered elements.
     stored: Vec<T>,
-    /// The same in the kernel's format: f32, or pairs of bf16.
+    /// The operand in the kernel's format: f32, or pairs of bf16.
     a: Scratch,
     tile: Scratch,
 }

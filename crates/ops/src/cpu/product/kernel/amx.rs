@@ -51,7 +51,7 @@ const fn step_words(words: usize) -> usize {
     TILE
 }
 
-/// What the tile registers are configured for.
+/// The configuration of the tile registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     /// Rows of the result, at most [`ROWS`].
@@ -121,7 +121,7 @@ impl Tiles {
         Self { multiply: registers::multiply, release: registers::release }
     }
 
-    /// The same for unsigned bytes times signed bytes, summed in 32 bits.
+    /// The kernel of unsigned bytes times signed bytes, summed in 32 bits.
     pub(super) fn bytes_of_the_cpu() -> Self {
         Self { multiply: registers::multiply_bytes, release: registers::release }
     }
@@ -132,7 +132,7 @@ impl Tiles {
         Self { multiply: emulation::multiply, release: || () }
     }
 
-    /// The same for bytes.
+    /// The configuration for bytes.
     #[cfg(test)]
     pub(super) fn emulated_bytes() -> Self {
         Self { multiply: emulation::multiply_bytes, release: || () }
@@ -141,7 +141,7 @@ impl Tiles {
     /// See [`super::Run`], for up to [`ROWS`] rows.
     ///
     /// # Safety
-    /// As [`super::Kernel::run`] asserts.
+    /// Asserted by [`super::Kernel::run`].
     #[expect(clippy::too_many_arguments, reason = "the arguments of every kernel, and its two parameters")]
     pub(super) unsafe fn run(
         &self,

@@ -66,7 +66,7 @@ impl Load for LoadBf16 {
 /// See [`super::Run`].
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts. The CPU has AVX2, FMA and F16C.
+/// Asserted by [`super::Kernel::run`]. The CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,

@@ -61,7 +61,7 @@ impl Load for LoadBf16 {
 /// See [`super::Run`].
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts. The CPU has AVX-512 F, BW and VL.
+/// Asserted by [`super::Kernel::run`]. The CPU has AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
@@ -104,7 +104,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
 /// The kernel for pairs of bf16 in both operands. A dot product of pairs adds two products to each sum.
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts. The CPU has AVX512-BF16 too.
+/// Asserted by [`super::Kernel::run`]. The CPU has AVX512-BF16 too.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn run_pairs<const ROWS: usize, const HALVES: usize>(
     depth: usize,

@@ -28,7 +28,7 @@ impl ByteKernel {
         Self::on(Isa::current())
     }
 
-    /// Those of a path that the CPU supports.
+    /// The kernels of a path that the CPU supports.
     pub(crate) fn on(isa: Isa) -> Self {
         #[cfg(target_arch = "x86_64")]
         if isa == Isa::Amx && crate::cpu::permission::tile_products().1 {

@@ -72,7 +72,7 @@ impl Load for LoadBf16 {
 /// See [`super::Run`].
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts.
+/// Asserted by [`super::Kernel::run`].
 pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
@@ -88,7 +88,7 @@ pub(super) unsafe fn run<L: Load, const ROWS: usize, const HALVES: usize>(
 /// The kernel for pairs of bf16 in both operands. A dot product of pairs adds two products to each sum.
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts. The CPU has dot products of bf16.
+/// Asserted by [`super::Kernel::run`]. The CPU has dot products of bf16.
 pub(super) unsafe fn run_pairs<const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,
@@ -181,7 +181,7 @@ impl Multiply for InPairs {
 }
 
 /// # Safety
-/// As [`super::Kernel::run`] asserts, and the CPU has the instructions of `M`.
+/// Asserted by [`super::Kernel::run`], and the CPU has the instructions of `M`.
 #[inline(always)]
 unsafe fn in_strips<M: Multiply, const ROWS: usize, const HALVES: usize>(
     depth: usize,
@@ -213,7 +213,7 @@ unsafe fn in_strips<M: Multiply, const ROWS: usize, const HALVES: usize>(
 /// `ROWS` rows times half a panel. Returns `ROWS`.
 ///
 /// # Safety
-/// As [`in_strips`].
+/// See [`in_strips`].
 #[inline]
 unsafe fn strip<M: Multiply, const ROWS: usize>(
     depth: usize,

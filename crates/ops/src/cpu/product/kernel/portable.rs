@@ -5,7 +5,7 @@ use super::{Element, PANEL, STRIDE};
 /// See [`super::Run`]; the elements of the panel are `T`.
 ///
 /// # Safety
-/// As [`super::Kernel::run`] asserts.
+/// Asserted by [`super::Kernel::run`].
 pub(super) unsafe fn run<T: Element, const ROWS: usize, const HALVES: usize>(
     depth: usize,
     a: *const u32,

@@ -83,16 +83,16 @@ fn multiply_bytes_of_tiles(config: &Config, [c, a, b]: [usize; 3], sums: &mut Ti
 /// See [`super::Multiply`].
 ///
 /// # Safety
-/// As there.
+/// See there.
 pub(super) unsafe fn multiply(shape: Shape, steps: &Steps) {
     // SAFETY: the same contract.
     unsafe { multiply_by(multiply_tiles, shape, steps) }
 }
 
-/// The same for bytes.
+/// Multiplies bytes.
 ///
 /// # Safety
-/// As [`super::Multiply`] says.
+/// See [`super::Multiply`].
 pub(super) unsafe fn multiply_bytes(shape: Shape, steps: &Steps) {
     // SAFETY: the same contract.
     unsafe { multiply_by(multiply_bytes_of_tiles, shape, steps) }
@@ -101,7 +101,7 @@ pub(super) unsafe fn multiply_bytes(shape: Shape, steps: &Steps) {
 /// Computes some steps with an instruction.
 ///
 /// # Safety
-/// As [`super::Multiply`] says.
+/// See [`super::Multiply`].
 unsafe fn multiply_by(
     multiply_tiles: impl Fn(&Config, [usize; 3], &mut Tile, &Tile, &Tile),
     shape: Shape,

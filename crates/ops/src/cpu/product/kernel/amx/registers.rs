@@ -6,7 +6,7 @@ use std::cell::Cell;
 use super::{Config, PANEL_ROW, Shape, Steps, TILE, WORD};
 
 thread_local! {
-    /// What the registers of this thread are configured for: the instruction takes as long as a dozen products.
+    /// The configuration of this thread's registers: the instruction takes as long as a dozen products.
     static CONFIGURED: Cell<Option<Shape>> = const { Cell::new(None) };
 }
 
@@ -168,7 +168,7 @@ multiply! {
     /// Products of pairs of bf16, summed in f32: see [`super::Multiply`].
     ///
     /// # Safety
-    /// As there.
+    /// See there.
     pub(super) multiply, "tdpbf16ps"
 }
 
@@ -176,6 +176,6 @@ multiply! {
     /// Products of unsigned bytes with signed bytes, summed in 32 bits: see [`super::Multiply`].
     ///
     /// # Safety
-    /// As there. The CPU has AMX-INT8.
+    /// See there. The CPU has AMX-INT8.
     pub(super) multiply_bytes, "tdpbusd"
 }

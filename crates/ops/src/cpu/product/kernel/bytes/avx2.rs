@@ -10,7 +10,7 @@ use super::super::{PANEL, STRIDE};
 /// See [`super::super::Run`].
 ///
 /// # Safety
-/// As [`super::ByteKernel::run`] asserts. The CPU has AVX2.
+/// Asserted by [`super::ByteKernel::run`]. The CPU has AVX2.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn run<const ROWS: usize, const HALVES: usize>(
     words: usize,

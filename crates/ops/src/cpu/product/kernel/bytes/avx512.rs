@@ -14,7 +14,7 @@ fn add_dots(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
     _mm512_dpbusd_epi32(sum, a, b)
 }
 
-/// The same without: even and odd bytes widened to 16 bits, then `vpmaddwd`, since `vpmaddubsw` saturates.
+/// The products without VNNI: even and odd bytes widened to 16 bits, then `vpmaddwd`, since `vpmaddubsw` saturates.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn add_wide(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -75,7 +75,7 @@ kernel! {
     /// See [`super::super::Run`].
     ///
     /// # Safety
-    /// As [`super::ByteKernel::run`] asserts. The CPU has AVX-512 F, BW, VL and VNNI.
+    /// Asserted by [`super::ByteKernel::run`]. The CPU has AVX-512 F, BW, VL and VNNI.
     pub(super) run_dots, "avx512f,avx512bw,avx512vl,avx512vnni", add_dots
 }
 
@@ -83,6 +83,6 @@ kernel! {
     /// See [`super::super::Run`].
     ///
     /// # Safety
-    /// As [`super::ByteKernel::run`] asserts. The CPU has AVX-512 F, BW and VL.
+    /// Asserted by [`super::ByteKernel::run`]. The CPU has AVX-512 F, BW and VL.
     pub(super) run_wide, "avx512f,avx512bw,avx512vl", add_wide
 }

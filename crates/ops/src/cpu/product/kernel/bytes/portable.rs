@@ -6,7 +6,7 @@ use super::BYTES;
 /// See [`super::super::Run`].
 ///
 /// # Safety
-/// As [`super::ByteKernel::run`] asserts.
+/// Asserted by [`super::ByteKernel::run`].
 pub(super) unsafe fn run<const ROWS: usize, const HALVES: usize>(
     words: usize,
     a: *const u32,
