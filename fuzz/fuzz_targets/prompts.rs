@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use kiln_clip::prompt::{
-    COMMA_BACKTRACK, ChunkCut, PromptSchedule, chunks, expand, spans, subprompts, take_tags, without_comments,
+use kiln_clip::{TokenEmbeddings, Tokenizer, chunks};
+use kiln_prompt::{
+    COMMA_BACKTRACK, ChunkCut, PromptSchedule, expand, spans, subprompts, take_tags, without_comments,
 };
-use kiln_clip::{TokenEmbeddings, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-hub", 1),
     ("kiln-media", 1),
     ("kiln-ops", 1),
+    ("kiln-prompt", 1),
     ("kiln-scheduler", 2),
     ("kiln-weights", 2),
     ("kiln-nn", 3),

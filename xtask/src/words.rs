@@ -36,12 +36,13 @@ const PHRASES: &[Row] = &[
 ];
 
 /// Folders in which no phrase may occur.
-const CLEAN: [&str; 10] = [
+const CLEAN: [&str; 11] = [
     "crates/clip/",
     "crates/files/",
     "crates/media/",
     "crates/models/",
     "crates/nn/",
+    "crates/prompt/",
     "crates/scheduler/",
     "crates/testkit/",
     "crates/unet/",

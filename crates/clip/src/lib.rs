@@ -1,9 +1,8 @@
 //! From a prompt's text, or from an image that is a prompt, to the tensors that condition the
 //! U-Net. It has the tokenizer, CLIP's text encoders, and CLIP's image encoders ([`VisionEncoder`]).
 //!
-//! [`prompt`] parses AUTOMATIC1111's dialect: the text of a prompt, its steps, and the weights of its words. A
-//! [`Tokenizer`] cuts a text of any length into chunks of 75 tokens, each framed to the 77 that the encoders were
-//! trained with. A [`TextEncoder`] computes the hidden states of every chunk and its pooled vector. Ids equal those of
+//! `kiln-prompt` parses a prompt; [`chunks`] and a [`Tokenizer`] cut its texts, of any length, into chunks of 75 tokens,
+//! each framed to the 77 that the encoders were trained with. A [`TextEncoder`] computes the hidden states of every chunk and its pooled vector. Ids equal those of
 //! transformers, and hidden states agree within rounding.
 //!
 //! This crate does not depend on the model: the caller decides, for example, that SDXL uses two encoders and their
@@ -29,22 +28,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chunk;
 mod config;
-mod emphasis;
 mod encoder;
 mod error;
 mod layer;
-pub mod prompt;
 mod textual_inversion;
 mod tokenizer;
 mod vision;
 mod weighted;
 
+pub use chunk::{Chunk, chunks};
 pub use config::TextEncoderConfig;
-pub use emphasis::Emphasis;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
-pub use textual_inversion::{TokenEmbeddings, mentions};
+pub use textual_inversion::TokenEmbeddings;
 pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
 pub use vision::{ImageFeatures, VisionConfig, VisionEncoder};
 pub use weighted::{RunPortion, WeightedText};

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use kiln_nn::TensorLike;
+use kiln_prompt::find_name;
 
 use crate::error::{Error, Result};
 
@@ -67,7 +68,7 @@ impl TokenEmbeddings {
     /// A match may not continue a run of letters or digits on either side. Case is ignored for ASCII letters, as in the
     /// tokenizer.
     pub(crate) fn find(&self, text: &str) -> Option<(Range<usize>, Range<u32>)> {
-        let places = self.names.iter().filter_map(|(name, ids)| Some((place(text, name)?, ids.clone())));
+        let places = self.names.iter().filter_map(|(name, ids)| Some((find_name(text, name)?, ids.clone())));
         places.min_by_key(|(place, _)| (place.start, usize::MAX - place.end))
     }
 
@@ -83,28 +84,6 @@ impl TokenEmbeddings {
         let all = T::cat(&[&tokens, &vectors], 0)?; // (ids.len() + n, channels)
         all.index_select(&wanted)
     }
-}
-
-/// Whether `text` contains `name` as a whole word, ignoring ASCII case: the rule by which [`TokenEmbeddings`] are
-/// found.
-pub fn mentions(text: &str, name: &str) -> bool {
-    place(text, name).is_some()
-}
-
-/// The byte range of the first `name` in `text` as a whole word.
-fn place(text: &str, name: &str) -> Option<Range<usize>> {
-    let touches =
-        |a: Option<char>, b: Option<char>| a.is_some_and(char::is_alphanumeric) && b.is_some_and(char::is_alphanumeric);
-    let is_here = |start: &usize| {
-        let end = start + name.len();
-        let here = text.get(*start..end).is_some_and(|part| part.eq_ignore_ascii_case(name));
-        here && !touches(text[..*start].chars().next_back(), name.chars().next())
-            && !touches(name.chars().next_back(), text[end..].chars().next())
-    };
-    if name.is_empty() {
-        return None;
-    }
-    text.char_indices().map(|(start, _)| start).find(is_here).map(|start| start..start + name.len())
 }
 
 #[cfg(test)]
@@ -130,7 +109,6 @@ mod tests {
         assert_eq!(words.find("catalog, bobcat, cat2"), None);
         assert_eq!(words.find("ça cat"), Some((4..7, 100..101)));
         assert!(words.contains(105) && !words.contains(106) && !words.contains(99));
-        assert!(mentions("x<s1>x", "<s1>") && !mentions("", "cat") && !mentions("cat", ""));
     }
 
     #[test]

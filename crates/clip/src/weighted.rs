@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_prompt::Emphasis;
+use kiln_prompt::emphasis::{away_from_empty, blend_of, mean, restore_mean, scale};
 
-use crate::emphasis::{Emphasis, away_from_empty, blend_of, mean, restore_mean, scale};
+use crate::chunk::Chunk;
 use crate::encoder::{HiddenLayer, TextEncoder, TextOutput};
 use crate::error::{Error, Result};
-use crate::prompt::Chunk;
 use crate::textual_inversion::TokenEmbeddings;
 
 /// A text as it is encoded.

@@ -51,8 +51,6 @@ use kiln_setup::{
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
 pub use engine::Engine;
 pub use inspect::{Inspection, inspect};
-pub use kiln_clip::Emphasis;
-pub use kiln_clip::prompt::ChunkCut;
 pub use kiln_enlarge::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,
     UpscalerChoice, upscaled_texts,
@@ -67,6 +65,7 @@ pub use kiln_models::{
     Stored, WeightType, convert, fetched, locate_input, locate_model, pull,
 };
 pub use kiln_ops::StopSign;
+pub use kiln_prompt::{ChunkCut, Emphasis};
 pub use kiln_request::{
     Control, ControlMode, ControlPasses, ControlType, ControlUse, DenoiserSpan, Extend, GuidanceOptions, HiresUpscaler,
     ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile,

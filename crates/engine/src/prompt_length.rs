@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use kiln_clip::prompt::PromptSchedule;
 use kiln_clip::{HiddenLayer, TextEncoder, Tokenizer};
 use kiln_models::ModelFolder;
+use kiln_prompt::PromptSchedule;
 use kiln_request::{Job, Parsed};
 
 use crate::error::Result;

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_clip::prompt::{
-    COMMA_BACKTRACK, ChunkCut, PromptSchedule, chunks, expand, spans, subprompts, take_tags, without_comments,
-};
-use kiln_clip::{TokenEmbeddings, Tokenizer};
+use kiln_clip::{TokenEmbeddings, Tokenizer, chunks};
 use kiln_models::ModelFolder;
+use kiln_prompt::{COMMA_BACKTRACK, ChunkCut, PromptSchedule, expand, spans, subprompts, take_tags, without_comments};
 use parking_lot::Mutex;
 
 use crate::error::Result;

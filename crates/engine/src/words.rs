@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kiln_clip::{TextEncoder, TokenEmbeddings, mentions};
+use kiln_clip::{TextEncoder, TokenEmbeddings};
 use kiln_families::{TEXT_ENCODER, TEXT_ENCODER_2};
+use kiln_prompt::mentions;
 use kiln_request::weight_files;
 use kiln_weights::{Lora, Network, TextualInversion};
 

@@ -67,14 +67,14 @@ impl FromStr for Emphasis {
 }
 
 /// `z w` for each token; `z` `(tokens, d)`.
-pub(crate) fn scale(z: &mut [f32], weights: &[f32]) {
+pub fn scale(z: &mut [f32], weights: &[f32]) {
     for (row, &weight) in rows(z, weights.len()).zip(weights) {
         row.iter_mut().for_each(|value| *value *= weight);
     }
 }
 
 /// Scales `z` to the mean `wanted`. A mean of 0 cannot be scaled, so `z` does not change then.
-pub(crate) fn restore_mean(z: &mut [f32], wanted: f32) {
+pub fn restore_mean(z: &mut [f32], wanted: f32) {
     let ratio = wanted / mean(z);
     if ratio.is_finite() {
         z.iter_mut().for_each(|value| *value *= ratio);
@@ -82,12 +82,12 @@ pub(crate) fn restore_mean(z: &mut [f32], wanted: f32) {
 }
 
 /// The mean, summed in f64.
-pub(crate) fn mean(z: &[f32]) -> f32 {
+pub fn mean(z: &[f32]) -> f32 {
     (z.iter().map(|&value| f64::from(value)).sum::<f64>() / z.len().max(1) as f64) as f32
 }
 
 /// `empty + (z - empty) w` for tokens with a weight other than 1; `z` and `empty` `(tokens, d)`.
-pub(crate) fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
+pub fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
     let tokens = weights.len();
     let width = empty.len() / tokens.max(1);
     for ((row, empty), &weight) in rows(z, tokens).zip(empty.chunks_exact(width.max(1))).zip(weights) {
@@ -99,7 +99,7 @@ pub(crate) fn away_from_empty(z: &mut [f32], empty: &[f32], weights: &[f32]) {
 
 /// The blend factor for the prompt without a span of `weight` below 1: `tan((1 - weight) pi / 2)`, which is 0 at 1 and
 /// unbounded towards 0.
-pub(crate) fn blend_of(weight: f32) -> f32 {
+pub fn blend_of(weight: f32) -> f32 {
     const LEAST: f64 = 1e-5;
     ((1.0 - f64::from(weight).max(LEAST)) * FRAC_PI_2).tan() as f32
 }

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-use super::is_space;
-use super::number::signed_float;
+use crate::is_space;
+use crate::number::signed_float;
 
 /// The text of a prompt for a range of steps.
 #[derive(Debug, Clone, PartialEq, Eq)]

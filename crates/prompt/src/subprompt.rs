@@ -1,7 +1,7 @@
 //! `AND`: several prompts that guide one image (composable diffusion, Liu et al., arXiv 2206.01714).
 
-use super::number::signed_float;
-use super::{find_word, is_space};
+use crate::number::signed_float;
+use crate::{find_word, is_space};
 
 /// One of the prompts between `AND`s.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::is_word;
+use crate::is_word;
 
 /// A tag in a prompt: `<kind:argument:argument>`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Emphasis: `(a)`, `(a:1.3)`, `[a]`, escapes, and `BREAK`.
 
-use super::number::signed_digits_and_dots;
-use super::{find_word, is_space};
+use crate::number::signed_digits_and_dots;
+use crate::{find_word, is_space};
 
 /// The factor of a pair of parentheses; square brackets divide by it.
 const STEP: f64 = 1.1;

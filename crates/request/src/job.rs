@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
 use kiln_models::ModelFolder;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Notes about a request, of which no image shows anything: tags that Kiln does not have, lists that are not there, options that need another one.
 
-use kiln_clip::prompt::take_tags;
 use kiln_models::ModelFolder;
+use kiln_prompt::take_tags;
 use kiln_scheduler::SamplerKind;
 
 use crate::input::{InpaintArea, Rule};

@@ -134,8 +134,8 @@ fn pad_conds(request: &Request, texts: [Option<&String>; 2]) -> Option<&'static 
 
 #[cfg(test)]
 mod tests {
-    use kiln_clip::Emphasis;
-    use kiln_clip::prompt::ChunkCut;
+    use kiln_prompt::ChunkCut;
+    use kiln_prompt::Emphasis;
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use kiln_clip::prompt::{PromptSchedule, Subprompt, expand, subprompts, take_tags};
+use kiln_prompt::{PromptSchedule, Subprompt, expand, subprompts, take_tags};
 use kiln_scheduler::Schedule;
 
 use crate::init::Init;

@@ -1,7 +1,7 @@
 //! From a request to a job: defaults and checks.
 
-use kiln_clip::prompt::{COMMA_BACKTRACK, without_comments};
 use kiln_models::ModelFolder;
+use kiln_prompt::{COMMA_BACKTRACK, without_comments};
 use kiln_scheduler::{Convention, SamplerOptions, SigmaSchedule};
 use serde::{Deserialize, Serialize};
 

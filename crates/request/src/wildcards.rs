@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use kiln_clip::prompt::take_tags;
 use kiln_files::check_folder;
+use kiln_prompt::take_tags;
 
 use crate::error::{Error, Result};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use kiln_clip::mentions;
 use kiln_media::PngLevel;
 use kiln_models::{Hashed, Hashes, ModelFolder, Scope};
+use kiln_prompt::mentions;
 use kiln_request::{
     Control, FilesInText, InputFile, IpAdapter, Job, LoraName, LoraUse, NamedFile, OwnSettings, PartFile, PartKind,
     find_lora,

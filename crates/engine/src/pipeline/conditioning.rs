@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_clip::prompt::PromptSchedule;
 use kiln_network::Inputs;
 use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
+use kiln_prompt::PromptSchedule;
 use kiln_request::{ParsedPrompt, SizeConditions};
 use kiln_unet::guidance_input;
 

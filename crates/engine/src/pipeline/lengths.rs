@@ -185,7 +185,7 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
-    use kiln_clip::prompt::PromptSchedule;
+    use kiln_prompt::PromptSchedule;
 
     use super::*;
 

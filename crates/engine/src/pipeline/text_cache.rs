@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 
 use candle_core::{Device, Tensor};
-use kiln_clip::prompt::ChunkCut;
-use kiln_clip::{Emphasis, HiddenLayer};
+use kiln_clip::HiddenLayer;
+use kiln_prompt::{ChunkCut, Emphasis};
 use lru::LruCache;
 
 use crate::error::Result;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kiln_clip::prompt::{self, Chunk, ChunkCut, Span};
-use kiln_clip::{Emphasis, TextEncoder, TokenEmbeddings, Tokenizer};
+use kiln_clip::{Chunk, TextEncoder, TokenEmbeddings, Tokenizer, chunks};
+use kiln_prompt::{ChunkCut, Emphasis, Span, spans};
 
 use crate::error::Result;
 use crate::pipeline::text_cache::Key;
@@ -99,23 +99,23 @@ pub(crate) fn tokenize(
     let networks: Vec<&TextEncoder> = encoders.iter().map(|(_, encoder)| *encoder).collect();
     let words = embeddings.named_in(&texts, first, &networks)?;
     let of_encoder = |((tokenizer, _), words): (&(&Tokenizer, &TextEncoder), &TokenEmbeddings)| -> Result<Vec<Chunk>> {
-        Ok(prompt::chunks(tokenizer, &spans, key.chunk_cut, key.comma_backtrack, words)?)
+        Ok(chunks(tokenizer, &spans, key.chunk_cut, key.comma_backtrack, words)?)
     };
-    let mut chunks = encoders.iter().zip(&words).map(of_encoder).collect::<Result<Vec<_>>>()?;
+    let mut all = encoders.iter().zip(&words).map(of_encoder).collect::<Result<Vec<_>>>()?;
     // Tokenizers may disagree about a text, but its chunks must not.
-    let count = chunks.iter().map(Vec::len).max().unwrap_or(1);
-    for (chunks, (tokenizer, _)) in chunks.iter_mut().zip(encoders) {
-        let empty = prompt::chunks(tokenizer, &[], ChunkCut::Comma, 0, &TokenEmbeddings::default())?;
-        let missing = count - chunks.len();
-        chunks.extend(empty.iter().cycle().take(missing).cloned());
+    let count = all.iter().map(Vec::len).max().unwrap_or(1);
+    for (own, (tokenizer, _)) in all.iter_mut().zip(encoders) {
+        let empty = chunks(tokenizer, &[], ChunkCut::Comma, 0, &TokenEmbeddings::default())?;
+        let missing = count - own.len();
+        own.extend(empty.iter().cycle().take(missing).cloned());
     }
-    Ok(TextTokens { chunks, words, count })
+    Ok(TextTokens { chunks: all, words, count })
 }
 
 /// A text's spans, of which there is one where its emphasis says that brackets are text.
 fn spans_of(key: &Key) -> Vec<Span> {
     match key.emphasis {
         Emphasis::None => vec![Span::plain(&*key.text)],
-        _ => prompt::spans(&key.text),
+        _ => spans(&key.text),
     }
 }

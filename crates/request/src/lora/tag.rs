@@ -1,6 +1,6 @@
 //! `<lora:name:0.8>`: LoRA tags in a prompt, as in AUTOMATIC1111.
 
-use kiln_clip::prompt::{Tag, take_tags};
+use kiln_prompt::{Tag, take_tags};
 
 use super::{LoraName, LoraUse};
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Kinds of values with their ranges and names: those that several options have, and those whose names other crates have.
 
-use kiln_clip::Emphasis;
 use kiln_models::limits::{MAX_SIDE, MAX_STEPS};
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{Convention, InitialNoise, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale, limits};
 
 use super::row::OptionKind::{self, Choice, Name, Number, Side, Whole};

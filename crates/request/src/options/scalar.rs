@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
+use kiln_prompt::ChunkCut;
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
 use crate::hires::HiresUpscaler;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
 use kiln_models::limits::MAX_SIDE;
+use kiln_prompt::ChunkCut;
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
+use kiln_prompt::ChunkCut;
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{Convention, SigmaSchedule};
 
 use super::scalar::Scalar;

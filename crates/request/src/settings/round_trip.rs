@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
 use kiln_media::Infotext;
 use kiln_models::{ModelFolder, SD};
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, InitialNoise, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 

@@ -42,7 +42,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kiln_clip::prompt::{PromptSchedule, spans, subprompts, take_tags};
+    use kiln_prompt::{PromptSchedule, spans, subprompts, take_tags};
 
     use super::*;
 

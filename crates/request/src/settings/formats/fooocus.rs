@@ -1,6 +1,6 @@
 //! Fooocus' format: JSON in `parameters`, or in the Exif data (`modules/meta_parser.py`, `FooocusMetadataParser`).
 
-use kiln_clip::Emphasis;
+use kiln_prompt::Emphasis;
 use serde_json::{Map, Value};
 
 use super::object::Object;

@@ -4,7 +4,7 @@
 //! Its samplers are diffusers' classes with the model's own configuration, as in Kiln by default
 //! (`invokeai/backend/stable_diffusion/schedulers/schedulers.py`).
 
-use kiln_clip::Emphasis;
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use serde_json::{Map, Value};
 

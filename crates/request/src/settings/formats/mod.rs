@@ -13,9 +13,9 @@ mod novelai;
 mod object;
 mod swarm;
 
-use kiln_clip::Emphasis;
-use kiln_clip::prompt::ChunkCut;
 use kiln_media::{Graph, ImageText, is_of_fooocus, is_of_novelai, object_of};
+use kiln_prompt::ChunkCut;
+use kiln_prompt::Emphasis;
 use kiln_scheduler::SigmaSchedule;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Settings of other programs and their conversion.
 
-use kiln_clip::prompt::spans;
 use kiln_media::Infotext;
+use kiln_prompt::spans;
 use kiln_scheduler::SamplerKind;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Fields as AUTOMATIC1111, Forge, ComfyUI and Kiln write them.
 
-use kiln_clip::Emphasis;
 use kiln_models::{SD, SDXL};
+use kiln_prompt::Emphasis;
 use kiln_scheduler::{InitialNoise, SigmaSchedule};
 
 use super::*;
