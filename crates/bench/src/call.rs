@@ -9,14 +9,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{D, DType, Device, Tensor};
-use kiln_clip::TextEncoder;
+use candle_core::{DType, Device, Tensor};
 use kiln_engine::pipeline::{
-    ConditioningPlan, Conditions, DecoderNetwork as Network, Encoded, Group, Guidance, RecordedStep, Start,
-    count_not_finite, decoder_flop,
+    ConditioningPlan, Conditions, DecoderNetwork as Network, Group, Guidance, RecordedStep, Start, count_not_finite,
+    decoder_flop, text_flop,
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
+use kiln_network::text::{TextNetwork, TextStage};
 use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
@@ -24,7 +24,7 @@ use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, Weights, encode, shared_conditions, texts_flop};
+use super::stage::{CFG_SCALE, Meter, SEED, Weights, encode, shared_conditions};
 use super::{Architecture, BenchStage};
 use crate::error::Result;
 
@@ -41,7 +41,7 @@ struct Call<'a> {
     n: usize,
     device: &'a Device,
     dtype: DType,
-    encoders: Vec<TextEncoder>,
+    text: Box<dyn TextStage>,
     unet: Box<dyn Denoiser>,
     decoder: Network,
     schedule: Arc<Schedule>,
@@ -57,7 +57,7 @@ impl Meter<'_, '_> {
             n,
             device: self.device,
             dtype,
-            encoders: self.encoders()?,
+            text: self.text_stage()?,
             unet: self.unet()?,
             decoder: Network::of(model),
             schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
@@ -65,11 +65,12 @@ impl Meter<'_, '_> {
         let weights = |segments, dtype| Weights { segments, dtype, flop: &[] };
         let mut networks =
             vec![weights(call.decoder.segments(), model.decoder_dtype(dtype)), weights(call.unet.segments(), dtype)];
-        networks.extend(call.encoders.iter().map(|encoder| weights(encoder.segments(), dtype)));
+        let texts = call.text.networks();
+        networks.extend(texts.iter().map(|&TextNetwork { segments, .. }| weights(segments, dtype)));
         let loaded = self.load("the model", &networks)?;
 
         let size = model.latent_size();
-        let texts = model.halves() as f64 * texts_flop(&call.encoders)?;
+        let texts = model.halves() as f64 * text_flop(call.text.as_ref(), call.text.least())?;
         let step: f64 = self.step_flop(&*call.unet, model.halves() * n)?.iter().sum();
         let steps = call.schedule.points().len() as f64 * step;
         let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
@@ -107,13 +108,7 @@ impl Call<'_> {
     /// The texts, one after another as a run encodes them, as the conditions of all images.
     fn conditions(&self) -> Result<Conditions> {
         let plan = ConditioningPlan::plain(self.n, "1", self.model.guided.then_some("0"));
-        let encoded = |text: usize| -> Result<Encoded> {
-            let outputs = encode(&self.encoders, self.model.family, text, self.device)?;
-            let hidden: Vec<_> = outputs.iter().map(|output| &output.hidden).collect();
-            let context = Tensor::cat(&hidden, D::Minus1)?; // (1, 77, d)
-            let pooled = outputs.last().map_or_else(|| context.clone(), |output| output.pooled.clone()); // (1, d)
-            Ok(Encoded { context, pooled })
-        };
+        let encoded = |text: usize| encode(self.text.as_ref(), text, self.device);
         let encoded = (0..plan.texts.len()).map(encoded).collect::<Result<_>>()?;
         Ok(Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)?)
     }

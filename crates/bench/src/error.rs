@@ -48,11 +48,11 @@ macro_rules! from_engine {
 
 from_engine!(
     candle_core::Error,
-    kiln_clip::Error,
     kiln_files::Error,
     kiln_mempool::Error,
     kiln_models::Error,
     kiln_network::Error,
+    kiln_network::text::Error,
     kiln_request::Error,
     kiln_scheduler::Error,
     kiln_unet::Error,

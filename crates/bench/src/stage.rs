@@ -1,19 +1,20 @@
 //! One stage with random weights, timed.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{TextEncoder, TextOutput};
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
-    TimeIds, decoder_flop, denoiser_flop, hidden_layer, preparation_flop, text_flop,
+    TimeIds, decoder_flop, denoiser_flop, preparation_flop, text_flop,
 };
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
-use kiln_models::FamilyRef;
+use kiln_network::text::{PromptText, Runs, TextStage, TextTensors};
 use kiln_network::{Denoiser, Inputs};
 use kiln_ops::trace::Trace;
+use kiln_prompt::TextOptions;
 use kiln_request::SizeConditions;
 use kiln_scheduler::ImageNoise;
 use kiln_vae::Tiling;
@@ -24,7 +25,7 @@ use super::streamed::Streamed;
 use super::{Architecture, BenchEvent, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
 
-/// Tokens of a text: one chunk.
+/// Context tokens of a text in a step: one chunk of CLIP's.
 pub(super) const TOKENS: usize = 77;
 /// A timestep in the middle of the schedule; none is faster than another.
 pub(super) const TIMESTEP: f64 = 500.0;
@@ -191,19 +192,18 @@ impl Meter<'_, '_> {
     }
 
     fn text(&mut self) -> Result<StageReport> {
-        let (model, device) = (self.model, self.device);
-        let encoders = self.encoders()?;
-        let segments = encoders.iter().map(TextEncoder::segments);
-        let weights: Vec<_> = segments.map(|segments| Weights { segments, dtype: self.dtype, flop: &[] }).collect();
+        let (stage, device) = (self.text_stage()?, self.device);
+        let networks = stage.networks().into_iter();
+        let weights: Vec<_> =
+            networks.map(|network| Weights { segments: network.segments, dtype: self.dtype, flop: &[] }).collect();
         let loaded = self.load("the text encoders", &weights)?;
-        let flop = texts_flop(&encoders)?;
-        self.time(BenchStage::Text, &loaded, flop, &mut || encode(&encoders, model.family, 0, device).map(drop))
+        let flop = text_flop(stage.as_ref(), stage.least())?;
+        self.time(BenchStage::Text, &loaded, flop, &mut || encode(stage.as_ref(), 0, device).map(drop))
     }
 
     /// The text encoders, without weights.
-    pub(super) fn encoders(&self) -> Result<Vec<TextEncoder>> {
-        let encoders = self.model.text_encoders.iter().cloned().map(TextEncoder::new);
-        Ok(encoders.collect::<kiln_clip::Result<_>>()?)
+    pub(super) fn text_stage(&self) -> Result<Box<dyn TextStage>> {
+        Ok(self.model.text_stage()?)
     }
 
     fn placement(&self, dtype: DType) -> Placement {
@@ -315,30 +315,31 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
     Ok(SharedConditions::new(time_ids, sizes, strength, device)?)
 }
 
-/// Floating-point operations of one text through all encoders.
-pub(super) fn texts_flop(encoders: &[TextEncoder]) -> Result<f64> {
-    encoders.iter().map(|encoder| Ok(text_flop(encoder, tokens(encoder))?)).sum()
+/// The shortest text with the number `text`, encoded as a run does, with all weights in memory.
+pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &Device) -> Result<TextTensors> {
+    let options = stage.effective(TextOptions::default());
+    let texts = [(PromptText { text: String::new(), options }, Arc::new(stage.sample(text)))];
+    let encoded = stage.encode(&texts, &mut InMemory(device))?;
+    Ok(encoded.into_iter().next().unwrap_or_default())
 }
 
-/// Tokens of a text.
-fn tokens(encoder: &TextEncoder) -> usize {
-    TOKENS.min(encoder.config().max_position_embeddings)
-}
+/// Runs a stage whose weights are in memory on the calling thread.
+struct InMemory<'a>(&'a Device);
 
-/// Text number `text`, one chunk, through all encoders, as a model of this family takes it.
-pub(super) fn encode(
-    encoders: &[TextEncoder],
-    family: FamilyRef,
-    text: usize,
-    device: &Device,
-) -> Result<Vec<TextOutput>> {
-    let layer = hidden_layer(family, None);
-    let one = |encoder: &TextEncoder| {
-        let config = encoder.config();
-        let chunk = (0..tokens(encoder)).map(|i| ((i + text) % config.vocab_size) as u32).collect();
-        Ok(encoder.encode(&[chunk], layer, device)?)
-    };
-    encoders.iter().map(one).collect()
+impl Runs for InMemory<'_> {
+    fn enter(&mut self, _network: usize) -> kiln_network::text::Result<Device> {
+        Ok(self.0.clone())
+    }
+
+    fn proceed(&mut self, _text: usize, _texts: usize) -> kiln_network::text::Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, _network: usize, work: &mut (dyn FnMut() + Send)) {
+        work();
+    }
+
+    fn leave(&mut self, _network: usize) {}
 }
 
 /// Refuses weights that the processor's memory does not hold: the system would end the process without a word.

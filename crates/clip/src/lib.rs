@@ -5,6 +5,8 @@
 //! each framed to the 77 that the encoders were trained with. A [`TextEncoder`] computes the hidden states of every chunk and its pooled vector. Ids equal those of
 //! transformers, and hidden states agree within rounding.
 //!
+//! [`ClipText`] is the text stage of a model with one such encoder or several.
+//!
 //! This crate does not depend on the model: the caller decides, for example, that SDXL uses two encoders and their
 //! penultimate layers. It opens no weight files: an encoder declares its parameters, and the caller loads them.
 //!
@@ -33,6 +35,7 @@ mod config;
 mod encoder;
 mod error;
 mod layer;
+mod stage;
 mod textual_inversion;
 mod tokenizer;
 mod vision;
@@ -42,6 +45,7 @@ pub use chunk::{Chunk, chunks};
 pub use config::TextEncoderConfig;
 pub use encoder::{HiddenLayer, TextEncoder, TextOutput};
 pub use error::{Error, Result};
+pub use stage::{ClipEncoder, ClipText};
 pub use textual_inversion::TokenEmbeddings;
 pub use tokenizer::{ClipPadding, TOKENIZER_FILES, Tokenizer};
 pub use vision::{ImageFeatures, VisionConfig, VisionEncoder};

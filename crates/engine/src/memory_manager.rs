@@ -354,7 +354,7 @@ mod tests {
     fn prompts_of_schedules_are_planned() {
         let needed = |texts| {
             let mut memory_manager = memory_manager(1 << 40, 1 << 40, MemoryOptions::default(), None);
-            let text = TextWork { texts, chunks: 4, context: 4, ..work(64).text };
+            let text = TextWork { texts, tokens: 4 * 77, context: 4 * 77, ..work(64).text };
             memory_manager.prepare(Workload { text, ..work(64) }).unwrap();
             memory_manager.plan().stages.iter().map(|stage| stage.total()).collect::<Vec<_>>()
         };

@@ -3,21 +3,17 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use kiln_clip::{HiddenLayer, TextEncoder, Tokenizer};
 use kiln_models::ModelFolder;
+use kiln_network::text::{PromptText, TextStage};
 use kiln_prompt::PromptSchedule;
 use kiln_request::{Job, Parsed};
 
 use crate::error::Result;
-use crate::pipeline::text_cache::Key;
-use crate::pipeline::tokens::tokenize;
 use crate::words::Embeddings;
 
 /// Counts the tokens of prompts as a model's text encoders take them.
 pub struct PromptCounter {
-    /// The place of the first encoder among SDXL's two.
-    first: usize,
-    encoders: Vec<(Tokenizer, TextEncoder)>,
+    stage: Box<dyn TextStage>,
     embeddings: Embeddings,
 }
 
@@ -36,11 +32,7 @@ impl PromptCounter {
     /// # Errors
     /// Errors of the tokenizers, the configurations and the folder.
     pub fn open(model: &ModelFolder, embeddings_dir: Option<&Path>) -> Result<Self> {
-        let encoder = |(i, config): (usize, &kiln_clip::TextEncoderConfig)| {
-            Ok((model.files().tokenizer(i)?, TextEncoder::new(config.clone())?))
-        };
-        let encoders = model.text_encoder_configs().iter().enumerate().map(encoder).collect::<Result<_>>()?;
-        Ok(Self { first: model.first_text_encoder(), encoders, embeddings: Embeddings::open(embeddings_dir)? })
+        Ok(Self { stage: model.text_stage()?, embeddings: Embeddings::open(embeddings_dir)? })
     }
 
     /// The first prompt of `job` that needs more than `most` tokens. A text needs all tokens of its chunks, also of chunks
@@ -78,9 +70,6 @@ impl PromptCounter {
         schedules: impl IntoIterator<Item = &'a PromptSchedule>,
         most: usize,
     ) -> Result<usize> {
-        let encoders: Vec<(&Tokenizer, &TextEncoder)> =
-            self.encoders.iter().map(|(tokenizer, encoder)| (tokenizer, encoder)).collect();
-        let chunk = encoders.first().map_or(1, |(tokenizer, _)| tokenizer.max_length().saturating_sub(2)).max(1);
         let mut tokens = 0usize;
         for schedule in schedules {
             // Parts with one text are rows of their own.
@@ -89,11 +78,8 @@ impl PromptCounter {
                 if tokens > most || !seen.insert(range.text.as_str()) {
                     continue;
                 }
-                let Job { emphasis, chunk_cut, comma_backtrack, .. } = *job;
-                let key =
-                    Key { text: range.text.clone(), emphasis, layer: HiddenLayer::LAST, chunk_cut, comma_backtrack };
-                let chunks = tokenize(&key, &self.embeddings, self.first, &encoders)?.count();
-                tokens = tokens.saturating_add(chunk * chunks);
+                let text = PromptText { text: range.text.clone(), options: job.text_options() };
+                tokens = tokens.saturating_add(self.stage.tokenize(&text, &self.embeddings)?.room());
             }
         }
         Ok(tokens)

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_clip::{TokenEmbeddings, Tokenizer, chunks};
 use kiln_models::ModelFolder;
-use kiln_prompt::{COMMA_BACKTRACK, ChunkCut, PromptSchedule, expand, spans, subprompts, take_tags, without_comments};
+use kiln_network::text::{NoWords, PromptText, TextStage};
+use kiln_prompt::{PromptSchedule, TextOptions, expand, subprompts, take_tags, without_comments};
 use parking_lot::Mutex;
 
 use crate::error::Result;
@@ -16,38 +16,38 @@ const STEPS: usize = 20;
 /// Models whose tokenizers are kept.
 const MAX_OPEN: usize = 8;
 
-/// The tokenizers of models that were asked for.
+/// The text stages of models whose tokens were counted.
 #[derive(Default)]
 pub struct TokenCounter {
-    open: Mutex<HashMap<PathBuf, Arc<Tokenizer>>>,
+    open: Mutex<HashMap<PathBuf, Arc<dyn TextStage>>>,
 }
 
 /// The length of a prompt. With several texts, by `AND` or schedules, it is that of the longest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenCount {
-    /// Tokens that the chunks hold up to the last one of the text. A chunk that a comma or `BREAK` ends early counts as full.
+    /// Tokens up to the last one of the text. A chunk that a comma or `BREAK` ends early counts as full.
     pub tokens: usize,
-    /// Tokens that those chunks have room for: 75 for each.
+    /// Tokens that the text encoders have room for without more context: 75 for each chunk of CLIP's.
     pub room: usize,
 }
 
 impl TokenCounter {
-    /// The tokenizer of a model.
+    /// The text stage of a model.
     ///
     /// # Errors
     /// Errors of its files.
-    fn tokenizer(&self, model: &ModelFolder) -> Result<Arc<Tokenizer>> {
+    fn stage(&self, model: &ModelFolder) -> Result<Arc<dyn TextStage>> {
         let path = model.path();
         if let Some(open) = self.open.lock().get(path) {
             return Ok(open.clone());
         }
-        let tokenizer = Arc::new(model.files().tokenizer(0)?);
+        let stage: Arc<dyn TextStage> = Arc::from(model.text_stage()?);
         let mut open = self.open.lock();
         if open.len() >= MAX_OPEN {
             open.clear();
         }
-        open.insert(path.to_path_buf(), tokenizer.clone());
-        Ok(tokenizer)
+        open.insert(path.to_path_buf(), stage.clone());
+        Ok(stage)
     }
 
     /// The lengths of a prompt and a negative prompt, with the rules that hold by default. A word with vectors of its own counts as its
@@ -56,44 +56,51 @@ impl TokenCounter {
     /// # Errors
     /// Errors of the model's files and of the tokenizer.
     pub fn count(&self, model: &ModelFolder, prompt: &str, negative: &str) -> Result<[TokenCount; 2]> {
-        let tokenizer = self.tokenizer(model)?;
+        let stage = self.stage(model)?;
         let made = |text: &str| expand(&without_comments(text), 0, &|_| None);
         let prompt = subprompts(&take_tags(&made(prompt)).0);
         let parts = prompt.iter().map(|part| part.text.as_str());
-        Ok([longest(&tokenizer, parts)?, longest(&tokenizer, [made(negative).as_str()].into_iter())?])
+        Ok([longest(stage.as_ref(), parts)?, longest(stage.as_ref(), [made(negative).as_str()].into_iter())?])
     }
 }
 
 /// The length of the longest text of the schedules of these.
-fn longest<'a>(tokenizer: &Tokenizer, texts: impl Iterator<Item = &'a str>) -> Result<TokenCount> {
+fn longest<'a>(stage: &dyn TextStage, texts: impl Iterator<Item = &'a str>) -> Result<TokenCount> {
     let mut longest = TokenCount::default();
     for text in texts {
         for range in PromptSchedule::new(text, STEPS).ranges() {
-            longest = longest.max(length(tokenizer, &range.text)?);
+            longest = longest.max(length(stage, &range.text)?);
         }
     }
     Ok(longest)
 }
 
-fn length(tokenizer: &Tokenizer, text: &str) -> Result<TokenCount> {
-    let words = TokenEmbeddings::default();
-    let all = chunks(tokenizer, &spans(text), ChunkCut::Comma, COMMA_BACKTRACK, &words)?;
-    let capacity = tokenizer.max_length().saturating_sub(2);
-    let last = all.last().map_or(0, |chunk| chunk.spans.iter().flatten().count());
-    Ok(TokenCount { tokens: all.len().saturating_sub(1) * capacity + last, room: all.len() * capacity })
+fn length(stage: &dyn TextStage, text: &str) -> Result<TokenCount> {
+    let text = PromptText { text: text.into(), options: TextOptions::default() };
+    let tokens = stage.tokenize(&text, &NoWords)?;
+    Ok(TokenCount { tokens: tokens.used(), room: tokens.room() })
 }
 
 #[cfg(test)]
 mod tests {
-    use kiln_clip::ClipPadding;
+    use kiln_clip::{ClipEncoder, ClipPadding, ClipText, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
 
     use super::*;
 
     #[test]
     fn tokens_are_counted_in_chunks() {
-        let tokenizer = Tokenizer::clip(ClipPadding::End).unwrap();
+        let tokenizer = Some(Tokenizer::clip(ClipPadding::End).unwrap());
+        let config = TextEncoderConfig {
+            hidden_size: 4,
+            intermediate_size: 4,
+            num_hidden_layers: 1,
+            num_attention_heads: 1,
+            ..TextEncoderConfig::default()
+        };
+        let encoder = TextEncoder::new(config).unwrap();
+        let stage = ClipText::new(vec![ClipEncoder { encoder, tokenizer, network: None }], HiddenLayer::LAST);
         let count = |text: &str| {
-            let count = longest(&tokenizer, [text].into_iter()).unwrap();
+            let count = longest(&stage, [text].into_iter()).unwrap();
             (count.tokens, count.room)
         };
         assert_eq!(count(""), (0, 75));

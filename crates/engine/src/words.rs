@@ -7,18 +7,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::Tensor;
-use kiln_clip::{TextEncoder, TokenEmbeddings};
-use kiln_families::{TEXT_ENCODER, TEXT_ENCODER_2};
+use kiln_network::text::{Word, Words};
 use kiln_prompt::mentions;
 use kiln_request::weight_files;
-use kiln_weights::{Lora, Network, TextualInversion};
+use kiln_weights::{Lora, TextualInversion};
 
 use crate::embedding_names::EMBEDDING_ENDINGS;
 use crate::error::Result;
-
-/// The text encoders in the model's order.
-pub(crate) const TEXT_ENCODERS: [Network; 2] = [TEXT_ENCODER, TEXT_ENCODER_2];
 
 /// The available embeddings. Their vectors are read when a prompt contains them.
 #[derive(Default)]
@@ -57,58 +52,26 @@ impl Embeddings {
         let words = self.loras.iter().flat_map(|lora| lora.words());
         self.files.iter().flat_map(TextualInversion::names).chain(words).any(|name| mentions(text, name))
     }
-
-    /// The tokens in `texts` for each encoder, of which the first has place `first` in [`TEXT_ENCODERS`].
-    ///
-    /// # Errors
-    /// Errors of reading the vectors.
-    pub(crate) fn named_in(
-        &self,
-        texts: &[&str],
-        first: usize,
-        encoders: &[&TextEncoder],
-    ) -> Result<Vec<TokenEmbeddings>> {
-        let mut words: Vec<TokenEmbeddings> = encoders.iter().map(|encoder| encoder.token_embeddings()).collect();
-        let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
-        for file in &self.files {
-            for name in file.names().filter(|name| is_named(name)) {
-                add(&mut words, (first, encoders), name, &file.origin(), |network| file.vectors(network))?;
-            }
-        }
-        for lora in &self.loras {
-            for name in lora.words().into_iter().filter(|name| is_named(name)) {
-                add(&mut words, (first, encoders), name, "a LoRA file", |network| lora.vectors(name, network))?;
-            }
-        }
-        Ok(words)
-    }
 }
 
-/// Adds a token for all encoders, or logs why it stays text.
-fn add(
-    words: &mut [TokenEmbeddings],
-    (first, encoders): (usize, &[&TextEncoder]),
-    name: &str,
-    origin: &str,
-    vectors: impl Fn(Network) -> kiln_weights::Result<Option<Tensor>>,
-) -> Result<()> {
-    let vectors = TEXT_ENCODERS
-        .into_iter()
-        .skip(first)
-        .take(encoders.len())
-        .map(vectors)
-        .collect::<kiln_weights::Result<Vec<_>>>()?;
-    let fits = |(vectors, encoder): (&Option<Tensor>, &&TextEncoder)| {
-        vectors.as_ref().is_some_and(|vectors| vectors.dims().last() == Some(&encoder.config().hidden_size))
-    };
-    let count = |vectors: &Option<Tensor>| vectors.as_ref().map(|vectors| vectors.dims().first().copied());
-    let same = vectors.windows(2).all(|pair| count(&pair[0]) == count(&pair[1]));
-    if !same || !vectors.iter().zip(encoders).all(fits) {
-        tracing::warn!("`{name}` stays text: the vectors in {origin} are not for this model's text encoders");
-        return Ok(());
+impl Words for Embeddings {
+    fn named_in<'a>(&'a self, texts: &[&str]) -> Vec<Word<'a>> {
+        let is_named = |name: &str| texts.iter().any(|text| mentions(text, name));
+        let of_file = |file: &'a TextualInversion| {
+            let word = move |name: &'a str| Word {
+                name,
+                origin: file.origin(),
+                vectors: Box::new(move |network| file.vectors(network)),
+            };
+            file.names().filter(|name| is_named(name)).map(word).collect::<Vec<_>>()
+        };
+        let of_lora = |lora: &'a Arc<Lora>| {
+            let word = move |name: &'a str| {
+                let vectors = Box::new(move |network| lora.vectors(name, network));
+                Word { name, origin: "a LoRA file".into(), vectors }
+            };
+            lora.words().into_iter().filter(|name| is_named(name)).map(word).collect::<Vec<_>>()
+        };
+        self.files.iter().flat_map(of_file).chain(self.loras.iter().flat_map(of_lora)).collect()
     }
-    for (words, vectors) in words.iter_mut().zip(vectors.iter().flatten()) {
-        words.add(name, vectors)?;
-    }
-    Ok(())
 }

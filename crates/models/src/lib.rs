@@ -37,6 +37,7 @@ mod locate;
 mod model;
 mod presets;
 mod single_file;
+mod text_stage;
 
 pub use components::Component;
 pub use control::ControlFile;

@@ -4,6 +4,8 @@
 //! on a [`Slot`]. All code between them (batches, recorded steps, plans, a second device) treats inputs alike by the rules in
 //! their slots, so that a new input needs no change there.
 //!
+//! [`text`] has the interface of text encoders.
+//!
 //! This crate does not depend on any network.
 //!
 //! ```
@@ -27,6 +29,7 @@ mod inputs;
 mod key;
 mod slot;
 pub mod slots;
+pub mod text;
 
 pub use denoiser::{Capabilities, Control, Denoiser, Forward, LatentSpec, StepShape};
 pub use error::{Error, Failure, Result};

@@ -18,6 +18,18 @@ pub struct TextOptions {
 impl TextOptions {
     /// The names of the options in a request.
     pub const NAMES: [&str; 4] = ["clip_skip", "emphasis", "chunk_cut", "comma_backtrack"];
+
+    /// The options that differ from their defaults, by name and as text.
+    pub fn changed(&self) -> Vec<(&'static str, String)> {
+        let [clip_skip, emphasis, chunk_cut, comma_backtrack] = Self::NAMES;
+        let usual = Self::default();
+        let skip = self.clip_skip.map(|skip| (clip_skip, skip.to_string()));
+        let weights = (self.emphasis != usual.emphasis).then(|| (emphasis, self.emphasis.id().into()));
+        let cut = (self.chunk_cut != usual.chunk_cut).then(|| (chunk_cut, self.chunk_cut.id().into()));
+        let commas = (self.comma_backtrack != usual.comma_backtrack)
+            .then(|| (comma_backtrack, self.comma_backtrack.to_string()));
+        [skip, weights, cut, commas].into_iter().flatten().collect()
+    }
 }
 
 impl Default for TextOptions {
@@ -28,5 +40,23 @@ impl Default for TextOptions {
             chunk_cut: ChunkCut::default(),
             comma_backtrack: COMMA_BACKTRACK,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_differ_are_named() {
+        assert!(TextOptions::default().changed().is_empty());
+        let all = TextOptions {
+            emphasis: Emphasis::Comfy,
+            clip_skip: Some(2),
+            chunk_cut: ChunkCut::Word,
+            comma_backtrack: 0,
+        };
+        let values = ["2", "comfy", "word", "0"].map(String::from);
+        assert_eq!(all.changed(), TextOptions::NAMES.into_iter().zip(values).collect::<Vec<_>>());
     }
 }

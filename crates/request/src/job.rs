@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kiln_models::ModelFolder;
-use kiln_prompt::{ChunkCut, Emphasis};
+use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
 use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
@@ -121,6 +121,12 @@ pub struct Job {
 const MOST_STRENGTH: f64 = 0.999;
 
 impl Job {
+    /// The options that decide how its texts are encoded.
+    pub fn text_options(&self) -> TextOptions {
+        let Self { emphasis, clip_skip, chunk_cut, comma_backtrack, .. } = *self;
+        TextOptions { emphasis, clip_skip, chunk_cut, comma_backtrack }
+    }
+
     /// The values that jobs of one batch share: all but texts and noise. Jobs with equal ones may still need batches of
     /// their own if their texts have other lengths or other numbers of parts.
     pub fn shared(&self) -> Self {

@@ -134,8 +134,7 @@ fn pad_conds(request: &Request, texts: [Option<&String>; 2]) -> Option<&'static 
 
 #[cfg(test)]
 mod tests {
-    use kiln_prompt::ChunkCut;
-    use kiln_prompt::Emphasis;
+    use kiln_prompt::{ChunkCut, Emphasis};
     use kiln_scheduler::{SamplerKind, SamplerOptions, SigmaSchedule};
 
     use super::*;

@@ -13,7 +13,7 @@ use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
 use crate::notes::Notes;
 pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
-use crate::options::{OptionSet, SizeOptions, check, sampling};
+use crate::options::{OptionSet, SizeOptions, check, refuse_ignored, sampling};
 use crate::prompts::Parsed;
 use crate::refiner::Refiner;
 use crate::seeds::SeedOptions;
@@ -52,6 +52,7 @@ impl Request {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         check(self)?;
+        refuse_ignored(self, model.ignored_text_options())?;
         let prepared = inputs.prepare(self, multiple)?;
         let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
         let sampling = sampling(self);

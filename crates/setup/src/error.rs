@@ -87,6 +87,9 @@ pub enum Error {
     /// Text could not be encoded.
     #[error(transparent)]
     Clip(kiln_clip::Error),
+    /// The text encoders of a model failed.
+    #[error(transparent)]
+    Text(kiln_network::text::Error),
     /// The denoiser failed.
     #[error(transparent)]
     Unet(kiln_unet::Error),
@@ -157,6 +160,7 @@ impl Error {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Clip(error) => error.is_out_of_memory(),
+            Self::Text(error) => error.is_out_of_memory(),
             Self::Unet(error) => error.is_out_of_memory(),
             Self::Network(error) => error.is_out_of_memory(),
             Self::Vae(error) => error.is_out_of_memory(),
@@ -306,6 +310,19 @@ impl From<kiln_models::Error> for Error {
             kiln_models::Error::Weights(error) => error.into(),
             kiln_models::Error::Scheduler(error) => error.into(),
             other => Self::Models(other),
+        }
+    }
+}
+
+impl From<kiln_network::text::Error> for Error {
+    fn from(error: kiln_network::text::Error) -> Self {
+        use kiln_network::text::Error as Text;
+        match error {
+            error if error.is_stopped() => Self::Interrupted,
+            Text::Option { name, found, expected } => Self::value(name, found, expected),
+            Text::Weights(error) => Self::Weights(error),
+            Text::Nn(error) => Self::Nn(error),
+            other => Self::Text(other),
         }
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kiln_network::Inputs;
 use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
+use kiln_network::text::{self, TextTensors};
 use kiln_prompt::PromptSchedule;
 use kiln_request::{ParsedPrompt, SizeConditions};
 use kiln_unet::guidance_input;
 
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::text_cache::Encoded;
 
 /// The texts of a batch, and for each row of the denoiser's batch the text at each step.
 #[derive(Debug, Clone, Default)]
@@ -196,9 +196,9 @@ impl SharedConditions {
 pub struct Conditions {
     plan: ConditioningPlan,
     /// By a text's number. All of one length.
-    encoded: Vec<Encoded>,
+    encoded: Vec<TextTensors>,
     /// The values of [`Row::Zeros`].
-    zeros: Option<Encoded>,
+    zeros: Option<TextTensors>,
     shared: SharedConditions,
     /// The text of each row that was handed out last.
     current: Vec<Option<usize>>,
@@ -211,10 +211,8 @@ impl Conditions {
     ///
     /// # Errors
     /// [`crate::Error::Candle`] where the device has no memory.
-    pub fn new(plan: ConditioningPlan, encoded: Vec<Encoded>, shared: SharedConditions) -> Result<Self> {
-        let nothing = |like: &Encoded| -> Result<_> {
-            Ok(Encoded { context: like.context.zeros_like()?, pooled: like.pooled.zeros_like()? })
-        };
+    pub fn new(plan: ConditioningPlan, encoded: Vec<TextTensors>, shared: SharedConditions) -> Result<Self> {
+        let nothing = |like: &TextTensors| like.map(Tensor::zeros_like);
         let wanted = plan.rows.contains(&Row::Zeros);
         let zeros = encoded.first().filter(|_| wanted).map(nothing).transpose()?;
         Ok(Self { plan, encoded, zeros, shared, current: Vec::new(), heaviest: 1.0 })
@@ -302,14 +300,14 @@ impl Conditions {
             Some(number) => self.encoded.get(*number),
             None => self.zeros.as_ref(),
         });
-        let rows: Vec<&Encoded> = rows.collect();
-        let joined = |part: fn(&Encoded) -> &Tensor| -> Result<Tensor> {
-            let parts: Vec<&Tensor> = rows.iter().map(|&encoded| part(encoded)).collect();
+        let rows: Vec<&TextTensors> = rows.collect();
+        let joined = |name: &str| -> Result<Tensor> {
+            let parts: Vec<&Tensor> = rows.iter().filter_map(|encoded| encoded.get(name)).collect();
             Ok(Tensor::cat(&parts, 0)?)
         };
-        let context = joined(|encoded| &encoded.context)?;
+        let context = joined(text::CONTEXT)?;
         let unconditional = if self.has_unconditional(of.guided) { self.unconditional() } else { 0 };
-        let inputs = self.shared.inputs(context, unconditional, || joined(|encoded| &encoded.pooled))?;
+        let inputs = self.shared.inputs(context, unconditional, || joined(text::POOLED))?;
         self.current = now;
         Ok(inputs)
     }

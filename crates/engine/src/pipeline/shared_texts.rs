@@ -1,13 +1,16 @@
 //! Encoded texts that processes share through a store.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_files::sha256;
+use kiln_network::text::{PromptText, TextTensors};
+use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
 use crate::error::Result;
-use crate::pipeline::text_cache::{Encoded, Key};
+use crate::pipeline::text_stage::on_device;
 
 /// A store of bytes by keys, which other processes may use too. A store that fails gives nothing and takes nothing: texts are
 /// encoded then.
@@ -27,44 +30,41 @@ pub trait TextStore: Send + Sync {
 /// The texts of one model in a store.
 pub(crate) struct SharedTexts {
     store: Arc<dyn TextStore>,
-    /// All that decides on the bits but a text's [`Key`].
+    /// All that decides on the bits but a text and its options.
     model: String,
 }
 
-/// Names of the tensors in a value.
-const CONTEXT: &str = "context";
-const POOLED: &str = "pooled";
+/// The version of the format, in the metadata of a value. Values without it have the first version.
+const VERSION: (&str, &str) = ("version", "1");
 /// Digits of the checksum before a value.
 const CHECKSUM: usize = 64;
 /// The most bytes of a value besides those of its tensors: the checksum and the header of a safetensors file.
 const MOST_HEADER: usize = 1024;
 
-/// The shape and the type that the encoders of a model give to a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The tensors that the text encoders of a model make of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextShape {
-    /// Tokens, with those that fill the chunks up.
-    pub(crate) tokens: usize,
-    /// Channels of all encoders together.
-    pub(crate) width: usize,
-    /// Channels of the pooled vector.
-    pub(crate) pooled: usize,
+    /// Their names and shapes.
+    pub(crate) tensors: Vec<(&'static str, Vec<usize>)>,
     pub(crate) dtype: DType,
 }
 
 impl TextShape {
-    /// Whether a text has this shape and type, and finite numbers alone.
-    fn fits(&self, found: &Encoded) -> bool {
-        let Self { tokens, width, pooled, dtype } = *self;
-        let has = |tensor: &Tensor, shape: &[usize]| tensor.dims() == shape && tensor.dtype() == dtype;
-        has(&found.context, &[1, tokens, width])
-            && has(&found.pooled, &[1, pooled])
-            && is_finite(&found.context)
-            && is_finite(&found.pooled)
+    /// The text of a value; `None` if a tensor is missing, has another shape or type, or numbers that are not finite.
+    fn take(&self, mut found: HashMap<String, Tensor>) -> Option<TextTensors> {
+        let mut text = TextTensors::default();
+        for (name, shape) in &self.tensors {
+            let tensor = found.remove(*name)?;
+            let fits = tensor.dims() == shape && tensor.dtype() == self.dtype && is_finite(&tensor);
+            text = text.with(*name, fits.then_some(tensor)?);
+        }
+        Some(text)
     }
 
     /// The most bytes of a value.
     fn most_bytes(&self) -> usize {
-        let numbers = self.tokens.saturating_mul(self.width).saturating_add(self.pooled);
+        let elements = |(_, shape): &(_, Vec<usize>)| shape.iter().fold(1usize, |all, &dim| all.saturating_mul(dim));
+        let numbers = self.tensors.iter().map(elements).fold(0usize, usize::saturating_add);
         numbers.saturating_mul(self.dtype.size_in_bytes()).saturating_add(CHECKSUM + MOST_HEADER)
     }
 }
@@ -80,16 +80,16 @@ impl SharedTexts {
         Self { store, model }
     }
 
-    fn key(&self, key: &Key) -> String {
-        let text = format!("{} {} {key:?}", env!("CARGO_PKG_VERSION"), self.model);
+    fn key(&self, PromptText { text, options }: &PromptText) -> String {
+        let text = format!("{} {} {text:?} {options:?}", env!("CARGO_PKG_VERSION"), self.model);
         format!("kiln:text:{}", sha256(text.as_bytes()))
     }
 
     /// A text that some process has encoded, in the host's memory. A value of another shape or type, or with numbers that are not
     /// finite, is left alone: the text is encoded then, and the value is replaced.
-    pub(crate) fn get(&self, key: &Key, shape: TextShape) -> Option<Encoded> {
+    pub(crate) fn get(&self, key: &PromptText, shape: &TextShape) -> Option<TextTensors> {
         let value = self.store.get(&self.key(key), shape.most_bytes())?;
-        let found = read(&value).filter(|found| shape.fits(found));
+        let found = read(&value).and_then(|found| shape.take(found));
         if found.is_none() {
             self.store.warn("the store of encoded texts has a value that does not fit; the text is encoded again");
         }
@@ -97,7 +97,7 @@ impl SharedTexts {
     }
 
     /// Gives others a text.
-    pub(crate) fn put(&self, key: &Key, encoded: &Encoded) {
+    pub(crate) fn put(&self, key: &PromptText, encoded: &TextTensors) {
         match write(encoded) {
             Ok(value) => self.store.put(&self.key(key), &value),
             Err(error) => tracing::warn!("an encoded text is not shared: {error}"),
@@ -106,24 +106,31 @@ impl SharedTexts {
 }
 
 /// A checksum in hexadecimal digits, then the tensors as a safetensors file.
-fn write(encoded: &Encoded) -> Result<Vec<u8>> {
-    let encoded = encoded.on(&Device::Cpu)?;
-    let tensors = [(CONTEXT, encoded.context.contiguous()?), (POOLED, encoded.pooled.contiguous()?)];
-    let bytes = serialize(tensors, None).map_err(candle_core::Error::wrap)?;
+fn write(encoded: &TextTensors) -> Result<Vec<u8>> {
+    let encoded = on_device(encoded, &Device::Cpu)?.map(Tensor::contiguous)?;
+    let version = HashMap::from([(VERSION.0.to_string(), VERSION.1.to_string())]);
+    let bytes = serialize(encoded.iter(), Some(version)).map_err(candle_core::Error::wrap)?;
     Ok([sha256(&bytes).as_bytes(), &bytes].concat())
 }
 
-fn read(value: &[u8]) -> Option<Encoded> {
+/// The tensors of a value by name; `None` for a value that is damaged or has a later version.
+fn read(value: &[u8]) -> Option<HashMap<String, Tensor>> {
     let (checksum, bytes) = value.split_at_checked(CHECKSUM)?;
     if sha256(bytes).as_bytes() != checksum {
         return None;
     }
-    let mut tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu).ok()?;
-    Some(Encoded { context: tensors.remove(CONTEXT)?, pooled: tensors.remove(POOLED)? })
+    let (_, header) = SafeTensors::read_metadata(bytes).ok()?;
+    let version = header.metadata().as_ref().and_then(|metadata| metadata.get(VERSION.0));
+    if version.is_some_and(|version| version != VERSION.1) {
+        return None;
+    }
+    candle_core::safetensors::load_buffer(bytes, &Device::Cpu).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use kiln_network::text::{CONTEXT, POOLED};
+
     use super::*;
 
     fn tensor(shape: &[usize], dtype: DType) -> Tensor {
@@ -131,19 +138,29 @@ mod tests {
         Tensor::arange(0f32, count, &Device::Cpu).unwrap().reshape(shape).unwrap().to_dtype(dtype).unwrap()
     }
 
+    fn text(context: Tensor, pooled: Tensor) -> TextTensors {
+        TextTensors::default().with(CONTEXT, context).with(POOLED, pooled)
+    }
+
+    fn shape(dtype: DType, pooled: usize) -> TextShape {
+        TextShape { tensors: vec![(CONTEXT, vec![1, 4, 3]), (POOLED, vec![1, pooled])], dtype }
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    }
+
     #[test]
     fn a_value_is_read_as_it_was_written_or_not_at_all() {
         for dtype in [DType::F32, DType::BF16] {
-            let encoded = Encoded { context: tensor(&[1, 4, 3], dtype), pooled: tensor(&[1, 3], dtype) };
-            let value = write(&encoded).unwrap();
-            let shape = TextShape { tokens: 4, width: 3, pooled: 3, dtype };
+            let encoded = text(tensor(&[1, 4, 3], dtype), tensor(&[1, 3], dtype));
+            let (value, shape) = (write(&encoded).unwrap(), shape(dtype, 3));
             assert!(value.len() <= shape.most_bytes());
-            let found = read(&value).filter(|found| shape.fits(found)).unwrap();
-            let numbers =
-                |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            assert_eq!(found.context.dtype(), dtype);
-            assert_eq!(numbers(&found.context), numbers(&encoded.context));
-            assert_eq!(numbers(&found.pooled), numbers(&encoded.pooled));
+            let found = read(&value).and_then(|found| shape.take(found)).unwrap();
+            for (name, tensor) in encoded.iter() {
+                let found = found.get(name).unwrap();
+                assert_eq!((found.dtype(), numbers(found)), (dtype, numbers(tensor)));
+            }
             let mut broken = value.clone();
             *broken.last_mut().unwrap() ^= 1;
             for wrong in [&broken[..], &value[..value.len() - 1], &value[..CHECKSUM], b"", b"kiln"] {
@@ -152,13 +169,30 @@ mod tests {
         }
     }
 
+    /// Earlier releases wrote no version.
+    #[test]
+    fn values_of_earlier_versions_are_read_and_those_of_later_ones_are_not() {
+        let (context, pooled) = (tensor(&[1, 4, 3], DType::F32), tensor(&[1, 2], DType::F32));
+        let value = |version: Option<&str>| {
+            let metadata = version.map(|version| HashMap::from([("version".to_string(), version.to_string())]));
+            let tensors = [(CONTEXT, context.clone()), (POOLED, pooled.clone())];
+            let bytes = serialize(tensors, metadata).unwrap();
+            [sha256(&bytes).as_bytes(), &bytes].concat()
+        };
+        for version in [None, Some("1")] {
+            let found = read(&value(version)).and_then(|found| shape(DType::F32, 2).take(found)).unwrap();
+            assert_eq!(numbers(found.get(CONTEXT).unwrap()), numbers(&context), "{version:?}");
+        }
+        assert_eq!(value(Some("1")), write(&text(context.clone(), pooled.clone())).unwrap());
+        assert!(read(&value(Some("2"))).is_none());
+    }
+
     #[test]
     fn a_value_with_a_right_checksum_that_does_not_fit_is_left_alone() {
         let dtype = DType::BF16;
-        let shape = TextShape { tokens: 4, width: 3, pooled: 2, dtype };
         let fits = |context: Tensor, pooled: Tensor| {
-            let value = write(&Encoded { context, pooled }).unwrap();
-            read(&value).is_some_and(|found| shape.fits(&found))
+            let value = write(&text(context, pooled)).unwrap();
+            read(&value).and_then(|found| shape(dtype, 2).take(found)).is_some()
         };
         let filled = |number: f32| Tensor::full(number, (1, 4, 3), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
         assert!(fits(filled(1.0), tensor(&[1, 2], dtype)));

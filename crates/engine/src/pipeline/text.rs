@@ -3,36 +3,38 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candle_core::Device;
-use kiln_clip::HiddenLayer;
-use kiln_models::{FamilyRef, ModelFolder, TextLayer};
+use candle_core::{DType, Device};
+use kiln_models::ModelFolder;
+use kiln_network::text::{PromptText, TextNetwork, TextStage, TextTensors, Tokens};
 use kiln_request::{Job, RefinerOptions};
 use kiln_unet::SCORE_TIME_IDS;
 use kiln_weights::{Lora, Network, Placement};
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
-use crate::error::Result;
+use crate::component_spec::ComponentSpec;
+use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 use crate::pipeline::shared_texts::{SharedTexts, TextShape};
-use crate::pipeline::text_cache::{CacheCounts, Encoded, Key, PromptCache};
-use crate::pipeline::text_encoder::{Encoder, Proceed, chunk_length, run};
+use crate::pipeline::text_cache::{CacheCounts, PromptCache};
 use crate::pipeline::text_plan::TextPlan;
-use crate::pipeline::tokens::{TextTokens, TokenizedTexts};
+use crate::pipeline::text_stage::{Proceed, encode, on_device};
+use crate::pipeline::tokens::TokenizedTexts;
 use crate::plan::{SecondPassWork, TextWork, Workload};
-use crate::words::{Embeddings, TEXT_ENCODERS};
+use crate::words::Embeddings;
 
 /// A model's text encoders with their tokenizers.
 pub(crate) struct TextEncoders {
-    family: FamilyRef,
-    /// The place of the first encoder among SDXL's two.
-    first: usize,
+    stage: Box<dyn TextStage>,
+    /// The weights of the stage's networks.
+    parts: Vec<LoadedComponent>,
     /// How many numbers the denoiser takes besides texts.
     time_ids: usize,
     zeros_for_no_negative: bool,
+    /// The type of the encoders' weights and of their results.
+    dtype: DType,
     /// Where conditions go; the encoders' own device may be another one.
     device: Device,
-    encoders: Vec<Encoder>,
     embeddings: Embeddings,
     tokenized: TokenizedTexts,
     cache: PromptCache,
@@ -41,7 +43,7 @@ pub(crate) struct TextEncoders {
     /// Whether the weights are the model's own, without LoRAs.
     own_weights: bool,
     /// Texts that will be asked for.
-    ahead: VecDeque<Key>,
+    ahead: VecDeque<PromptText>,
     /// Whether these are encoded by [`Self::encode_next`] alone, not with the next text that is needed.
     overlapped: bool,
 }
@@ -56,14 +58,34 @@ impl TextEncoders {
         embeddings: Embeddings,
         cached_texts: usize,
     ) -> Result<Self> {
-        let configs = model.text_encoder_configs().iter().enumerate();
-        Ok(Self {
-            family: model.family(),
-            first: model.first_text_encoder(),
+        let stage = model.text_stage()?;
+        let part = |(i, network): (usize, TextNetwork<'_>)| -> Result<LoadedComponent> {
+            let (source, name) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
+            let spec = ComponentSpec::TEXT;
+            let part = LoadedComponent::shared(spec, network.segments, source, placement, options, &name);
+            part.check()?;
+            Ok(part)
+        };
+        let parts = stage.networks().into_iter().enumerate().map(part).collect::<Result<_>>()?;
+        let device = conditions.device.clone();
+        Ok(Self::of_stage(model, (stage, parts), (placement.dtype, device), embeddings, cached_texts))
+    }
+
+    /// A stage with the weights of its networks in `dtype`, for texts on `device`.
+    pub(super) fn of_stage(
+        model: &ModelFolder,
+        (stage, parts): (Box<dyn TextStage>, Vec<LoadedComponent>),
+        (dtype, device): (DType, Device),
+        embeddings: Embeddings,
+        cached_texts: usize,
+    ) -> Self {
+        Self {
             time_ids: model.unet_config().time_ids(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
-            device: conditions.device.clone(),
-            encoders: configs.map(|config| Encoder::open(model, config, placement, options)).collect::<Result<_>>()?,
+            dtype,
+            device,
+            stage,
+            parts,
             embeddings,
             tokenized: TokenizedTexts::default(),
             cache: PromptCache::new(cached_texts),
@@ -71,17 +93,18 @@ impl TextEncoders {
             own_weights: true,
             ahead: VecDeque::new(),
             overlapped: false,
-        })
+        }
     }
 
     /// The weights, encoder by encoder.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &LoadedComponent> {
-        self.encoders.iter().map(|encoder| &encoder.part)
+        self.parts.iter()
     }
 
     /// The encoders' names for LoRAs and embeddings, with their weights.
     pub(crate) fn networks(&self) -> impl Iterator<Item = (Network, &LoadedComponent)> {
-        TEXT_ENCODERS.into_iter().skip(self.first).zip(self.parts())
+        let named = self.stage.networks().into_iter().map(|network| network.network).collect::<Vec<_>>();
+        named.into_iter().zip(&self.parts).filter_map(|(network, part)| Some((network?, part)))
     }
 
     /// Takes the words of these LoRAs in the place of those before, and forgets texts that they may change: encoded ones
@@ -101,10 +124,23 @@ impl TextEncoders {
     /// Reads and tokenizes the texts of a batch.
     ///
     /// # Errors
-    /// Errors of tokenizers and embeddings, and [`crate::Error::Request`] for texts of extreme lengths.
+    /// [`crate::Error::Request`] for an option without effect on these text encoders and for texts of extreme lengths, and
+    /// errors of tokenizers and embeddings.
     pub(crate) fn plan(&mut self, batch: &Batch<'_>) -> Result<TextPlan> {
+        let ignored = self.stage.ignores();
+        if let Some((name, found)) =
+            batch.job().text_options().changed().into_iter().find(|(name, _)| ignored.contains(name))
+        {
+            return Err(Error::value(name, found, "no value: it has no effect on this model's text encoders"));
+        }
         let conditions = ConditioningPlan::of(batch, self.zeros_for_no_negative);
-        TextPlan::new(batch, conditions, |text| self.tokens(self.key(batch.job(), text)))
+        let stage = self.stage.as_ref();
+        let tokens = |text: &str| {
+            let text = key(stage, batch.job(), text);
+            let tokens = self.tokenized.get(&text, stage, &self.embeddings)?;
+            Ok((text, tokens))
+        };
+        TextPlan::new(batch, conditions, stage, tokens)
     }
 
     /// The work of a batch of `job`: the most of its batches, of which the first ones are looked at where each image has
@@ -141,7 +177,7 @@ impl TextEncoders {
         self.ahead.clear();
         for job in jobs.flat_map(Job::passes) {
             for text in ConditioningPlan::of(&Batch::of_jobs([job]), self.zeros_for_no_negative).texts {
-                let key = self.key(job, &text);
+                let key = key(self.stage.as_ref(), job, &text);
                 if !self.ahead.contains(&key) && self.cache.peek(&key).is_none() {
                     self.ahead.push_back(key);
                 }
@@ -175,19 +211,13 @@ impl TextEncoders {
         self.shared = Some(shared);
     }
 
-    /// The shape and the type of a text when it is encoded; nothing without encoders.
-    fn shape_of(&self, tokens: &TextTokens) -> Option<TextShape> {
-        let last = self.encoders.last()?;
-        Some(TextShape {
-            tokens: tokens.count() * chunk_length(&self.encoders),
-            width: self.encoders.iter().map(|encoder| encoder.encoder.config().hidden_size).sum(),
-            pooled: last.encoder.config().pooled_size(),
-            dtype: last.part.placement().dtype,
-        })
+    /// The shapes and the type of a text when it is encoded.
+    fn shape_of(&self, tokens: &Tokens) -> TextShape {
+        TextShape { tensors: self.stage.shapes(tokens.length()), dtype: self.dtype }
     }
 
     /// The store for a text: those that LoRAs or embeddings change are not shared.
-    fn shared_for(&self, key: &Key) -> Option<&SharedTexts> {
+    fn shared_for(&self, key: &PromptText) -> Option<&SharedTexts> {
         self.shared.as_ref().filter(|_| self.own_weights && !self.embeddings.are_named_in(&key.text))
     }
 
@@ -199,9 +229,7 @@ impl TextEncoders {
         for (key, tokens) in &plan.texts {
             let found = match self.cache.peek(key) {
                 Some(_) => None,
-                None => {
-                    self.shared_for(key).zip(self.shape_of(tokens)).and_then(|(shared, shape)| shared.get(key, shape))
-                }
+                None => self.shared_for(key).and_then(|shared| shared.get(key, &self.shape_of(tokens))),
             };
             if let Some(encoded) = found {
                 self.cache.adopt(key.clone(), encoded);
@@ -219,7 +247,7 @@ impl TextEncoders {
         self.cache.counts()
     }
 
-    /// Encodes the texts of a batch of `job` that are not known, and makes them of one length as [`Lengths`] says. An
+    /// Encodes the texts of a batch of `job` that are not known, and makes them equally long ([`Lengths`]). An
     /// encoder's weights are read when its turn comes; unless they are to be `kept`, they go after it. `proceed` may stop
     /// between texts.
     pub(crate) fn conditions(
@@ -234,10 +262,9 @@ impl TextEncoders {
         let heaviest = plan.texts.iter().map(|(_, tokens)| tokens.heaviest());
         let heaviest = heaviest.fold(1.0, |a: f32, b| if b.abs() > a.abs() { b } else { a });
         let TextPlan { mut conditions, lengths, empty, .. } = plan;
-        let tokens = chunk_length(&self.encoders);
-        let empty = empty.and_then(|number| encoded.get(number)).map(|encoded| encoded.context.clone());
-        let encoded = lengths.fill_texts(&mut conditions, &encoded, empty.as_ref(), tokens)?;
-        let there = |encoded: Encoded| encoded.on(&self.device);
+        let empty = empty.and_then(|number| encoded.get(number)).cloned();
+        let encoded = lengths.fill_texts(&mut conditions, &encoded, empty.as_ref(), self.stage.as_ref())?;
+        let there = |encoded: TextTensors| on_device(&encoded, &self.device);
         let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
         let guidance = job.guidance_inside.then_some(job.cfg_scale);
         let RefinerOptions { aesthetic_score, negative_aesthetic_score, .. } = job.refining;
@@ -250,29 +277,21 @@ impl TextEncoders {
         Ok(Conditions::new(conditions, encoded, shared)?.with_heaviest(heaviest))
     }
 
-    fn key(&self, job: &Job, text: &str) -> Key {
-        let layer = hidden_layer(self.family, job.clip_skip);
-        let Job { emphasis, chunk_cut, comma_backtrack, .. } = *job;
-        Key { text: text.into(), emphasis, layer, chunk_cut, comma_backtrack }
-    }
-
-    fn tokens(&mut self, key: Key) -> Result<(Key, Arc<TextTokens>)> {
-        let encoders: Vec<_> =
-            self.encoders.iter().map(|Encoder { tokenizer, encoder, .. }| (tokenizer, encoder)).collect();
-        let tokens = self.tokenized.get(&key, &self.embeddings, self.first, &encoders)?;
-        Ok((key, tokens))
+    fn tokens(&mut self, text: PromptText) -> Result<(PromptText, Arc<Tokens>)> {
+        let tokens = self.tokenized.get(&text, self.stage.as_ref(), &self.embeddings)?;
+        Ok((text, tokens))
     }
 
     /// The texts, from the cache or from the encoders.
     fn encode(
         &mut self,
-        texts: &[(Key, Arc<TextTokens>)],
+        texts: &[(PromptText, Arc<Tokens>)],
         keep: &WeightResidency,
         kept: bool,
         proceed: &mut Proceed<'_>,
-    ) -> Result<Vec<Encoded>> {
-        let mut known: Vec<Option<Encoded>> = texts.iter().map(|(key, _)| self.cache.get(key)).collect();
-        let is_new = |(_, known): &(&(Key, Arc<TextTokens>), &Option<Encoded>)| known.is_none();
+    ) -> Result<Vec<TextTensors>> {
+        let mut known: Vec<Option<TextTensors>> = texts.iter().map(|(key, _)| self.cache.get(key)).collect();
+        let is_new = |(_, known): &(&(PromptText, Arc<Tokens>), &Option<TextTensors>)| known.is_none();
         let mut new: Vec<_> = texts.iter().zip(&known).filter(is_new).map(|(text, _)| text.clone()).collect();
         let asked = new.len();
         if asked > 0 && !self.overlapped {
@@ -304,25 +323,22 @@ impl TextEncoders {
     /// Encodes texts that are not known.
     fn run(
         &self,
-        texts: &[(Key, Arc<TextTokens>)],
+        texts: &[(PromptText, Arc<Tokens>)],
         keep: &WeightResidency,
         kept: bool,
         proceed: &mut Proceed<'_>,
-    ) -> Result<Vec<Encoded>> {
-        run(&self.encoders, texts, (keep, kept), &self.device, proceed)
+    ) -> Result<Vec<TextTensors>> {
+        encode((self.stage.as_ref(), &self.parts), texts, (keep, kept), &self.device, proceed)
     }
 }
 
-/// The layer whose result conditions the denoiser: the family's own, or that which `clip_skip` counts from the end.
-pub fn hidden_layer(family: FamilyRef, clip_skip: Option<usize>) -> HiddenLayer {
-    let TextLayer { from_end, final_layer_norm } = family.text_layer(clip_skip);
-    HiddenLayer { from_end, final_layer_norm }
+/// A text of a job with the options that decide on its encoding by `stage`.
+fn key(stage: &dyn TextStage, job: &Job, text: &str) -> PromptText {
+    PromptText { text: text.into(), options: stage.effective(job.text_options()) }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
-
     use kiln_request::Request;
 
     use super::*;
@@ -447,7 +463,7 @@ mod tests {
         // More texts than the cache has room for are not kept besides those that the run holds.
         text.conditions(&job, plan.clone(), &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
         assert!(text.counts().encoded >= plan.texts());
-        let kept = |(key, _): &(Key, Arc<TextTokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();
+        let kept = |(key, _): &(PromptText, Arc<Tokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();
         assert!(!plan.texts.iter().any(kept));
     }
 }

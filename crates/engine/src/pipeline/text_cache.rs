@@ -2,43 +2,13 @@
 
 use std::num::NonZeroUsize;
 
-use candle_core::{Device, Tensor};
-use kiln_clip::HiddenLayer;
-use kiln_prompt::{ChunkCut, Emphasis};
+use kiln_network::text::{PromptText, TextTensors};
 use lru::LruCache;
-
-use crate::error::Result;
-
-/// What an encoded text depends on, besides the model.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) text: String,
-    pub(crate) emphasis: Emphasis,
-    pub(crate) layer: HiddenLayer,
-    pub(crate) chunk_cut: ChunkCut,
-    pub(crate) comma_backtrack: usize,
-}
-
-/// One text, encoded.
-#[derive(Debug, Clone)]
-pub struct Encoded {
-    /// `(1, chunks * 77, d)`.
-    pub context: Tensor,
-    /// `(1, d)`: the last encoder's pooled output of the first chunk.
-    pub pooled: Tensor,
-}
-
-impl Encoded {
-    /// The same in a device's memory.
-    pub(crate) fn on(&self, device: &Device) -> Result<Self> {
-        Ok(Self { context: self.context.to_device(device)?, pooled: self.pooled.to_device(device)? })
-    }
-}
 
 /// Some texts that were used last, encoded.
 pub(crate) struct PromptCache {
     /// `None` keeps no text.
-    entries: Option<LruCache<Key, Encoded>>,
+    entries: Option<LruCache<PromptText, TextTensors>>,
     counts: CacheCounts,
 }
 
@@ -75,19 +45,19 @@ impl PromptCache {
     }
 
     /// A text if it is there; that counts as no use.
-    pub(crate) fn peek(&self, key: &Key) -> Option<&Encoded> {
+    pub(crate) fn peek(&self, key: &PromptText) -> Option<&TextTensors> {
         self.entries.as_ref()?.peek(key)
     }
 
     /// A text that is there.
-    pub(crate) fn get(&mut self, key: &Key) -> Option<Encoded> {
+    pub(crate) fn get(&mut self, key: &PromptText) -> Option<TextTensors> {
         let encoded = self.entries.as_mut()?.get(key)?.clone();
         self.counts.known += 1;
         Some(encoded)
     }
 
     /// Puts a text in that came from a store.
-    pub(crate) fn adopt(&mut self, key: Key, encoded: Encoded) {
+    pub(crate) fn adopt(&mut self, key: PromptText, encoded: TextTensors) {
         self.counts.shared += 1;
         if let Some(entries) = &mut self.entries {
             entries.put(key, encoded);
@@ -100,7 +70,7 @@ impl PromptCache {
     }
 
     /// Puts a text in that had to be encoded, and drops the one that was not used for longest where there is no room.
-    pub(crate) fn put(&mut self, key: Key, encoded: Encoded) {
+    pub(crate) fn put(&mut self, key: PromptText, encoded: TextTensors) {
         self.counts.encoded += 1;
         if let Some(entries) = &mut self.entries {
             entries.put(key, encoded);
@@ -110,24 +80,20 @@ impl PromptCache {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::{DType, Device, Tensor};
+    use kiln_network::text::CONTEXT;
+    use kiln_prompt::TextOptions;
 
     use super::*;
 
-    fn key(text: &str) -> Key {
-        Key {
-            text: text.into(),
-            emphasis: Emphasis::Original,
-            layer: HiddenLayer::LAST,
-            chunk_cut: ChunkCut::Comma,
-            comma_backtrack: 20,
-        }
+    fn key(text: &str) -> PromptText {
+        PromptText { text: text.into(), options: TextOptions::default() }
     }
 
     #[test]
     fn what_was_not_used_for_longest_goes_first() {
         let zeros = Tensor::zeros((1, 1), DType::F32, &Device::Cpu).unwrap();
-        let encoded = Encoded { context: zeros.clone(), pooled: zeros };
+        let encoded = TextTensors::default().with(CONTEXT, zeros);
         let mut cache = PromptCache::new(2);
         cache.put(key("a"), encoded.clone());
         cache.put(key("b"), encoded.clone());

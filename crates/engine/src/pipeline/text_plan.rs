@@ -1,14 +1,14 @@
 //! The texts of a batch before they are encoded.
 
-use kiln_request::Job;
 use std::sync::Arc;
+
+use kiln_network::text::{PromptText, TextStage, Tokens};
+use kiln_request::Job;
 
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::conditioning::{ConditioningPlan, Row};
 use crate::pipeline::lengths::Lengths;
-use crate::pipeline::text_cache::Key;
-use crate::pipeline::tokens::TextTokens;
 use crate::plan::{SecondPassWork, TextWork, Workload};
 
 /// The properties of an image's texts that all images of a batch must share, or one image would change another.
@@ -47,9 +47,9 @@ impl Shape {
             Some(second) => SecondPassWork { text: second.of_images(n, texts), ..work },
             None => work,
         };
-        let TextWork { chunks, context, .. } = self.refiner.unwrap_or(self.first.text);
+        let TextWork { tokens, context, .. } = self.refiner.unwrap_or(self.first.text);
         let text = self.first.of_images(n, texts);
-        let text = TextWork { chunks: chunks.max(text.chunks), context: context.max(text.context), ..text };
+        let text = TextWork { tokens: tokens.max(text.tokens), context: context.max(text.context), ..text };
         Workload { batch_size: n, text, second: work.second.map(of_second), ..work }
     }
 
@@ -69,7 +69,7 @@ impl Shape {
 pub(crate) struct TextPlan {
     pub(crate) conditions: ConditioningPlan,
     /// The conditions' texts, and behind them the empty text where only shorter texts need it.
-    pub(crate) texts: Vec<(Key, Arc<TextTokens>)>,
+    pub(crate) texts: Vec<(PromptText, Arc<Tokens>)>,
     pub(crate) lengths: Lengths,
     /// The number of the empty text, where shorter texts are filled up with it.
     pub(crate) empty: Option<usize>,
@@ -85,13 +85,14 @@ impl TextPlan {
     pub(crate) fn new(
         batch: &Batch<'_>,
         conditions: ConditioningPlan,
-        mut tokens: impl FnMut(&str) -> Result<(Key, Arc<TextTokens>)>,
+        stage: &dyn TextStage,
+        mut tokens: impl FnMut(&str) -> Result<(PromptText, Arc<Tokens>)>,
     ) -> Result<Self> {
         let n = batch.len();
         let mut texts = conditions.texts.iter().map(|text| tokens(text)).collect::<Result<Vec<_>>>()?;
-        let chunks: Vec<usize> = texts.iter().map(|(_, tokens)| tokens.count()).collect();
-        let lengths = Lengths::of(&conditions, n, &chunks, batch.job().pad_conds)?;
-        let empty = if needs_empty(&conditions, &lengths, &chunks) {
+        let own: Vec<usize> = texts.iter().map(|(_, tokens)| tokens.length()).collect();
+        let lengths = Lengths::of(&conditions, n, &own, batch.job().pad_conds, stage)?;
+        let empty = if needs_empty(&conditions, (&lengths, &own), stage) {
             let known = conditions.texts.iter().position(String::is_empty);
             if known.is_none() {
                 texts.push(tokens("")?);
@@ -112,7 +113,7 @@ impl TextPlan {
     pub(crate) fn shape(&self) -> Shape {
         let Self { conditions, lengths, n, .. } = self;
         let text = TextWork { parts: conditions.parts(*n), ..TextWork::short(conditions.guided) };
-        let text = TextWork { chunks: lengths.longest(), context: lengths.total(), texts: text.usual(), ..text };
+        let text = TextWork { tokens: lengths.longest(), context: lengths.total(), texts: text.usual(), ..text };
         let first = PassShape { composed: !conditions.weights.is_empty(), text };
         Shape { first, second: None, refiner: None }
     }
@@ -140,11 +141,11 @@ impl BatchTexts {
     }
 }
 
-/// Whether a text of some row gets empty chunks behind it.
-fn needs_empty(plan: &ConditioningPlan, lengths: &Lengths, chunks: &[usize]) -> bool {
+/// Whether a text of some row is filled up with the empty text. `own` are the texts' lengths.
+fn needs_empty(plan: &ConditioningPlan, (lengths, own): (&Lengths, &[usize]), stage: &dyn TextStage) -> bool {
     let in_row = |(i, row): (usize, &Row)| match (row, lengths.fill(i)) {
         (Row::Texts { texts, .. }, Some(fill)) => {
-            texts.iter().filter_map(|&text| chunks.get(text)).any(|&chunks| lengths.needs_empty(fill, chunks))
+            texts.iter().filter_map(|&text| own.get(text)).any(|&length| stage.needs_empty(length, &fill))
         }
         _ => false,
     };

@@ -2,9 +2,9 @@
 //! holds besides weights is counted.
 
 use candle_core::DType;
-use kiln_clip::{HiddenLayer, TextEncoder, TextOutput, TokenEmbeddings};
 use kiln_mempool::Held;
 use kiln_network::slots::CACHED_FEATURE;
+use kiln_network::text::TextStage;
 use kiln_network::{Denoiser, Inputs, StepShape};
 use kiln_nn::{Elementwise, MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
@@ -24,15 +24,12 @@ use crate::pipeline::step::{guided_step, with_step_inputs};
 use crate::setup::CACHED_TEXTS;
 use kiln_memory::stage_bytes::{StageBytes, StageRun, Ways};
 
-/// Tokens in a chunk.
-pub(super) const TOKENS: usize = 77;
 /// The maximum number of stored latents of a sampler, including noise: the history of UniPC and LMS.
 const SAMPLER_STATE: usize = 8;
 
 /// The networks of a batch, and in which types they run.
 pub(super) struct Networks<'a> {
-    pub(super) text: &'a [TextEncoder],
-    pub(super) layer: HiddenLayer,
+    pub(super) text: &'a dyn TextStage,
     pub(super) denoiser: &'a dyn Denoiser,
     /// The control networks, each with the bytes of its weights that run once an image.
     pub(super) controls: Vec<(&'a ControlModel, usize)>,
@@ -41,7 +38,7 @@ pub(super) struct Networks<'a> {
     /// The configuration of the U-Net that they are for.
     pub(super) unet: &'a UnetConfig,
     /// The text encoders and the denoisers of the models that follow this one in the run.
-    pub(super) others: Vec<(&'a [TextEncoder], &'a dyn Denoiser)>,
+    pub(super) others: Vec<(&'a dyn TextStage, &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
     pub(super) encoder: &'a image_encoder::Network,
     pub(super) dtype: DType,
@@ -251,30 +248,28 @@ impl Networks<'_> {
         &self,
         device: &MetaDevice,
         work: &Workload,
-        (encoders, denoiser): (&[TextEncoder], &dyn Denoiser),
+        (stage, denoiser): (&dyn TextStage, &dyn Denoiser),
     ) -> Result<(Inputs<MetaTensor>, Vec<MetaTensor>)> {
         let texts = work.text.usual();
-        let width: usize = encoders.iter().map(|encoder| encoder.config().hidden_size).sum();
+        let (tokens, context) = (work.text.tokens.max(stage.least()), work.text.context.max(stage.least()));
         let others = work.text.encoded() - texts;
-        // Those that the cache keeps are there a second time, without the chunks that make them as long as the others.
+        // Those that the cache keeps are there a second time, without the tokens that make them as long as the others.
         let cached = if work.text.encoded() <= CACHED_TEXTS { others } else { 0 };
-        let text = |_| device.tensor(&[1, work.text.context * TOKENS, width], self.dtype);
-        let scheduled = (0..others + cached).map(text).collect();
-        let encode = |encoder: &TextEncoder| -> Result<Vec<TextOutput<MetaTensor>>> {
-            let config = encoder.config();
-            let chunks = vec![vec![0; config.max_position_embeddings]; work.text.chunks];
-            let layer = HiddenLayer { from_end: self.layer.from_end.min(config.num_hidden_layers), ..self.layer };
-            let one = |_| encoder.forward(&chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ());
-            (0..texts).map(|text| Ok(one(text)?)).collect()
-        };
-        let _encoded: Vec<_> = encoders.iter().map(encode).collect::<Result<_>>()?;
-        Ok((denoiser.meta_inputs(device, self.step_shape(work), self.dtype), scheduled))
+        // Vectors of whole texts are not counted: they are small.
+        let shapes: Vec<Vec<usize>> = stage.shapes(context).into_iter().map(|(_, shape)| shape).collect();
+        let rows = || shapes.iter().filter(|shape| shape.len() > 2).map(|shape| device.tensor(shape, self.dtype));
+        let scheduled = (0..others + cached).flat_map(|_| rows()).collect();
+        let _encoded = stage.dry_run(device, self.dtype, tokens, texts)?;
+        Ok((
+            denoiser.meta_inputs(device, StepShape { tokens: context, ..self.step_shape(work) }, self.dtype),
+            scheduled,
+        ))
     }
 
-    /// The sizes of a step of `work`.
+    /// The sizes of a step of `work` with the model's own texts.
     fn step_shape(&self, work: &Workload) -> StepShape {
         let (height, width) = (work.height / self.downscale, work.width / self.downscale);
-        StepShape { rows: work.images(), height, width, tokens: work.text.context * TOKENS }
+        StepShape { rows: work.images(), height, width, tokens: work.text.context.max(self.text.least()) }
     }
 
     /// One image, up to what its latents are drawn from.

@@ -2,7 +2,7 @@
 //! elements, and the operators count ([`kiln_nn::FlopCount`]).
 
 use candle_core::DType;
-use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
+use kiln_network::text::TextStage;
 use kiln_network::{Denoiser, StepShape};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
@@ -80,19 +80,19 @@ pub fn decoder_flop(decoder: &Network, (h, w): (usize, usize)) -> Result<f64> {
     Ok(device.take_flop().total())
 }
 
-/// Operations of encoding one text of `tokens` tokens.
+/// Operations of encoding one text of `tokens` context tokens.
 ///
 /// # Errors
 /// Errors of the network for impossible sizes.
-pub fn text_flop(encoder: &TextEncoder, tokens: usize) -> Result<f64> {
+pub fn text_flop(stage: &dyn TextStage, tokens: usize) -> Result<f64> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    let (layer, words) = (HiddenLayer::LAST, TokenEmbeddings::default());
-    encoder.forward::<kiln_nn::MetaTensor>(&[vec![0; tokens]], None, layer, &device, &words, &mut |_, _| ())?;
+    stage.dry_run(&device, DTYPE, tokens, 1)?;
     Ok(device.take_flop().total())
 }
 
 #[cfg(test)]
 mod tests {
+    use kiln_clip::TextEncoderConfig;
     use kiln_testkit::fixtures;
     use serde_json::Value;
 
@@ -118,10 +118,13 @@ mod tests {
             denoiser.forward(&x, &timesteps, &denoiser.meta_inputs(&device, shape, DTYPE)).unwrap();
             assert_eq!(Some(device.take_flop().total()), row["unet"].as_f64(), "{}", preset.id());
 
-            let decoder = Network::kl(model.vae);
+            let decoder = Network::kl(model.vae.clone());
             assert_eq!(decoder_flop(&decoder, (side, side)).ok(), row["decoder"].as_f64(), "{}", preset.id());
-            let texts = model.text_encoders.into_iter().map(|config| TextEncoder::new(config).unwrap());
-            let found: Vec<_> = texts.map(|encoder| text_flop(&encoder, 77).unwrap()).collect();
+            let text = |config: &TextEncoderConfig| {
+                let model = Architecture { text_encoders: vec![config.clone()], ..model.clone() };
+                text_flop(model.text_stage().unwrap().as_ref(), 77).unwrap()
+            };
+            let found: Vec<_> = model.text_encoders.iter().map(text).collect();
             let expected: Vec<_> = row["texts"].as_array().unwrap().iter().map(|text| text.as_f64().unwrap()).collect();
             assert_eq!(found, expected, "{}", preset.id());
         }

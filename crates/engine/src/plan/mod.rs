@@ -63,7 +63,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// One batch of a job with prompts of one chunk.
+    /// One batch of a job with the shortest prompts.
     pub fn of(job: &Job) -> Self {
         let Job { width, height, batch_size, steps, .. } = *job;
         Self {

@@ -37,7 +37,7 @@ pub struct SecondPassWork {
 }
 
 impl SecondPassWork {
-    /// That of a job with prompts of one chunk.
+    /// That of a job with the shortest prompts.
     pub(crate) fn of(first: &Job, pass: &SecondPass) -> Self {
         Self {
             first: (first.width, first.height),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_clip::{HiddenLayer, TextEncoder};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
+use kiln_network::text::TextStage;
 use kiln_network::{Control, Denoiser};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
@@ -12,7 +12,7 @@ use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_upscale::Upscaler;
 use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
-use super::dry_run::{DryRun, Networks, TOKENS};
+use super::dry_run::{DryRun, Networks};
 use super::flop::control_flop;
 use super::prompts::PromptNetworks;
 use super::{
@@ -36,7 +36,7 @@ const USUAL_STEPS: usize = 20;
 /// Plans the runs of one model.
 pub struct Planner {
     model: Architecture,
-    text: Vec<TextEncoder>,
+    text: Box<dyn TextStage>,
     unet: Box<dyn Denoiser>,
     /// Control networks.
     controls: Vec<ControlModel>,
@@ -53,7 +53,7 @@ pub struct Planner {
 /// The networks of another model that a run uses.
 struct ModelNetworks {
     path: PathBuf,
-    text: Vec<TextEncoder>,
+    text: Box<dyn TextStage>,
     unet: Box<dyn Denoiser>,
 }
 
@@ -75,11 +75,10 @@ impl Planner {
     /// # Errors
     /// Errors of its configurations.
     pub fn of_configurations(model: &Architecture) -> Result<Self> {
-        let text = model.text_encoders.iter().cloned().map(TextEncoder::new);
         let decoder = Network::of(model);
         Ok(Self {
             encoder: image_encoder::Network::of(&decoder),
-            text: text.collect::<kiln_clip::Result<_>>()?,
+            text: model.text_stage()?,
             unet: model.denoiser(),
             controls: Vec::new(),
             prompts: Vec::new(),
@@ -94,6 +93,12 @@ impl Planner {
     pub(crate) fn describe(&self) -> String {
         let (adapters, kind) = (self.prompts.len(), self.eight_bits.as_ref().map(|layers| layers.kind));
         format!("{:?}, {adapters} image prompts, refiner {:?}, {kind:?}", self.model, self.refiner_path())
+    }
+
+    /// The same with another text stage.
+    #[cfg(test)]
+    pub(crate) fn with_text(self, text: Box<dyn TextStage>) -> Self {
+        Self { text, ..self }
     }
 
     /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
@@ -136,8 +141,7 @@ impl Planner {
     /// Plans with this refiner from now on, or without one.
     pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
         let networks = |model: &ModelFolder| -> Result<ModelNetworks> {
-            let text = model.text_encoder_configs().iter().cloned().map(TextEncoder::new);
-            let text = text.collect::<kiln_clip::Result<_>>()?;
+            let text = Architecture::from_folder(model).text_stage()?;
             let unet = model.denoiser();
             unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
             Ok(ModelNetworks { path: model.path().to_path_buf(), text, unet })
@@ -152,7 +156,7 @@ impl Planner {
     }
 
     /// A batch of `batch_size` guided images, of the model's size where `size` does not say width and height, with
-    /// one chunk of text.
+    /// the shortest text.
     ///
     /// # Errors
     /// [`crate::Error::Request`] names the option.
@@ -164,7 +168,7 @@ impl Planner {
             height: side("height", size[1].unwrap_or(*height), multiple)?,
             batch_size: in_range("batch_size", batch_size, 1, MAX_IMAGES)?,
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
-            text: TextWork::short(true),
+            text: TextWork { tokens: self.text.least(), context: self.text.least(), ..TextWork::short(true) },
             encodes_image: self.unet.latents().extra_channels > 0,
             has_image_prompts: !self.prompts.is_empty(),
             second: None,
@@ -228,10 +232,15 @@ impl Planner {
         self.unet(number).map_or(0, |unet| unet.segments().bytes(slab))
     }
 
+    /// The context tokens of each text.
+    fn context(&self, work: &Workload) -> usize {
+        work.text.context.max(self.text.least())
+    }
+
     fn estimate(&self, denoiser: &dyn Denoiser, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        Ok(on.rates.estimate(&denoiser_flop(denoiser, work.images(), size, work.text.context * TOKENS)?))
+        Ok(on.rates.estimate(&denoiser_flop(denoiser, work.images(), size, self.context(work))?))
     }
 
     /// The estimate for streaming control network `i`; of none if there is no such network.
@@ -247,7 +256,7 @@ impl Planner {
     fn control_flop(&self, model: &ControlModel, work: &Workload) -> Result<Vec<f64>> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        control_flop(model, (&*self.unet, &self.model.unet), work.images(), size, work.text.context * TOKENS)
+        control_flop(model, (&*self.unet, &self.model.unet), work.images(), size, self.context(work))
     }
 
     /// Bytes on the device of all control networks while they stream.
@@ -278,9 +287,8 @@ impl Planner {
         let controls = self.controls.iter().map(|model| model as &dyn Control).collect();
         let denoiser = self.unet.with_controls(controls)?;
         let networks = Networks {
-            others: others().map(|other| (other.text.as_slice(), &*other.unet)).collect(),
-            text: &self.text,
-            layer: HiddenLayer::PENULTIMATE,
+            others: others().map(|other| (other.text.as_ref(), &*other.unet)).collect(),
+            text: self.text.as_ref(),
             denoiser: &*denoiser,
             controls: self.controls.iter().map(|model| (model, of_images(model))).collect(),
             prompts: &self.prompts,
@@ -318,8 +326,9 @@ impl Planner {
             control_flop += flop.iter().sum::<f64>();
             all.push((ComponentSpec::CONTROL, weights(model.step_segments(), dtype, &flop)));
         }
-        for encoder in self.text.iter().chain(others().flat_map(|other| &other.text)) {
-            all.push((ComponentSpec::TEXT, weights(encoder.segments(), dtype, &[])));
+        for stage in std::iter::once(&self.text).chain(others().map(|other| &other.text)) {
+            let networks = stage.networks();
+            all.extend(networks.iter().map(|network| (ComponentSpec::TEXT, weights(network.segments, dtype, &[]))));
         }
         for (i, (other, flop)) in others().zip(&flop.others).enumerate() {
             all.push((ComponentSpec::denoiser(i + 1), weights(other.unet.segments(), dtype, flop)));

@@ -199,7 +199,7 @@ fn text_encoders_stream_within_their_plan() {
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);
     let work = planner.work([Some(64); 2], None, 1).unwrap();
-    let work = Workload { text: TextWork { texts: 300, chunks: 5, context: 5, ..work.text }, ..work };
+    let work = Workload { text: TextWork { texts: 300, tokens: 5 * 77, context: 5 * 77, ..work.text }, ..work };
     let least = planner.plan(Mode::LOWVRAM, &work, on, Some(0)).unwrap().peak();
     for i in 0..60 {
         let plan = planner.plan(Mode::LOWVRAM, &work, on, Some(least + i * (64 << 10))).unwrap();

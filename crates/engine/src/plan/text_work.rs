@@ -7,9 +7,9 @@ pub struct TextWork {
     pub guided: bool,
     /// Parts of each prompt: more than one with `AND`.
     pub parts: usize,
-    /// Token chunks of the longest text.
-    pub chunks: usize,
-    /// Chunks of tokens that the denoiser sees for each text: as many, or more if texts of unequal length are repeated.
+    /// Context tokens of the longest text; 0: those of the model's shortest text.
+    pub tokens: usize,
+    /// Context tokens that the denoiser sees for each text, 0 as in `tokens`: as many, or more if texts of unequal length are repeated.
     pub context: usize,
     /// Different texts that are encoded before the first step and stored until the last, including those of schedules.
     /// The minimum is one for each part, and one more with guidance.
@@ -17,9 +17,9 @@ pub struct TextWork {
 }
 
 impl TextWork {
-    /// Prompts of one chunk.
+    /// The shortest prompts of a model.
     pub fn short(guided: bool) -> Self {
-        Self { guided, parts: 1, chunks: 1, context: 1, texts: 1 }
+        Self { guided, parts: 1, tokens: 0, context: 0, texts: 1 }
     }
 
     /// The larger of both in every respect.
@@ -32,7 +32,7 @@ impl TextWork {
         Self {
             guided: self.guided || other.guided,
             parts: self.parts.max(other.parts),
-            chunks: self.chunks.max(other.chunks),
+            tokens: self.tokens.max(other.tokens),
             context: self.context.max(other.context),
             texts: self.texts + other.texts,
         }

@@ -15,6 +15,17 @@ pub(crate) fn check(request: &Request) -> Result<()> {
     }
 }
 
+/// Refuses options that are set although they have no effect on a model. `ignored` has their names.
+///
+/// # Errors
+/// [`Error::Value`] with the first such option.
+pub(crate) fn refuse_ignored(request: &Request, ignored: &[&str]) -> Result<()> {
+    let is_set = |row: &&OptionRow| ignored.contains(&row.name) && !row.value(request).is_default();
+    let Some(row) = OPTIONS.iter().find(is_set) else { return Ok(()) };
+    let expected = "no value: it has no effect on this model's text encoders".into();
+    Err(Error::Value { name: row.name, found: row.value(request).shown(), expected })
+}
+
 fn out_of_range(request: &Request) -> impl Iterator<Item = Error> {
     OPTIONS.iter().filter_map(|row| {
         let value = row.value(request);
@@ -66,6 +77,19 @@ mod tests {
         assert!(check(&Request::default()).is_ok());
         let nan = Request { eta: Some(f64::NAN), ..Request::default() };
         assert_eq!(check(&nan).unwrap_err().to_string(), "`eta` is NaN, expected a number from 0 to 100");
+    }
+
+    #[test]
+    fn options_without_effect_are_refused_by_name() {
+        let ignored = kiln_prompt::TextOptions::NAMES;
+        assert!(ignored.iter().all(|name| OPTIONS.iter().any(|row| row.name == *name)));
+        assert!(refuse_ignored(&Request::default(), &ignored).is_ok());
+        let request = Request { clip_skip: Some(2), ..Request::default() };
+        assert!(refuse_ignored(&request, &[]).is_ok());
+        assert_eq!(
+            refuse_ignored(&request, &ignored).unwrap_err().to_string(),
+            "`clip_skip` is 2, expected no value: it has no effect on this model's text encoders"
+        );
     }
 
     #[test]

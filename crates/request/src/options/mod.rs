@@ -27,7 +27,7 @@ mod value;
 
 use kiln_scheduler::{MAX_NAME, closest};
 
-pub(crate) use check::check;
+pub(crate) use check::{check, refuse_ignored};
 pub use kinds::MAX_IMAGES;
 pub(crate) use resolved::OptionSet;
 pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use kiln_prompt::ChunkCut;
-use kiln_prompt::Emphasis;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
 use crate::hires::HiresUpscaler;

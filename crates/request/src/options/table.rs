@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_models::limits::MAX_SIDE;
-use kiln_prompt::ChunkCut;
-use kiln_prompt::Emphasis;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Serialize};
 

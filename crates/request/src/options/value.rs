@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use kiln_prompt::ChunkCut;
-use kiln_prompt::Emphasis;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, SigmaSchedule};
 
 use super::scalar::Scalar;

@@ -14,8 +14,7 @@ mod object;
 mod swarm;
 
 use kiln_media::{Graph, ImageText, is_of_fooocus, is_of_novelai, object_of};
-use kiln_prompt::ChunkCut;
-use kiln_prompt::Emphasis;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::SigmaSchedule;
 use serde_json::Value;
 

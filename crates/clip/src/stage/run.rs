@@ -1,0 +1,81 @@
+//! Runs the encoders one after another: from tokens to hidden states.
+
+use std::sync::Arc;
+
+use candle_core::{D, Device, Tensor};
+use kiln_network::text::{CONTEXT, Error, POOLED, PromptText, Result, Runs, TextTensors, Tokens};
+
+use super::{ClipEncoder, ClipTokens};
+use crate::config::TextEncoderConfig;
+use crate::encoder::HiddenLayer;
+use crate::tokenizer::Tokenizer;
+use crate::weighted::{RunPortion, WeightedText};
+
+/// The multiply-accumulates for each token that a portion may have on the CPU, so that it takes less than a second.
+const CPU_PORTION: usize = 1 << 28;
+/// The chunks of a portion on a GPU. Usual texts have one portion.
+const GPU_PORTION: usize = 16;
+
+/// The maximum number of chunks that are encoded at once: between two portions a run can be stopped. On the CPU a text has the
+/// same bits for any portion.
+fn portion(config: &TextEncoderConfig, device: &Device) -> usize {
+    let layer = 12 * config.hidden_size.saturating_mul(config.hidden_size);
+    let chunk = layer.saturating_mul(config.num_hidden_layers).max(1);
+    if device.is_cpu() { (CPU_PORTION / chunk).clamp(1, GPU_PORTION) } else { GPU_PORTION }
+}
+
+/// Runs the portions of a text on the caller's threads.
+struct Portions<'a> {
+    on: &'a mut dyn Runs,
+    network: usize,
+    text: usize,
+    texts: usize,
+    /// The caller was asked before the first portion already.
+    is_first: bool,
+}
+
+impl RunPortion for Portions<'_> {
+    type Error = Error;
+
+    fn run<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        if !std::mem::take(&mut self.is_first) {
+            self.on.proceed(self.text, self.texts)?;
+        }
+        let (mut work, mut result) = (Some(work), None);
+        self.on.run(self.network, &mut || result = work.take().map(|work| work()).or(result.take()));
+        result.ok_or(Error::Stopped)
+    }
+}
+
+/// Encodes texts, each with the hidden state of its layer.
+pub(super) fn encode(
+    encoders: &[ClipEncoder],
+    texts: &[(PromptText, Arc<Tokens>)],
+    layers: &[HiddenLayer],
+    on: &mut dyn Runs,
+) -> Result<Vec<TextTensors>> {
+    let mut contexts = vec![Vec::new(); texts.len()];
+    let mut pooled = Vec::new();
+    for (network, ClipEncoder { encoder, tokenizer, .. }) in encoders.iter().enumerate() {
+        pooled.clear();
+        let device = on.enter(network)?;
+        let empty = tokenizer.as_ref().map(Tokenizer::empty_chunk).unwrap_or_default();
+        for (i, (((text, tokens), layer), contexts)) in texts.iter().zip(layers).zip(&mut contexts).enumerate() {
+            on.proceed(i, texts.len())?;
+            let Some((chunks, words)) = tokens.own().and_then(|own: &ClipTokens| own.of_encoder(network)) else {
+                continue;
+            };
+            let text = WeightedText { chunks, empty: &empty, emphasis: text.options.emphasis, layer: *layer, words };
+            let mut portions = Portions { on: &mut *on, network, text: i, texts: texts.len(), is_first: true };
+            let portion = portion(encoder.config(), &device);
+            let output = encoder.encode_in_portions(&text, &device, portion, &mut portions)?;
+            contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
+            pooled.push(output.pooled.narrow(0, 0, 1)?);
+        }
+        on.leave(network);
+    }
+    let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<TextTensors> {
+        Ok(TextTensors::default().with(CONTEXT, Tensor::cat(&contexts, D::Minus1)?).with(POOLED, pooled))
+    };
+    contexts.into_iter().zip(pooled).map(join).collect()
+}
