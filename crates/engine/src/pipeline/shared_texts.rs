@@ -56,7 +56,7 @@ impl TextShape {
         for (name, shape) in &self.tensors {
             let tensor = found.remove(*name)?;
             let fits = tensor.dims() == shape && tensor.dtype() == self.dtype && is_finite(&tensor);
-            text = text.with(*name, fits.then_some(tensor)?);
+            text = text.with(name, fits.then_some(tensor)?);
         }
         Some(text)
     }
