@@ -1,4 +1,9 @@
 //! Guided steps that were recorded on a GPU, and their replays.
+//!
+//! On a GPU `pipeline::recorded` keeps the last step of each kind (the whole network, a shortcut, the second call of
+//! self-attention guidance). A server, whose batches change from step to step, keeps those of more sizes as far as
+//! their inputs fit into a twentieth of the available memory. All of them share one block of the pool, as large as the
+//! largest one needs.
 
 use std::sync::Arc;
 

@@ -1,4 +1,15 @@
 //! The denoiser of an engine once more, on a second device.
+//!
+//! An engine may have a second device (`Setup::second`, `DeviceList::parallel_cfg`) with the U-Net and the control
+//! networks once more (`pipeline/second_denoiser.rs`). Their slabs are copies of the first device's
+//! (`weights::replicate`), also after a LoRA has changed, so that files are read and LoRAs are added once; on the CPU
+//! they are the same memory. A call whose step has two rows or more for each image has two parts
+//! (`pipeline/halves.rs`): the first rows, whose conditions are copied to the second device when the call is arranged
+//! (`Inputs::rows`), and the others. In a step the latents go over, both parts run, and the predictions come back and
+//! are joined: what follows is the code of one device. Each part is a `GuidedStep` without strength, recorded on its
+//! device. A thread of the second device launches its part, so that no launch waits for another device's. Copies
+//! between GPUs are ordered by events (`ops::peer`): the host waits for neither. What keeps something of all rows from
+//! step to step (DeepCache, self-attention guidance) is refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

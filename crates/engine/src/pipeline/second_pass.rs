@@ -2,6 +2,11 @@
 //!
 //! Latents are interpolated, or pixels are decoded, enlarged and encoded (`sample_hr_pass` of AUTOMATIC1111's
 //! `modules/processing.py`, v1.10). All else is what every run has: stages, sampler loop, guidance, memory modes.
+//!
+//! A job may have a second pass (`request/hires`): a job of its own whose `Init` is the first one's result.
+//! `pipeline/second_pass.rs` interpolates latents, or decodes, enlarges and encodes pixels, and then runs the same
+//! stages and sampler loop again. A `Workload` has both passes, and its plan the stages of both, so that one memory
+//! mode fits both.
 
 use std::ops::ControlFlow;
 use std::time::Instant;

@@ -5,6 +5,30 @@
 //! which the kernel clears the page: half a million faults a step for Stable Diffusion 1.5 at 512x512 in f32. This pool
 //! serves requests of at least [`LIMIT`] bytes from its own address space and keeps freed memory for the next request.
 //! All smaller requests are the system's. After the first step, a step makes no system call for memory.
+//!
+//! # Use of memory in a run
+//!
+//! candle's CPU tensors are `Vec`s, so the programs set a global allocator, `mempool::HostPool`. Requests of 32 KiB and
+//! more are served from its own address space. Freed memory is kept for the next request instead of being returned to
+//! the kernel, which would clear every page again. `mempool::Arena` decides which block serves which request. It is a
+//! table of addresses that touches no memory, so that pinned memory, GPUs and recorded traces use the same rules: a
+//! request takes the block that needs the least new memory, then the smallest, then the lowest. After the first step a
+//! step makes no page fault and no system call for memory (`crates/bench/tests/host_pool.rs`). Results of operators are
+//! not cleared before they are written.
+//!
+//! Memory is released in this order during a run:
+//!
+//! - The pages of a mapped file, as soon as their parameter is in its slab (`ParamSource::release`).
+//! - On the CPU the text encoders, as soon as the prompt is encoded. Another prompt reads them again. The last
+//!   conditions are cached. On a GPU the same, where the other networks have room in memory and they do not.
+//! - The input of an upsampling, and the feature maps of a residual block, as soon as the next one exists.
+//! - Before decoding, free memory of the pool, if it is fragmented.
+//!
+//! The U-Net stays loaded while images are decoded: the next image needs it.
+//!
+//! The allocator's limit and the thread pool of a program belong to the program, not to the library: `cli` sets both
+//! (`start_threads`). An engine with `Setup::threads` has pools of its own (`setup/threads.rs`): one runs its
+//! operators, the other packs weights that are streamed, for which operators wait.
 
 #[cfg(all(test, unix))]
 mod tests;

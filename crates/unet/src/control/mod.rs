@@ -1,6 +1,14 @@
 //! ControlNet (arXiv 2302.05543, diffusers' `ControlNetModel`): the encoder of a U-Net once more, with a control image added
 //! to its first feature map, and a 1x1 convolution ("tap") for each skip connection and for the middle; and the other networks
 //! that guide a U-Net by an image.
+//!
+//! A ControlNet is the U-Net's `Encoder` (`unet/encoder.rs`) with weights of its own, and a 1x1 convolution for each
+//! residual (`unet/control`). A `ControlModel` is any network that guides by an image: what runs once an image, and
+//! what runs in every step, which a T2I-Adapter does not have. `Denoiser::with_controls` gives the denoiser of every
+//! run: it calls the control networks that act at an evaluation, adds up their residuals, and calls the U-Net, so that
+//! plans, recorded steps and measurements have all of them. What runs once an image does so in
+//! `pipeline/control_inputs.rs`. What a file is, `models/control` decides from its tensors. Residuals may have fewer
+//! rows than the batch: those of the conditional half, which is last.
 
 mod adapter;
 mod adapter_config;

@@ -5,6 +5,9 @@
 //! computes what its blocks say.
 //!
 //! [`Conditioning`]: crate::Conditioning
+//!
+//! `pipeline/network_parts.rs` of the engine decides for a group what acts at an evaluation. DeepCache's stored feature
+//! belongs to the group; its shortcut is a recorded step of its own.
 
 mod attention_map;
 mod deep_shrink;

@@ -3,6 +3,13 @@
 //!
 //! [`ImagePromptNet`] makes the keys and values of all layers once for an image. The network itself gets them with its other
 //! conditions, so that its weights stay as they are.
+//!
+//! `unet/image_prompt` has the networks of IP-Adapters: from an image's features to tokens, and from tokens to the keys
+//! and values of each cross-attention layer. They run once for a group of images (`pipeline/prompt_inputs.rs`, the
+//! stage `image-prompt`), with CLIP's image encoder (`clip/vision`) before them, and leave memory. A hook of the
+//! cross-attention (`unet/image_prompt/keys.rs`) adds the attention to them. What a file is, `models/ip_adapter.rs`
+//! decides from its tensors. The text's keys and values take the same way where nothing streams
+//! (`GuidedStep::prepared`): they are inputs of a recorded step.
 
 mod config;
 mod keys;
