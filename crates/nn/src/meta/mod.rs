@@ -15,6 +15,9 @@ use std::rc::Rc;
 use candle_core::DType;
 use kiln_mempool::Held;
 
+use crate::error::Result;
+use crate::tensor::Elementwise;
+
 pub use device::MetaDevice;
 pub use flop::FlopCount;
 pub use tensor::{MetaMoments, MetaWeight};
@@ -45,6 +48,14 @@ impl MetaTensor {
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The sizes of a tensor with four dimensions.
+    ///
+    /// # Errors
+    /// [`kiln_ops::Error::Shape`] for another rank.
+    pub fn size4(&self) -> Result<[usize; 4]> {
+        Elementwise::size4(self)
     }
 
     /// The number of elements.

@@ -73,7 +73,7 @@ impl<T: Operand> RopeOp<'_, T> {
     fn check(&self) -> Result<Shapes> {
         let [b, s, c] = sizes(OP, "x", self.x, "(b, s, num_heads * head_dim)")?;
         let head_dim = c / self.num_heads.max(1);
-        if self.num_heads == 0 || c % self.num_heads != 0 || head_dim % 2 != 0 {
+        if self.num_heads == 0 || c % self.num_heads != 0 || !head_dim.is_multiple_of(2) {
             let message = format!("{c} channels are not {} heads with an even number of channels", self.num_heads);
             return Err(Error::Config { op: OP, message });
         }
