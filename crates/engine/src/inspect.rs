@@ -15,7 +15,7 @@ pub enum Inspection {
     /// A model folder.
     Folder(FolderReport),
     /// A checkpoint file.
-    File(FileReport),
+    File(Box<FileReport>),
     /// A folder of several models, networks or adapters.
     List(ListReport),
     /// An image, with its settings.

@@ -23,7 +23,7 @@ fn file(folder: &Path, name: &str, tensors: &[&str]) -> PathBuf {
 
 fn report(path: &Path) -> FileReport {
     match inspect(path, DTypeChoice::Auto).unwrap() {
-        Inspected::File(report) => report,
+        Inspected::File(report) => *report,
         other => panic!("{}: {other:?}", path.display()),
     }
 }

@@ -170,7 +170,7 @@ fn an_incomplete_file_is_an_error_with_advice() {
 #[test]
 fn inspect_shows_the_kind_of_a_file() {
     let report = |name: &str| match inspect(&single(name), DTypeChoice::F32).unwrap() {
-        Inspection::File(report) => report,
+        Inspection::File(report) => *report,
         other => panic!("{name} is a file, not {other:?}"),
     };
     let sd1 = report("sd1.ckpt");

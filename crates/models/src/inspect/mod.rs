@@ -29,7 +29,7 @@ pub enum Inspected {
     /// A model folder.
     Folder(FolderReport),
     /// A checkpoint file, or a folder with one network in one file.
-    File(FileReport),
+    File(Box<FileReport>),
     /// A folder of several models, networks or adapters, or a pipeline that Kiln does not run.
     List(ListReport),
 }
@@ -54,7 +54,7 @@ pub struct Stored {
 /// [`ComponentReport::problems`].
 pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
     if !path.is_dir() {
-        return Ok(Inspected::File(file::report(path)?));
+        return Ok(Inspected::File(file::report(path)?.into()));
     }
     if path.join(INDEX).exists() {
         return match ModelFolder::open(path) {
@@ -64,7 +64,7 @@ pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
         };
     }
     match listing::only_file(path) {
-        Some(file) => Ok(Inspected::File(file::report(&file)?)),
+        Some(file) => Ok(Inspected::File(file::report(&file)?.into())),
         None => Ok(Inspected::List(listing::report(path, None)?)),
     }
 }
