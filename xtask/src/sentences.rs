@@ -17,9 +17,9 @@ const PATTERNS: [Pattern; 3] = [
         name: "doc comments that open with What, Those of, The same, As",
         count: opens_without_subject,
         instead: "name the thing: \"The negative prompt, if set.\"",
-        budget: 80,
+        budget: 35,
     },
-    Pattern { name: "where there, where it, where that ..", count: says_where, instead: "if, when", budget: 60 },
+    Pattern { name: "where there, where it, where that ..", count: says_where, instead: "if, when", budget: 48 },
     Pattern { name: "said, told in comments", count: says_said, instead: "set, requested, reported", budget: 0 },
 ];
 

@@ -34,7 +34,7 @@ pub fn refuses() -> bool {
     if !makes_images(std::env::args_os().filter_map(|arg| arg.into_string().ok())) {
         return false;
     }
-    // Nobody hears of an error stream that is closed.
+    // An error stream that is closed is ignored.
     let _ = writeln!(
         std::io::stderr(),
         "error: the address space of this process is limited to {} MiB (ulimit -v); images take at least {LEAST_MIB} MiB and the \

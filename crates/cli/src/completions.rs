@@ -95,7 +95,7 @@ fn script(shell: Shell) -> String {
     }
 }
 
-/// A line of fish's script, where models are completed in the place of all files.
+/// A line of fish's script, for models instead of all files.
 fn of_fish(line: &str) -> String {
     let is_model = [" -l model ", " -l refiner "].iter().any(|flag| line.contains(flag));
     match line.strip_suffix(" -r -F").filter(|_| is_model) {

@@ -232,7 +232,7 @@ fn describe(model: &str, job: &Job) {
 /// Refuses an input image by its header, since its results take hours or gigabytes: one whose own size is that of the results and
 /// is extreme, and one for whose results there is no memory.
 fn check_size(request: &Request, model: &ModelFolder, setup: &Setup) -> Result<()> {
-    /// The most pixels of results whose size nobody has asked for, as `kiln serve` allows them: 16 times those of a
+    /// The most pixels of results without a requested size, as `kiln serve` allows them: 16 times those of a
     /// model for 512x512. More is planned before the image is decoded.
     const USUAL: usize = 4 << 20;
     // Whatever is wrong with the file is an error when it is read.

@@ -94,8 +94,8 @@ impl ComponentSet {
 
     /// The networks of a stage that stream next to another one.
     fn least(&self, stage: Stage) -> Streamed {
-        let beside = self.all.iter().filter(|(spec, _)| spec.stage == stage && spec.streaming == Streaming::Least);
-        beside.fold(Streamed::default(), |sum, (_, weights)| sum.plus(weights.streamed(StreamBudget::LEAST)))
+        let parallel = self.all.iter().filter(|(spec, _)| spec.stage == stage && spec.streaming == Streaming::Least);
+        parallel.fold(Streamed::default(), |sum, (_, weights)| sum.plus(weights.streamed(StreamBudget::LEAST)))
     }
 
     /// The most bytes of the first denoiser that can be resident in `room` bytes: the part that rings do not need.
