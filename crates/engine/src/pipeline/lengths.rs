@@ -25,7 +25,7 @@ pub(crate) struct Lengths {
     rows: Vec<Fill>,
     /// The longest text.
     longest: usize,
-    /// What all rows have in the end.
+    /// The tokens of every row in the end.
     total: usize,
 }
 

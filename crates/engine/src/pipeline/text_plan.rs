@@ -109,7 +109,7 @@ impl TextPlan {
         self.conditions.texts.len()
     }
 
-    /// What the images need to have in common with others.
+    /// The properties that images of one batch share.
     pub(crate) fn shape(&self) -> Shape {
         let Self { conditions, lengths, n, .. } = self;
         let text = TextWork { parts: conditions.parts(*n), ..TextWork::short(conditions.guided) };
@@ -134,7 +134,7 @@ impl BatchTexts {
         self.refiner.as_ref().map_or(0, TextPlan::texts).max(self.base.texts())
     }
 
-    /// What the images need to have in common with others.
+    /// The properties that images of one batch share.
     pub(crate) fn shape(&self) -> Shape {
         let refiner = self.refiner.as_ref().map(|plan| plan.shape().text());
         Shape { refiner, ..self.base.shape() }

@@ -95,7 +95,7 @@ impl Planner {
         format!("{:?}, {adapters} image prompts, refiner {:?}, {kind:?}", self.model, self.refiner_path())
     }
 
-    /// The same with another text stage.
+    /// Replaces the text stage.
     #[cfg(test)]
     pub(crate) fn with_text(self, text: Box<dyn TextStage>) -> Self {
         Self { text, ..self }

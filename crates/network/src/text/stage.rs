@@ -70,7 +70,7 @@ pub trait TextStage: Send + Sync {
     /// Cuts a text into tokens. It reads no weights but the vectors of `words`.
     ///
     /// # Errors
-    /// Those of the tokenizers and of files with words.
+    /// Errors of the tokenizers and of files with words.
     fn tokenize(&self, text: &PromptText, words: &dyn Words) -> Result<Tokens>;
 
     /// Tokens of a text of the [`Self::least`] length for measurements, without a tokenizer. Texts with another number have
@@ -99,7 +99,7 @@ pub trait TextStage: Send + Sync {
     /// the last network.
     ///
     /// # Errors
-    /// [`super::Error::Stopped`] if `on` stopped the run, and those of the networks.
+    /// [`super::Error::Stopped`] if `on` stopped the run, and errors of the networks.
     fn encode(&self, texts: &[(PromptText, Arc<Tokens>)], on: &mut dyn Runs) -> Result<Vec<TextTensors>>;
 
     /// The names and shapes of the tensors of a text with `length` context tokens, in the order of [`Self::encode`].
@@ -109,6 +109,6 @@ pub trait TextStage: Send + Sync {
     /// are in memory at the same time.
     ///
     /// # Errors
-    /// Those of the networks for impossible sizes.
+    /// Errors of the networks for impossible sizes.
     fn dry_run(&self, device: &MetaDevice, dtype: DType, length: usize, texts: usize) -> Result<Vec<MetaTensor>>;
 }

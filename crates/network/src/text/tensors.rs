@@ -40,10 +40,10 @@ impl<T> TextTensors<T> {
         self.entries.iter().map(|(name, value)| (*name, value))
     }
 
-    /// The same names with other tensors, each made by `f`.
+    /// Other tensors under the same names, each made by `f`.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// Errors of `f`.
     pub fn map<U, E>(&self, mut f: impl FnMut(&T) -> Result<U, E>) -> Result<TextTensors<U>, E> {
         let entries = self.entries.iter().map(|(name, value)| Ok((*name, f(value)?)));
         Ok(TextTensors { entries: entries.collect::<Result<_, E>>()? })

@@ -29,12 +29,12 @@ impl Tokens {
         Self { length, used: length, room: length, heaviest: 1.0, own: Box::new(own) }
     }
 
-    /// The same tokens of a text that has `used` of `room` possible tokens.
+    /// These tokens of a text that has `used` of `room` possible tokens.
     pub fn with_room(self, used: usize, room: usize) -> Self {
         Self { used, room, ..self }
     }
 
-    /// The same tokens with the weight that differs most from 0.
+    /// These tokens with the weight that differs most from 0.
     pub fn with_heaviest(self, heaviest: f32) -> Self {
         Self { heaviest, ..self }
     }
