@@ -6,7 +6,7 @@ use kiln_mempool::Held;
 use kiln_network::slots::CACHED_FEATURE;
 use kiln_network::text::TextStage;
 use kiln_network::{Denoiser, Inputs, StepShape};
-use kiln_nn::{Elementwise, MetaDevice, MetaTensor, TensorLike};
+use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
 use kiln_unet::{ControlModel, UnetConfig};
 use kiln_upscale::StripRows;
