@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 /// The least with which a command that makes images ends with an image or with an error, in MiB: code, the stacks and heaps of
 /// threads, the tables of a model and the mapped files of the smallest one. Below it small allocations fail, and those end the
-/// process. The smallest model makes an image of 64x64 from 147 MiB on, and of 256x256 from 150.
+/// process. The emoji model makes an image of 64x64 from 147 MiB on, and of 256x256 from 150.
 const LEAST_MIB: u64 = 150;
 
 /// The commands that make images.

@@ -41,40 +41,41 @@ fn count(engine: &mut Engine, job: &Job) -> (BTreeMap<&'static str, usize>, Vec<
     (asked, images)
 }
 
-/// Stops a run at places all over it. Each time the engine makes the same images afterwards.
-fn stop_everywhere(engine: &mut Engine, job: &Job, stages: &[Stage]) {
-    let running = Running::default();
-    let expected = bits(&run(engine, job, &running).unwrap());
-    let (asked, images) = count(engine, job);
+/// Stops a run at places all over it. Each time the engine makes the same images afterwards. Engines are new, since they keep the
+/// latents of input images.
+fn stop_everywhere(open: &dyn Fn() -> Engine, job: &dyn Fn(&Engine) -> Job, stages: &[Stage]) {
+    let (mut engine, running) = (open(), Running::default());
+    let job = &job(&engine);
+    let expected = bits(&run(&mut engine, job, &running).unwrap());
+    let (asked, images) = count(&mut open(), job);
     assert_eq!(bits(&images), expected, "a sign that is not set changes nothing");
     for stage in stages {
         assert!(asked.get(stage.id()).is_some_and(|asked| *asked >= 8), "{}: {asked:?}", stage.id());
     }
     let total: usize = asked.values().sum();
     for place in (0..total).step_by(total / 16) {
-        let asked = AtomicUsize::new(0);
+        let (asked, mut engine) = (AtomicUsize::new(0), open());
         let sign = StopSign::new(move || asked.fetch_add(1, Ordering::Relaxed) >= place);
-        let stopped = sign.during(|| run(engine, job, &running));
+        let stopped = sign.during(|| run(&mut engine, job, &running));
         assert!(matches!(stopped, Err(Error::Interrupted)), "after {place} of {total} questions");
-        assert_eq!(bits(&run(engine, job, &running).unwrap()), expected, "after {place} of {total} questions");
+        assert_eq!(bits(&run(&mut engine, job, &running).unwrap()), expected, "after {place} of {total} questions");
     }
 }
 
 #[test]
 fn a_run_stops_within_every_network() {
-    let stages = [Stage::EncodeImage, Stage::Denoise, Stage::Decode];
+    let stages = [Stage::Encode, Stage::EncodeImage, Stage::Denoise, Stage::Decode];
     for setup in [cpu(), cpu_in(ModeChoice::Lowvram)] {
-        let mut engine = tiny("sd1", &setup);
-        let init = Init::Masked { image: init_image(InitLatents::Sample), mask: init_mask(), strength: 0.6 };
-        let job = job_with(&engine, &request("a pear", (64, 64), 3, 7), Some(init));
-        stop_everywhere(&mut engine, &job, &stages);
+        let init = || Init::Masked { image: init_image(InitLatents::Sample), mask: init_mask(), strength: 0.6 };
+        let job = |engine: &Engine| job_with(engine, &request("a pear", (64, 64), 3, 7), Some(init()));
+        stop_everywhere(&|| tiny("sd1", &setup), &job, &stages);
     }
 }
 
 /// The engine's own threads take the sign of the thread that calls.
 #[test]
 fn a_run_on_threads_of_its_own_stops() {
-    let mut engine = tiny("sdxl", &kiln_engine::Setup { threads: Some(2), prompt_cache: Some(0), ..cpu() });
-    let job = job_with(&engine, &request("a pear", (64, 64), 2, 7), None);
-    stop_everywhere(&mut engine, &job, &[Stage::Encode, Stage::Denoise, Stage::Decode]);
+    let open = || tiny("sdxl", &kiln_engine::Setup { threads: Some(2), ..cpu() });
+    let job = |engine: &Engine| job_with(engine, &request("a pear", (64, 64), 2, 7), None);
+    stop_everywhere(&open, &job, &[Stage::Encode, Stage::Denoise, Stage::Decode]);
 }
