@@ -75,7 +75,7 @@ pub enum Command {
     Calibrate(CalibrateArgs),
     /// Measures the stages of a model, with random weights.
     Bench(BenchArgs),
-    /// Shows how much memory a run takes in every mode, on this GPU or another, without reading weights.
+    /// Shows the memory of a run in every mode, without reading weights.
     Plan(Box<PlanArgs>),
     /// Replays or plots memory traces.
     Memory {

@@ -94,7 +94,11 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     requests.iter().try_for_each(|request| check_size(request, &model, &setup))?;
     let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
-    let advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
+    let mut advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
+    if like.is_some() && args.request().ensd.is_none() {
+        // AUTOMATIC1111 writes it into images of all samplers.
+        advice.retain(|sentence| !sentence.starts_with("`ensd` "));
+    }
     for warning in like.iter_mut().flat_map(Like::take_warnings).chain(advice) {
         caution!("{}", with_flags(&warning));
     }

@@ -100,7 +100,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
             ("euler b", "did you mean euler"),
             ("DPM++ 9M", "did you mean dpmpp_2m"),
             ("eulre", "did you mean euler"),
-            ("euler karas", "The samplers are: "),
+            ("euler karas", "did you mean euler_a"),
             ("", "The samplers are: "),
         ],
     ),

@@ -187,13 +187,15 @@ fn plans_count_its_tokens() {
         let plan = planner.plan(Mode::Medvram, work, on, None).unwrap();
         *plan.stage(Stage::Encode).unwrap()
     };
-    let clip = encode(&planner, &planner.work([None; 2], None, 1).unwrap());
+    // Enough images that the pool counts the conditions.
+    let clip = encode(&planner, &planner.work([None; 2], None, 32).unwrap());
     let planner = planner.with_text(Box::new(FixedText::default()));
-    let work = planner.work([None; 2], None, 1).unwrap();
+    let work = planner.work([None; 2], None, 32).unwrap();
     assert_eq!((work.text.tokens, work.text.context), (LENGTH, LENGTH));
     let fixed = encode(&planner, &work);
     assert!(fixed.weights == 0 && clip.weights > 0);
-    assert!(fixed.conditions > 0 && fixed.conditions * 77 == clip.conditions * LENGTH, "{fixed:?} {clip:?}");
+    let ratio = fixed.conditions as f64 / clip.conditions as f64; // sizes are rounded to classes of the pool
+    assert!((ratio * 77.0 / LENGTH as f64 - 1.0).abs() < 0.15, "{fixed:?} {clip:?}");
     // Work without texts has the shortest ones.
     assert_eq!(encode(&planner, &Workload { text: TextWork::short(true), ..work }), fixed);
 }
