@@ -201,7 +201,7 @@ fn loras_of_other_families_are_named() {
         ) else {
             panic!("a list")
         };
-        let expected = format!("a LoRA or a similar adapter, for {family}: not supported yet");
+        let expected = format!("a LoRA for {family}: not supported yet");
         assert_eq!(list.entries[0].what, expected);
     }
     let own = file(folder.path(), "own.safetensors", &["lora_unet_mid_block_attentions_0_proj_in.lora_up.weight"]);

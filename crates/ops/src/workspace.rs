@@ -26,6 +26,9 @@ pub enum Target {
 const BUFFERS_F32: usize = (1008 + 578 + 297 + 64) << 10;
 /// The buffers for operands in bf16: 16 positions, 112 tiles, and two rows for each tile.
 const BUFFERS_BF16: usize = (896 + 462 + 131 + 64) << 10;
+/// The buffers for bf16 with AMX, whose convolutions are direct products: 400 KiB less than with Winograd's tiles, by the bytes in use
+/// of whole runs (`crates/engine/tests/plans.rs`).
+const BUFFERS_AMX: usize = BUFFERS_BF16 - (400 << 10);
 
 /// Bytes of the workspace that CUDA's libraries share: NVIDIA's recommendation for Hopper. The size is always the same,
 /// since the choice of algorithms depends on it.
@@ -49,6 +52,7 @@ impl Target {
     /// workspace of CUDA's libraries. `dtype` is the type of the activations.
     pub fn kept(self, dtype: DType) -> usize {
         match self {
+            Self::Cpu { threads } if dtype == DType::BF16 && Isa::current() == Isa::Amx => threads * BUFFERS_AMX,
             Self::Cpu { threads } if dtype == DType::BF16 && Isa::current().has_bf16() => threads * BUFFERS_BF16,
             Self::Cpu { threads } => threads * BUFFERS_F32,
             Self::Gpu => LIBRARIES,

@@ -14,7 +14,7 @@ use super::{FlopCount, MetaTensor};
 /// ```
 /// use candle_core::DType;
 /// use kiln_nn::ops::Target;
-/// use kiln_nn::{MetaDevice, TensorLike};
+/// use kiln_nn::{MetaDevice, Operators};
 ///
 /// let device = MetaDevice::new(Target::Gpu, DType::F16);
 /// let x = device.tensor(&[2, 64, 64, 320], DType::F16);

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(read("deis", "simple"), (K::Deis, S::Simple, None, 1));
         let error = comfyui(&mut Request::default(), "sa_solver", "karras").unwrap_err();
         assert!(matches!(error, Error::UnknownSampler { .. }), "{error}");
-        assert!(comfyui(&mut Request::default(), "euler", "linear_quadratic").is_err());
+        assert!(comfyui(&mut Request::default(), "euler", "bong_tangent").is_err());
     }
 
     #[test]

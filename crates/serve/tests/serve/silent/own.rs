@@ -254,7 +254,7 @@ fn every_field_of_a_job_does_something_or_is_named() {
         ("a pear<hypernet:x:1>", Warns("<hypernet:x:1>")),
         ("a pear<style:x>", Warns("<style:x>")),
         ("a __colour__ pear", Answer(|_, found| found.warnings[0].starts_with("__colour__ stays text"))),
-        ("a pear<lora:nope:1>", Refused("loras")),
+        ("a pear<lora:nope:1>", Refused("<lora:nope:1>")),
     ] {
         wrong.extend(check(text, does, &usual, &send(&rig, &with(&base(), &json!({ "prompt": text })))));
     }
