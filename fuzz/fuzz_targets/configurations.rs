@@ -6,10 +6,11 @@ use std::sync::LazyLock;
 
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_engine::{ModelFolder, Planner, Request};
+use kiln_families::UNET;
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, TinyConfig, TinyDecoder, VaeConfig};
-use kiln_weights::{Lora, Network, Targets};
+use kiln_weights::{Lora, Targets};
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
 
@@ -47,7 +48,7 @@ static ADAPTER: LazyLock<(TempDir, PathBuf, Targets)> = LazyLock::new(|| {
         .expect("a file");
     let config = include_str!("../../tests/fixtures/models/sd1/unet/config.json");
     let unet = Unet::new(UnetConfig::from_json(config).expect("a configuration"));
-    let targets = Targets::new(&[(Network::Unet, unet.segments())]);
+    let targets = Targets::new(&[(UNET, unet.segments())]);
     Lora::open(&path, &targets).expect("a LoRA");
     (folder, path, targets)
 });

@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use kiln_clip::{TokenEmbeddings, Tokenizer, chunks};
-use kiln_prompt::{
-    COMMA_BACKTRACK, ChunkCut, PromptSchedule, expand, spans, subprompts, take_tags, without_comments,
-};
+use kiln_prompt::{COMMA_BACKTRACK, ChunkCut, PromptSchedule, expand, spans, subprompts, take_tags, without_comments};
 use libfuzzer_sys::fuzz_target;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -55,7 +53,8 @@ fn encode(text: &str) {
             continue;
         }
         for (cut, backtrack) in [(ChunkCut::Comma, COMMA_BACKTRACK), (ChunkCut::Comma, 0), (ChunkCut::Word, 0)] {
-            let chunks = chunks(&TOKENIZER, &spans, cut, backtrack, &TokenEmbeddings::default()).expect("every text has tokens");
+            let chunks =
+                chunks(&TOKENIZER, &spans, cut, backtrack, &TokenEmbeddings::default()).expect("every text has tokens");
             assert!(!chunks.is_empty());
             for chunk in chunks {
                 let length = TOKENIZER.max_length();
