@@ -81,7 +81,7 @@ pub enum Error {
         /// The cause and the necessary action.
         remedy: String,
     },
-    /// The user interrupted the run: a callback did, or the [`StopSign`](crate::StopSign) of the caller's thread.
+    /// The user interrupted the run: a callback did, or the [`StopSign`](kiln_ops::StopSign) of the caller's thread.
     #[error("interrupted")]
     Interrupted,
     /// Text could not be encoded.

@@ -1,7 +1,7 @@
 //! The link between host memory and a GPU, which plans of streamed weights depend on.
 //!
 //! It is measured when a plan streams for the first time on a GPU ([`kiln_ops::stream::LinkSpeed`]), and kept in a file for
-//! each GPU ([`kept`]). A file of another GPU, driver or slot, and one that is damaged, is measured again.
+//! each GPU (`kept.rs`). A file of another GPU, driver or slot, and one that is damaged, is measured again.
 
 mod kept;
 
