@@ -27,7 +27,7 @@ impl DecodedImage {
     /// The image with its settings: number `index` of `job`, made with `origin`.
     ///
     /// # Errors
-    /// [`Error::Models`](kiln_setup::Error::Models) where the decoder gives other channels than red, green and blue.
+    /// [`Error::Models`] where the decoder gives other channels than red, green and blue.
     pub fn generated(self, job: &Job, origin: &Origin, index: usize) -> Result<GeneratedImage> {
         GeneratedImage::new(job, origin, index, self)
     }

@@ -19,7 +19,7 @@ const OP: &str = "concat_channels";
 /// `a` `(.., m)` and `b` `(.., n)` with the same outer dimensions, as `(.., m + n)`.
 ///
 /// # Errors
-/// [`Error::Shape`] where the outer dimensions differ.
+/// [`crate::Error::Shape`] where the outer dimensions differ.
 pub fn concat_channels(a: &Tensor, b: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     let channels = ConcatOp { a, b }.channels()?;
     backend::run(&Call { a, b, channels, shape: with_channels(a.dims(), channels.0 + channels.1) }, out)

@@ -21,7 +21,7 @@ const OP: &str = "geglu";
 /// `value * gelu_erf(gate)`, with the exact GELU `gate / 2 (1 + erf(gate / sqrt(2)))`.
 ///
 /// # Errors
-/// [`Error::Shape`] where the last dimension of `x` is odd.
+/// [`crate::Error::Shape`] where the last dimension of `x` is odd.
 pub fn geglu(x: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     backend::run(&Call { x, shape: GegluOp { x }.shape()? }, out)
 }

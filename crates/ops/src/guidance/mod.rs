@@ -21,7 +21,7 @@ const OP: &str = "guidance";
 /// replays of a recorded step. The result is `(n, ..)` in f32.
 ///
 /// # Errors
-/// [`Error::Shape`] where the batch is odd or an operand does not fit.
+/// [`crate::Error::Shape`] where the batch is odd or an operand does not fit.
 pub fn guidance(both: &Tensor, scale: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
     backend::run(&Call { both, scale, shape: GuidanceOp { both, scale, out }.shape()? }, out)
 }

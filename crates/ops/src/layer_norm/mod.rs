@@ -21,7 +21,7 @@ const OP: &str = "layer_norm";
 /// to mean 0 and variance 1, `eps` added to the variance, then `y = x gamma + beta` with `gamma` and `beta` `(c)`.
 ///
 /// # Errors
-/// [`Error::Shape`] where an operand does not fit.
+/// [`crate::Error::Shape`] where an operand does not fit.
 pub fn layer_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, eps: f64, out: Option<&Tensor>) -> Result<Tensor> {
     let call = Call { x, gamma, beta, eps };
     call.check()?;

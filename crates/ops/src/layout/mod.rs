@@ -51,7 +51,7 @@ impl Operator for Transpose<'_> {
 /// `(b, c, h, w)` to `(b, h, w, c)`, contiguous.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is not four-dimensional.
+/// [`crate::Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_last(x: &Tensor) -> Result<Tensor> {
     let (b, c, h, w) = x.dims4().map_err(|_| refused(OP, "x", "(b, c, h, w)", x))?;
     let (matrix, shape, order) = ((c, h * w), [b, h, w, c], (0, 2, 3, 1));
@@ -61,7 +61,7 @@ pub fn to_channels_last(x: &Tensor) -> Result<Tensor> {
 /// `(b, h, w, c)` to `(b, c, h, w)`, contiguous.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is not four-dimensional.
+/// [`crate::Error::Shape`] where `x` is not four-dimensional.
 pub fn to_channels_first(x: &Tensor) -> Result<Tensor> {
     let (b, h, w, c) = x.dims4().map_err(|_| refused(OP, "x", "(b, h, w, c)", x))?;
     let (matrix, shape, order) = ((h * w, c), [b, c, h, w], (0, 3, 1, 2));

@@ -19,7 +19,7 @@ use crate::workspace::Target;
 /// pixel `(i, j)` of a square, as PyTorch's `pixel_shuffle` has it.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is not four-dimensional or `f f` does not divide its channels.
+/// [`crate::Error::Shape`] where `x` is not four-dimensional or `f f` does not divide its channels.
 pub fn pixel_shuffle(x: &Tensor, factor: usize, out: Option<&Tensor>) -> Result<Tensor> {
     run(x, factor, true, out)
 }
@@ -27,7 +27,7 @@ pub fn pixel_shuffle(x: &Tensor, factor: usize, out: Option<&Tensor>) -> Result<
 /// The inverse: `x` `(b, h f, w f, c)` to `(b, h, w, c f f)`, as PyTorch's `pixel_unshuffle` has it.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is not four-dimensional or `f` does not divide its height and width.
+/// [`crate::Error::Shape`] where `x` is not four-dimensional or `f` does not divide its height and width.
 pub fn pixel_unshuffle(x: &Tensor, factor: usize, out: Option<&Tensor>) -> Result<Tensor> {
     run(x, factor, false, out)
 }

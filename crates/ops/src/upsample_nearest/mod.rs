@@ -23,7 +23,7 @@ const OP: &str = "upsample_nearest";
 /// `interpolate(mode="nearest")` does.
 ///
 /// # Errors
-/// [`Error::Shape`] where `x` is not four-dimensional or has no pixels.
+/// [`crate::Error::Shape`] where `x` is not four-dimensional or has no pixels.
 pub fn upsample_nearest(x: &Tensor, size: (usize, usize), out: Option<&Tensor>) -> Result<Tensor> {
     UpsampleOp { x, size, out }.shape()?;
     backend::run(&Call { x, size }, out)
