@@ -65,6 +65,9 @@ fn with_advice(mut error: clap::Error) -> clap::Error {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        return error; // the usage names the flag that needs the missing one
+    }
     error.remove(ContextKind::Usage);
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
