@@ -40,7 +40,7 @@ class EngineOptions(TypedDict, total=False):
     """For a model in one file: a folder with configurations and tokenizers."""
 
     prediction: str | None
-    """What the denoiser predicts: epsilon or v. Default: by the model's configuration, else by its tensors."""
+    """The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors."""
 
     unet: StrPath | None
     """A U-Net that replaces the model's: a checkpoint file, or a component's folder."""
@@ -67,10 +67,10 @@ class EngineOptions(TypedDict, total=False):
     """Number of encoded prompts that are kept for the next images. Default: 32."""
 
     memory: str | None
-    """What is in memory: auto (the fastest that fits), full (all networks), medvram (one network at a time) or lowvram (only the layers that run next). It does not change images."""
+    """The networks in memory: auto (the fastest mode that fits), full (all networks), medvram (one network at a time) or lowvram (only the layers that run next). It does not change images."""
 
     vram_budget: str | int | None
-    """The most memory that Kiln may use, of the GPU, or of the CPU where it runs there: 6G, 512M, or a number of bytes."""
+    """The most memory that Kiln may use, of the GPU, or of the CPU if it runs there: 6G, 512M, or a number of bytes."""
 
     vae_tiling: bool | None
     """Decodes in strips of rows, without seams."""
@@ -260,7 +260,7 @@ class RequestOptions(TypedDict, total=False):
     """The random number generator: PyTorch's on the CPU or on CUDA. Both run on every device."""
 
     emphasis: Literal["original", "no-norm", "ignore", "comfy", "compel", "none"] | None
-    """What weights such as (word:1.3) do: original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy, compel, or none, which reads brackets as text."""
+    """The rule for weights such as (word:1.3): original (AUTOMATIC1111's, with the mean restored), no-norm, ignore, comfy, compel, or none, which reads brackets as text."""
 
     pad_conds: bool | None
     """Pads the shorter of prompt and negative prompt with empty chunks. AUTOMATIC1111 and ComfyUI do not."""
@@ -296,7 +296,7 @@ class RequestOptions(TypedDict, total=False):
     """Blur of the mask: standard deviation in pixels of the input."""
 
     mask_content: Literal["original", "fill", "noise", "nothing"] | None
-    """What the masked part begins with: original, fill (colors from around it), noise, or nothing (latents of 0)."""
+    """Content of the masked part before noise is added: original, fill (colors from around it), noise, or nothing (latents of 0)."""
 
     inpaint_area: Literal["whole", "masked"] | None
     """The part of the input that the network sees: whole, or masked, the mask's bounding box enlarged to the results' size."""
@@ -305,7 +305,7 @@ class RequestOptions(TypedDict, total=False):
     """Pixels around the mask's bounding box, with `inpaint_area` masked."""
 
     mask_weight: float | None
-    """What an inpainting model sees of the masked part of the input: 1 is nothing of it, 0 all of it."""
+    """How much of the masked part of the input an inpainting model does not see: 1 hides all of it, 0 nothing."""
 
     soft_inpainting: bool | None
     """Blends input and result where the mask is gray, step by step and then pixel by pixel, as AUTOMATIC1111's extension of this name does."""
@@ -332,7 +332,7 @@ class RequestOptions(TypedDict, total=False):
     """Pastes the input back around the mask: pixels outside of it are the input's own."""
 
     mask: ImageLike | None
-    """Part of the input that is regenerated: the white part of an image, or its opaque part where it has transparency."""
+    """Part of the input that is regenerated: the white part of an image, or its opaque part if it has transparency."""
 
     mask_invert: bool | None
     """Regenerates the part outside of the mask instead."""
@@ -347,7 +347,7 @@ class RequestOptions(TypedDict, total=False):
     """Size of the second pass, as 1024x1536, instead of `hires_scale`. Of another shape, the middle is cut out."""
 
     hires_upscaler: StrPath | None
-    """What enlarges the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or by a file of `kiln upscale` and encoded."""
+    """Upscaler of the first pass's images: their latents are interpolated, or their pixels are enlarged by a filter or by a file of `kiln upscale` and encoded."""
 
     hires_steps: int | None
     """Steps of the second pass."""
@@ -377,7 +377,7 @@ class RequestOptions(TypedDict, total=False):
     """Fraction of the run after which the refiner takes over, more than 0 and less than 1."""
 
     refiner_switch_by: Literal["steps", "timesteps"] | None
-    """What is counted for `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on."""
+    """Unit of `refiner_switch` with `rule` a1111: steps, or timesteps as AUTOMATIC1111 does from 1.9 on."""
 
     aesthetic_score: float | None
     """Aesthetic score that a refiner of SDXL takes with the prompt."""
