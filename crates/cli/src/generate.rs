@@ -212,7 +212,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Says what a job makes. The seed of a random one is known from here alone where the names of the files do not have it.
+/// Prints a line about the job. It is the only place that shows a random seed if the names of the files do not contain it.
 fn describe(model: &str, job: &Job) {
     let Job { width, height, steps, sampler, cfg_scale, seed, .. } = job;
     let images = job.images();

@@ -256,8 +256,8 @@ impl Engine {
     /// [`StopSign`](kiln_ops::StopSign) of the calling thread stops it also within a network.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] where one of them stopped the run, [`crate::Error::NotANumber`] where the numbers went wrong: no
-    /// such image is handed out.
+    /// [`crate::Error::Interrupted`] if one of them stopped the run, [`crate::Error::NotANumber`] if latents or pixels are not finite:
+    /// such an image is not passed to `watch`.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let calls = job.evaluations_of_passes(&self.model)?;
         self.origin.start_upscaler(job);

@@ -61,7 +61,7 @@ pub(crate) fn drop_unknown_tags(request: &mut Request, folder: Option<&Path>) ->
     dropped.map(|tag| format!("{tag} is left out of the prompt: the server has no LoRA of this name")).collect()
 }
 
-/// The refusal of a LoRA that the folder does not have: of the tag where a prompt names it, else of the field.
+/// The refusal of a LoRA that is not in the folder. It names the tag if a prompt has one, else the field.
 pub(crate) fn unknown(request: &Request, name: &str) -> Refused {
     let tags = request.clone().drop_lora_tags(&|known| known != name);
     match tags.first() {
