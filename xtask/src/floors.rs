@@ -22,6 +22,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-nn", 3),
     ("kiln-network", 4),
     ("kiln-clip", 5),
+    ("kiln-dit", 5),
+    ("kiln-t5", 5),
     ("kiln-unet", 5),
     ("kiln-upscale", 5),
     ("kiln-vae", 5),

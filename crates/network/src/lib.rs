@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod config;
 mod denoiser;
 mod error;
 mod inputs;
@@ -31,6 +32,7 @@ mod slot;
 pub mod slots;
 pub mod text;
 
+pub use config::{DenoiserConfig, TextWidths};
 pub use denoiser::{Capabilities, Control, Denoiser, Forward, LatentSpec, StepShape};
 pub use error::{Error, Failure, Result};
 pub use inputs::Inputs;

@@ -4,11 +4,14 @@ use std::any::Any;
 
 use candle_core::DType;
 use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE, CONTEXT};
-use kiln_network::{Capabilities, Control, Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape};
+use kiln_network::{
+    Capabilities, Control, Denoiser, DenoiserConfig, Forward, Inputs, LatentSpec, Result, Slot, StepShape, TextWidths,
+};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
 use crate::conditioning::{Conditioning, ControlInput, Residuals};
+use crate::config::UnetConfig;
 use crate::control::{ControlModel, ControlNet, Lllite};
 use crate::error::Error;
 use crate::image_prompt::KeysValues;
@@ -62,6 +65,20 @@ impl Denoiser for Unet {
 
     fn with_controls<'a>(&'a self, controls: Vec<&'a dyn Control>) -> Result<Box<dyn Denoiser + 'a>> {
         Ok(Box::new(ControlledUnet::new(self, controls)?))
+    }
+}
+
+impl DenoiserConfig for UnetConfig {
+    fn build(&self) -> Box<dyn Denoiser> {
+        Box::new(Unet::new(self.clone()))
+    }
+
+    fn text(&self) -> TextWidths {
+        TextWidths { context: self.context_dim(), pooled: self.pooled_dim() }
+    }
+
+    fn takes_guidance(&self) -> bool {
+        self.time_cond_proj_dim.is_some()
     }
 }
 
@@ -162,7 +179,6 @@ impl Denoiser for ControlledUnet<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::UnetConfig;
 
     struct Other(Segments);
 

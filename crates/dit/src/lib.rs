@@ -1,0 +1,10 @@
+//! Denoisers that are diffusion transformers, one module for each kind of network.
+//!
+//! A network is built from its `config.json` alone. Latents at input and output are `(b, c, h, w)`; tokens are `(b, s, d)`.
+//!
+//! This crate does not depend on files, text, schedules or guidance.
+#![forbid(unsafe_code)]
+
+mod error;
+
+pub use error::{Error, Result};
