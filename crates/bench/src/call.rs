@@ -89,7 +89,7 @@ impl Call<'_> {
         mark_stage(Stage::Denoise.id());
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
-        let latents = noise.latents((self.model.unet.in_channels, h, w))?.to_device(self.device)?;
+        let latents = noise.latents((self.model.input_channels(), h, w))?.to_device(self.device)?;
         let start = Start::of_latents((latents * self.schedule.init_noise_sigma())?);
         let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
         let guidance = Guidance::plain(CFG_SCALE, self.model.guided, calls);

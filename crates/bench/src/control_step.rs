@@ -7,26 +7,30 @@ use kiln_unet::{ControlConfig, ControlInput, ControlModel, ControlModelConfig, U
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
 use super::{Architecture, BenchStage};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The maps between a control image and the first feature map of all published ControlNets.
 const HINT_WIDTHS: [usize; 4] = [16, 32, 96, 256];
 
 /// The configuration of a ControlNet of the shape of the model's own U-Net.
-fn control_config(model: &Architecture) -> ControlConfig {
-    ControlConfig {
-        network: UnetConfig { up: Vec::new(), ..model.unet.clone() },
+///
+/// # Errors
+/// [`Error::NoUnet`] for a model without a U-Net.
+fn control_config(model: &Architecture) -> Result<ControlConfig> {
+    let unet = model.unet().ok_or(Error::NoUnet)?;
+    Ok(ControlConfig {
+        network: UnetConfig { up: Vec::new(), ..unet.clone() },
         hint_channels: 3,
         hint_widths: HINT_WIDTHS.to_vec(),
         bgr: false,
         global_pool: false,
         union: None,
-    }
+    })
 }
 
 /// The bytes of such a ControlNet's weights for the steps.
-pub(super) fn control_bytes(model: &Architecture, dtype: DType) -> usize {
-    ControlModel::new(&ControlModelConfig::ControlNet(control_config(model))).step_segments().bytes(dtype)
+pub(super) fn control_bytes(model: &Architecture, dtype: DType) -> Result<usize> {
+    Ok(ControlModel::new(&ControlModelConfig::ControlNet(control_config(model)?)).step_segments().bytes(dtype))
 }
 
 impl Meter<'_, '_> {
@@ -35,12 +39,12 @@ impl Meter<'_, '_> {
     pub(super) fn control_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = self.unet()?;
-        let config = control_config(model);
+        let config = control_config(model)?;
         let depth = config.hint_depth();
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));
         let (h, w) = model.latent_size();
         let flop = self.step_flop(&*unet, 2 * n)?;
-        let own = control_flop(&control, (&*unet, &model.unet), 2 * n, (h, w), TOKENS)?;
+        let own = control_flop(&control, (&*unet, model.unet()), 2 * n, (h, w), TOKENS)?;
         let loaded = self.load(
             "the U-Net and the ControlNet",
             &[
@@ -48,7 +52,7 @@ impl Meter<'_, '_> {
                 Weights { segments: unet.segments(), dtype, flop: &flop },
             ],
         )?;
-        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let latents = self.normal(n, (model.input_channels(), h, w))?;
         let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
         let scales = vec![1.0; control.additions()].into();
         let mut inputs = self.inputs(2 * n)?;

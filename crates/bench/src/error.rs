@@ -7,6 +7,9 @@ pub enum Error {
     /// An error of the engine: a value, a file, a device, a network.
     #[error(transparent)]
     Engine(#[from] kiln_engine::Error),
+    /// A stage of U-Nets is measured with another denoiser.
+    #[error("this stage needs a U-Net, and the model has another denoiser; leave it out of `stages`")]
+    NoUnet,
     /// A measurement does not fit into memory.
     #[error(
         "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
@@ -28,7 +31,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the request itself is at fault (exit status 2), rather than a file, a device or the run.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_usage())
+        match self {
+            Self::Engine(error) => error.is_usage(),
+            Self::NoUnet => true,
+            Self::Memory { .. } => false,
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn check(
                 (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch)
             }
             BenchStage::ControlStep => {
-                let net = control_bytes(model, on.dtype);
+                let net = control_bytes(model, on.dtype)?;
                 (total(&of(Mode::Medvram)?, Stage::Denoise) + net, plan.batch)
             }
             BenchStage::Vae => (total(&of(Mode::Medvram)?, Stage::Decode), 1),

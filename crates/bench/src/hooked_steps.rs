@@ -9,7 +9,7 @@ use kiln_unet::{FeatureCache, HookInputs, ImagePrompt, ImagePromptConfig, ImageP
 use super::BenchStage;
 use super::report::StageReport;
 use super::stage::{CFG_SCALE, Meter, TIMESTEP, TOKENS, Weights};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Steps of [`BenchStage::DeepCacheSteps`]: the interval at which the whole network runs.
 pub const DEEP_CACHE_STEPS: usize = 3;
@@ -24,13 +24,14 @@ impl Meter<'_, '_> {
     pub(super) fn ip_adapter_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = self.unet()?;
-        let layers = model.unet.cross_layers();
-        let config = ImagePromptConfig {
+        let config = model.unet().ok_or(Error::NoUnet)?;
+        let layers = config.cross_layers();
+        let prompt = ImagePromptConfig {
             projection: Projection::Plain { embed_dim: EMBED_DIM, tokens: IMAGE_TOKENS },
-            context_dim: model.unet.context_dim().unwrap_or(1),
-            layers: model.unet.image_prompt_order().iter().map(|&i| layers[i].channels).collect(),
+            context_dim: config.context_dim().unwrap_or(1),
+            layers: config.image_prompt_order().iter().map(|&i| layers[i].channels).collect(),
         };
-        let adapter = ImagePromptNet::new(config, &model.unet)?;
+        let adapter = ImagePromptNet::new(prompt, config)?;
         let flop = self.step_flop(&*unet, 2 * n)?;
         let loaded = self.load(
             "the U-Net and the IP-Adapter",
@@ -39,7 +40,7 @@ impl Meter<'_, '_> {
                 Weights { segments: adapter.segments(), dtype, flop: &[] },
             ],
         )?;
-        let latents = self.normal(n, (model.unet.in_channels, model.latent_size().0, model.latent_size().1))?;
+        let latents = self.normal(n, (model.input_channels(), model.latent_size().0, model.latent_size().1))?;
         let features = self.normal(2 * n, (1, 1, EMBED_DIM))?.flatten_from(1)?.to_dtype(dtype)?;
         let input = PromptInput { features: Some(features), identity: None, shortcut: false };
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
@@ -62,7 +63,7 @@ impl Meter<'_, '_> {
         let (h, w) = model.latent_size();
         let flop = self.step_flop(&*unet, 2 * n)?;
         let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;
-        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let latents = self.normal(n, (model.input_channels(), h, w))?;
         let shape = StepShape { rows: 2 * n, height: h, width: w, tokens: TOKENS };
         let feature = unet.state(CACHED_FEATURE, BRANCH, shape).unwrap_or([0; 4]);
         let feature = Tensor::zeros(&feature, dtype, self.device)?;

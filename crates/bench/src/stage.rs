@@ -12,7 +12,7 @@ use kiln_engine::pipeline::{
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_network::text::{PromptText, Runs, TextStage, TextTensors};
-use kiln_network::{Denoiser, Inputs};
+use kiln_network::{Denoiser, Inputs, TextWidths};
 use kiln_ops::trace::Trace;
 use kiln_prompt::TextOptions;
 use kiln_request::SizeConditions;
@@ -95,7 +95,7 @@ impl Meter<'_, '_> {
         let flop = self.step_flop(&*unet, rows)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the U-Net", &[weights])?;
-        let latents = self.normal(n, (model.unet.in_channels, h, w))?;
+        let latents = self.normal(n, (model.input_channels(), h, w))?;
         let (inputs, mut recorded) = (self.inputs(rows)?, RecordedStep::default());
         let guidance = model.guided.then_some(CFG_SCALE);
         let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&*unet)?;
@@ -290,9 +290,9 @@ impl Meter<'_, '_> {
 
     /// The inputs of the denoiser for `n` rows: one chunk of text each, and SDXL's pooled text and sizes.
     pub(super) fn inputs(&self, n: usize) -> Result<Inputs> {
-        let unet = &self.model.unet;
-        let context = self.normal(n, (1, TOKENS, unet.context_dim().unwrap_or(1)))?.squeeze(1)?;
-        let pooled = self.normal(n, (1, 1, unet.pooled_dim().unwrap_or(1)))?.flatten_from(1)?;
+        let TextWidths { context, pooled } = self.model.denoiser.text();
+        let context = self.normal(n, (1, TOKENS, context.unwrap_or(1)))?.squeeze(1)?;
+        let pooled = self.normal(n, (1, 1, pooled.unwrap_or(1)))?.flatten_from(1)?;
         Ok(shared_conditions(self.model, self.device)?.inputs(context, n / 2, || Ok(pooled))?)
     }
 
@@ -305,10 +305,10 @@ impl Meter<'_, '_> {
 /// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
 /// strength of guidance.
 pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result<SharedConditions> {
-    let strength = model.unet.time_cond_proj_dim.map(|_| kiln_models::LCM_GUIDANCE);
-    let time_ids = match model.unet.added_embedding {
+    let strength = model.unet().and_then(|unet| unet.time_cond_proj_dim).map(|_| kiln_models::LCM_GUIDANCE);
+    let time_ids = match model.unet().filter(|unet| unet.added_embedding.is_some()) {
         None => TimeIds::None,
-        Some(_) if model.unet.takes_score() => TimeIds::Scores { conditional: 6.0, unconditional: 2.5 },
+        Some(unet) if unet.takes_score() => TimeIds::Scores { conditional: 6.0, unconditional: 2.5 },
         Some(_) => TimeIds::Sizes,
     };
     let sizes = [SizeConditions::of_image((model.width, model.height)); 2];

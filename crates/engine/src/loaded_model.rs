@@ -3,7 +3,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kiln_families::UNET;
 use kiln_models::ModelFolder;
 use kiln_network::Denoiser;
 use kiln_request::LoraUse;
@@ -36,6 +35,8 @@ pub(crate) struct LoadedModel {
     pub(crate) second: Option<SecondDenoiser>,
     /// `None` if LoRAs of the first model do not fit this one.
     loras: Option<AppliedLoras>,
+    /// The name of the denoiser in LoRA files; `None` if they do not change it.
+    lora_name: Option<Network>,
     /// Reads the weights while the model before it runs.
     read_ahead: Option<ReadAhead>,
 }
@@ -64,7 +65,7 @@ impl LoadedModel {
         let Opening { setup, placement, options } = opening;
         let unet = model.denoiser();
         unet.segments().set_8_bits(layers);
-        let (spec, files) = (ComponentSpec::denoiser(number), model.files().unet()?);
+        let (spec, files) = (ComponentSpec::denoiser(number), model.files().denoiser_weights()?);
         let component = LoadedComponent::shared(spec, unet.segments(), files, placement, options, "unet");
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
@@ -77,13 +78,15 @@ impl LoadedModel {
             recorded: RecordedStep::default(),
             second: None,
             loras: None,
+            lora_name: model.denoiser_component().lora,
             read_ahead: None,
         })
     }
 
     /// This model with LoRAs, whose names are searched in the setup's folder.
     pub(crate) fn with_loras(mut self, setup: &Setup) -> Self {
-        let applied = AppliedLoras::new(&networks(&self.component, &self.text()), setup.lora_dir.as_deref());
+        let applied =
+            AppliedLoras::new(&networks((self.lora_name, &self.component), &self.text()), setup.lora_dir.as_deref());
         self.loras = Some(applied);
         self
     }
@@ -105,7 +108,7 @@ impl LoadedModel {
     pub(crate) fn set_loras(&mut self, loras: &[LoraUse]) -> Result<()> {
         let Some(applied) = &mut self.loras else { return Ok(()) };
         let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = applied.set(loras, &networks(&self.component, &text));
+        let result = applied.set(loras, &networks((self.lora_name, &self.component), &text));
         let changed = result.as_ref().copied().unwrap_or(Changed::ALL); // whatever came before an error
         if changed.unet {
             self.recorded.clear(); // it reads the weights where they were
@@ -162,6 +165,9 @@ impl LoadedModel {
 }
 
 /// The parts that LoRAs change.
-fn networks<'a>(unet: &'a LoadedComponent, text: &'a TextEncoders) -> Vec<(Network, &'a LoadedComponent)> {
-    std::iter::once((UNET, unet)).chain(text.networks()).collect()
+fn networks<'a>(
+    (name, denoiser): (Option<Network>, &'a LoadedComponent),
+    text: &'a TextEncoders,
+) -> Vec<(Network, &'a LoadedComponent)> {
+    name.map(|name| (name, denoiser)).into_iter().chain(text.networks()).collect()
 }

@@ -84,8 +84,9 @@ impl LoadedPrompts {
     ) -> Result<bool> {
         let keys: Vec<Key> = adapters.iter().map(Key::of).collect();
         let check_all = |key: &Key, loaded: &LoadedPrompt| {
+            let unet = model.unet_for(&key.file.path, "an IP-Adapter")?;
             let own = adapters.iter().zip(&keys).filter(|(_, own)| *own == key);
-            own.into_iter().try_for_each(|(adapter, _)| check(adapter, loaded.net.config(), model.unet_config()))
+            own.into_iter().try_for_each(|(adapter, _)| check(adapter, loaded.net.config(), unet))
         };
         let open = |key: &Key| LoadedPrompt::open(key, model, placement, copies);
         let has_changed = self.files.set(keys.iter().cloned(), open, check_all)?;
@@ -140,7 +141,7 @@ impl LoadedPrompts {
 impl LoadedPrompt {
     fn open(key: &Key, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
         let opened = IpAdapterFile::open(&key.file.path, model)?;
-        let net = ImagePromptNet::new(opened.config().clone(), model.unet_config())?;
+        let net = ImagePromptNet::new(opened.config().clone(), model.unet_for(&key.file.path, "an IP-Adapter")?)?;
         // They run once an image: their matrices have no type of their own.
         let placement = placement.clone().with_matrices(None);
         let spec = ComponentSpec::IMAGE_PROMPT;

@@ -360,7 +360,7 @@ mod tests {
         };
         let (few, many) = (needed(2), needed(1002));
         // (1, 4 * 77, d) in f32 for each.
-        let d = Architecture::preset(Preset::Emoji).unwrap().text_encoders[0].hidden_size;
+        let d = Architecture::preset(Preset::Emoji).unwrap().texts[0].config.width();
         for (few, many) in few.into_iter().zip(many) {
             let text = (many - few) as f64 / 1000.0;
             let expected = (4 * 77 * d * 4) as f64;

@@ -63,8 +63,7 @@ impl Networks {
         let (model, number) = (refiner.model(), self.others.len() + 1);
         let layers = opening.setup.eight_bit_layers();
         let opened = LoadedModel::open(model, number, layers.as_deref(), opening, opening.placement)?;
-        let is_alike =
-            model.unet_config() == base.unet_config() && model.text_encoder_configs() == base.text_encoder_configs();
+        let is_alike = model.denoiser_config() == base.denoiser_config() && model.texts() == base.texts();
         let opened = if is_alike { opened.with_loras(opening.setup) } else { opened };
         self.others.push((refiner.clone(), opened));
         Ok(())

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use candle_core::{DType, Device, Tensor};
-use kiln_clip::{HiddenLayer, TextEncoder, TokenEmbeddings};
+use kiln_clip::{HiddenLayer, TextEncoder, TextEncoderConfig, TokenEmbeddings};
 use kiln_engine::{HostPool, ModelFolder};
 use kiln_network::Inputs;
 use kiln_nn::{MetaDevice, MetaTensor};
@@ -89,7 +89,7 @@ fn dry_runs_equal_the_memory_and_flops_of_networks() {
         for dtype in [DType::F32, DType::BF16] {
             let f = model.vae_config().downscale();
             let (h, w) = (height / f, width / f);
-            let unet = Unet::new(model.unet_config().clone());
+            let unet = Unet::new(model.unet_config().unwrap().clone());
             fill(unet.segments(), dtype);
             for b in [1, 4] {
                 let dims = [b, unet.config().in_channels, h, w];
@@ -129,7 +129,8 @@ fn dry_runs_equal_the_memory_and_flops_of_networks() {
             let (inputs, real) = (|run: &MetaDevice| run.tensor(&dims, dtype), || encoder.encode(&image).unwrap());
             check(&format!("{name} {dtype:?} encoder"), dtype, inputs, |image| encoder.encode(image).unwrap(), real);
 
-            for config in model.text_encoder_configs() {
+            for part in model.texts() {
+                let config = part.config.own::<TextEncoderConfig>().unwrap();
                 let text = TextEncoder::new(config.clone()).unwrap();
                 fill(text.segments(), dtype);
                 let chunks = vec![vec![1; config.max_position_embeddings]; 2];

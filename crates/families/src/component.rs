@@ -62,6 +62,11 @@ pub struct Component {
 }
 
 impl Component {
+    /// Whether the network is the denoiser.
+    pub fn is_denoiser(&self) -> bool {
+        matches!(self.kind, ComponentKind::Unet | ComponentKind::Transformer)
+    }
+
     /// The path of the configuration in a model folder.
     pub fn config(&self) -> String {
         format!("{}/config.json", self.folder)

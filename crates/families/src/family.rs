@@ -1,12 +1,18 @@
 //! The trait of all families.
 
 use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
 
+use kiln_clip::TextEncoderConfig;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_scheduler::SigmaSchedule;
-use kiln_weights::ldm::{ClipDialect, UnetShape};
+use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
 
 use crate::component::Component;
+use crate::error::{Error, Result};
 use crate::mark::Mark;
+use crate::text_part::TextPart;
 use crate::variant::Variant;
 
 /// A family of [`crate::FAMILIES`].
@@ -55,7 +61,8 @@ pub struct DerivedConfig {
 /// A model family: the pipelines of one kind of denoiser.
 ///
 /// A family that Kiln only recognizes implements [`Self::id`], [`Self::label`], [`Self::marks`] and [`Self::class_prefixes`];
-/// the other methods have defaults that say nothing. Constructors of networks are methods that a family that runs adds.
+/// the other methods have defaults for it. A family that runs makes its networks ([`Self::denoiser`],
+/// [`Self::text_encoder`], [`Self::text_stage`]).
 pub trait Family: Sync {
     /// The id in JSON: `sdxl`.
     fn id(&self) -> &'static str;
@@ -93,6 +100,41 @@ pub trait Family: Sync {
     /// The networks of a pipeline. Text encoders are in the order in which their channels are joined.
     fn components(&self) -> &'static [Component] {
         &[]
+    }
+
+    /// The configuration of the denoiser, from the text of its `config.json`. The pooled text has `pooled` channels.
+    ///
+    /// # Errors
+    /// Errors of the network for an invalid value, and [`Error::NotRun`].
+    fn denoiser(&self, _json: &str, _pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
+        Err(Error::NotRun(self.label()))
+    }
+
+    /// The configuration of a text encoder, from the text of its `config.json`.
+    ///
+    /// # Errors
+    /// Errors of the network for an invalid value, and [`Error::NotRun`].
+    fn text_encoder(&self, _component: &Component, _json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        Err(Error::NotRun(self.label()))
+    }
+
+    /// The text encoders of a model, which has those of [`Self::components`] in `parts`, in this order. The networks of the
+    /// stage are in the order of `parts`. No weights are read.
+    ///
+    /// # Errors
+    /// Errors of tokenizers, [`Error::OtherEncoder`] and [`Error::NotRun`].
+    fn text_stage(&self, _parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
+        Err(Error::NotRun(self.label()))
+    }
+
+    /// The names of a denoiser's tensors in a single file. Tensors that the table does not contain keep their names.
+    fn denoiser_names(&self, _config: &dyn DenoiserConfig) -> Names {
+        Names::default()
+    }
+
+    /// The side of a denoiser's training images in latents, if its configuration has no `sample_size`.
+    fn sample_size(&self) -> usize {
+        64
     }
 
     /// Whether a U-Net of this shape is the denoiser of this family.
@@ -167,7 +209,16 @@ pub trait Family: Sync {
         None
     }
 
-    /// The prefix and the naming scheme that a converted text encoder has in a single file. `place` is its place among
+    /// The prefix and the names that the tensors of a converted text encoder have in a single file. `place` is its place among
+    /// `count` encoders.
+    fn text_names(&self, (place, count): (usize, usize), config: &dyn EncoderConfig) -> (&'static str, Names) {
+        // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
+        let is_open = config.own::<TextEncoderConfig>().is_some_and(|config| config.hidden_act == "gelu");
+        let (prefix, dialect) = self.single_text(place, count, is_open);
+        (prefix, dialect.names())
+    }
+
+    /// The prefix and the naming scheme that a converted text encoder of CLIP has in a single file. `place` is its place among
     /// `count` encoders; `is_open` means an encoder of OpenCLIP.
     fn single_text(&self, _place: usize, _count: usize, is_open: bool) -> (&'static str, ClipDialect) {
         match is_open {

@@ -12,7 +12,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod clip_unet;
 mod component;
+mod error;
 mod family;
 mod flux;
 mod flux2;
@@ -25,18 +27,22 @@ mod sd;
 mod sd3;
 mod sdxl;
 mod shared;
+mod text_part;
 mod variant;
 mod z_image;
 
+pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
+pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyDefaults, FamilyRef, LatentColors, TextLayer};
 pub use held::held_networks;
 pub use list::{
-    Detected, FAMILIES, class_label, detect, known_lora, of_class, of_unet, pipeline_classes, prefixes,
+    Detected, FAMILIES, class_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes,
     runnable_labels, text_components,
 };
 pub use lora::{TEXT_ENCODER, TEXT_ENCODER_2, UNET};
 pub use mark::Mark;
 pub use sd::{LCM_GUIDANCE, SD, SD2};
 pub use sdxl::{SDXL, SDXL_REFINER};
+pub use text_part::{TextPart, TokenizerFiles};
 pub use variant::Variant;

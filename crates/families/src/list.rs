@@ -69,6 +69,11 @@ pub fn of_class(class: &str) -> Option<FamilyRef> {
     FAMILIES.iter().copied().find(|family| family.runs() && family.classes().contains(&class))
 }
 
+/// The family with this id.
+pub fn of_id(id: &str) -> Option<FamilyRef> {
+    FAMILIES.iter().copied().find(|family| family.id() == id)
+}
+
 /// The name with the article of what has `class` in its configuration, if Kiln recognizes it and does not run it.
 pub fn class_label(class: &str) -> Option<Detected> {
     let begins = |(begin, label): &(&str, &'static str)| class.starts_with(begin).then_some(*label);

@@ -1,10 +1,17 @@
 //! Stable Diffusion 1 and 2: one CLIP text encoder, conditioning on its last layer.
 
-use kiln_weights::ldm::UnetShape;
+use std::sync::Arc;
 
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_weights::ldm::{Names, UnetShape};
+
+use crate::clip_unet;
 use crate::component::{Component, ComponentKind};
+use crate::error::Result;
 use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors};
 use crate::lora;
+use crate::text_part::TextPart;
 use crate::variant::Variant;
 
 /// Stable Diffusion 1 and 2.
@@ -90,6 +97,22 @@ impl Family for Sd {
             },
             Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
         ]
+    }
+
+    fn denoiser(&self, json: &str, pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
+        clip_unet::denoiser(json, pooled)
+    }
+
+    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        clip_unet::text_encoder(json)
+    }
+
+    fn text_stage(&self, parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
+        clip_unet::text_stage(SD, parts)
+    }
+
+    fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {
+        clip_unet::names(config)
     }
 
     fn has_unet(&self, unet: &UnetShape) -> bool {

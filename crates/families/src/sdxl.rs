@@ -1,13 +1,20 @@
 //! Stable Diffusion XL: two CLIP text encoders, conditioning on their penultimate layers, a pooled embedding, and sizes. Its
 //! refiner has the second text encoder alone.
 
-use kiln_scheduler::SigmaSchedule;
-use kiln_weights::ldm::{ClipDialect, UnetShape};
+use std::sync::Arc;
 
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_scheduler::SigmaSchedule;
+use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
+
+use crate::clip_unet;
 use crate::component::{Component, ComponentKind};
+use crate::error::Result;
 use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors, TextLayer};
 use crate::lora;
 use crate::sd::{UNET_PREFIXES, VAE_PREFIXES, shape};
+use crate::text_part::TextPart;
 use crate::variant::Variant;
 
 /// Stable Diffusion XL.
@@ -88,6 +95,22 @@ impl Family for Sdxl {
             },
             Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
         ]
+    }
+
+    fn denoiser(&self, json: &str, pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
+        clip_unet::denoiser(json, pooled)
+    }
+
+    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        clip_unet::text_encoder(json)
+    }
+
+    fn text_stage(&self, parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
+        clip_unet::text_stage(SDXL, parts)
+    }
+
+    fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {
+        clip_unet::names(config)
     }
 
     fn has_unet(&self, unet: &UnetShape) -> bool {

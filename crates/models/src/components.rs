@@ -1,24 +1,12 @@
 //! The networks of a model.
 
-use kiln_clip::TextEncoderConfig;
-use kiln_unet::UnetConfig;
-use kiln_vae::VaeConfig;
-
-use crate::presets::Architecture;
-
-/// A network of a model with its configuration.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Component<'a> {
-    /// A text encoder, and its place among those of the model.
-    TextEncoder(usize, &'a TextEncoderConfig),
+/// A network of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// The text encoder with this place among those of the model.
+    TextEncoder(usize),
     /// The denoiser.
-    Unet(&'a UnetConfig),
+    Denoiser,
     /// The autoencoder.
-    Vae(&'a VaeConfig),
-}
-
-/// The networks of a model, in the order in which they run.
-pub(crate) fn components(model: &Architecture) -> impl Iterator<Item = Component<'_>> {
-    let texts = model.text_encoders.iter().enumerate().map(|(i, config)| Component::TextEncoder(i, config));
-    texts.chain([Component::Unet(&model.unet), Component::Vae(&model.vae)])
+    Vae,
 }

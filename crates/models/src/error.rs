@@ -114,12 +114,25 @@ pub enum Error {
     /// A U-Net is invalid.
     #[error(transparent)]
     Unet(#[from] kiln_unet::Error),
+    /// A network of a family is invalid.
+    #[error(transparent)]
+    Family(kiln_families::Error),
     /// An autoencoder is invalid.
     #[error(transparent)]
     Vae(#[from] kiln_vae::Error),
     /// Weights cannot be read, or do not match.
     #[error(transparent)]
     Weights(#[from] kiln_weights::Error),
+}
+
+impl From<kiln_families::Error> for Error {
+    fn from(error: kiln_families::Error) -> Self {
+        match error {
+            kiln_families::Error::Clip(error) => Self::Clip(error),
+            kiln_families::Error::Unet(error) => Self::Unet(error),
+            other => Self::Family(other),
+        }
+    }
 }
 
 /// A result with this crate's [`Error`].
@@ -177,6 +190,11 @@ impl Error {
     /// Makes an error about a model file. A long problem is shortened.
     pub fn model(path: &Path, problem: impl ToString) -> Self {
         Self::Model { path: path.to_path_buf(), problem: shortened(&problem.to_string(), LONGEST_PROBLEM) }
+    }
+
+    /// Makes an error of a problem in the file `path`.
+    pub(crate) fn in_file<E: ToString>(path: PathBuf) -> impl FnOnce(E) -> Self {
+        move |problem| Self::model(&path, problem)
     }
 
     /// Whether the error is in the caller's request, and not in a file or the system.

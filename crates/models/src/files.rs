@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_clip::{ClipPadding, Tokenizer};
-use kiln_families::{Component as ComponentSpec, ComponentKind, held_networks, text_components};
-use kiln_unet::{Unet, UnetConfig};
+use kiln_clip::ClipPadding;
+use kiln_families::{
+    Component as ComponentSpec, ComponentKind, FAMILIES, FamilyRef, SD, TokenizerFiles, held_networks, of_class,
+    text_components,
+};
+use kiln_network::DenoiserConfig;
 use kiln_weights::ldm::ClipShape;
 use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, mismatches, open_component, read_small_text};
 use serde_json::Value;
@@ -18,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 use crate::foreign::ForeignModel;
 use crate::inspect::{FolderContent, content_of_folder};
+use crate::model::INDEX;
 use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
 use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
@@ -52,6 +56,9 @@ pub struct ModelFiles {
     replaced: BTreeMap<usize, (Arc<SingleFile>, usize)>,
     /// The text encoders of the model: of its family's those that it has.
     texts: Vec<&'static ComponentSpec>,
+    family: FamilyRef,
+    /// The denoiser of the model's family.
+    denoiser: &'static ComponentSpec,
 }
 
 #[derive(Debug, Clone)]
@@ -133,7 +140,9 @@ impl ModelFiles {
             }
         };
         let (path, config) = (path.to_path_buf(), options.config.clone());
-        Ok(Self { path, base, config, unet, vae, text_files, replaced: BTreeMap::new(), texts: text_components() })
+        let (family, replaced, texts) = (SD, BTreeMap::new(), text_components());
+        let denoiser = denoiser_of(family);
+        Ok(Self { path, base, config, unet, vae, text_files, replaced, texts, family, denoiser })
     }
 
     /// Sets the text encoders that the model has.
@@ -141,13 +150,47 @@ impl ModelFiles {
         self.texts = texts;
     }
 
-    /// Finds the model's text encoders by the configurations that exist.
-    pub(crate) fn find_texts(&mut self) {
-        let mut texts = text_components();
-        texts.retain(|text| self.has_config(&text.config()));
+    /// Sets the family of the model. Returns the name of the denoiser's configuration.
+    pub(crate) fn set_family(&mut self, family: FamilyRef) -> String {
+        (self.family, self.denoiser) = (family, denoiser_of(family));
+        self.denoiser.config()
+    }
+
+    /// Finds the model's family by its index, or by the configurations that exist, and its text encoders.
+    pub(crate) fn find_family(&mut self) {
+        let index: Option<Value> = self.config(INDEX).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let by_index = index.as_ref().and_then(|index| of_class(index["_class_name"].as_str()?));
+        let texts = |family: FamilyRef| -> Vec<&'static ComponentSpec> {
+            let texts = family.components().iter().filter(|component| component.kind.is_text_encoder());
+            texts.filter(|text| self.has_config(&text.config())).collect()
+        };
+        let runs = FAMILIES.iter().copied().filter(|family| family.runs());
+        let by_configs = || {
+            let mut best = (SD, 0);
+            for family in runs.filter(|&family| self.has_config(&denoiser_of(family).config())) {
+                let count = texts(family).len();
+                if count > best.1 {
+                    best = (family, count);
+                }
+            }
+            best.0
+        };
+        let family = by_index.unwrap_or_else(by_configs);
+        let texts = texts(family);
+        self.set_family(family);
         if !texts.is_empty() {
             self.texts = texts;
         }
+    }
+
+    /// The family of the model.
+    pub(crate) fn family(&self) -> FamilyRef {
+        self.family
+    }
+
+    /// The denoiser of the model.
+    pub(crate) fn denoiser(&self) -> &'static ComponentSpec {
+        self.denoiser
     }
 
     /// The text encoders of the model, in the order in which their channels are joined.
@@ -235,24 +278,29 @@ impl ModelFiles {
         }
     }
 
-    /// The configuration of the U-Net that replaces `base`'s: `base` itself if the tensors match it, because it
-    /// contains more than the shapes show.
-    pub(crate) fn unet_config(&self, base: UnetConfig, prediction: Option<Prediction>) -> Result<UnetConfig> {
+    /// The configuration of the denoiser that replaces `base`'s: `base` itself if the tensors match it, because it
+    /// contains more than the shapes show. `pooled` are the channels of the pooled text.
+    pub(crate) fn denoiser_config(
+        &self,
+        family: FamilyRef,
+        base: Arc<dyn DenoiserConfig>,
+        (pooled, prediction): (usize, Option<Prediction>),
+    ) -> Result<Arc<dyn DenoiserConfig>> {
         match &self.unet {
             None => Ok(base),
             Some(ComponentSource::Folder(folder)) => {
                 let path = folder.join("config.json");
-                UnetConfig::from_json(&read(&path)?).map_err(|error| Error::model(&path, error))
+                family.denoiser(&read(&path)?, pooled).map_err(|error| Error::model(&path, error))
             }
             Some(ComponentSource::File(file)) => {
-                let source = file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))?;
-                let fits = mismatches(Unet::new(base.clone()).segments(), &source).is_empty();
+                let source = file.unet().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))?;
+                let fits = mismatches(base.build().segments(), &source).is_empty();
                 match file.unet_shape().filter(|_| !fits) {
                     None => Ok(base), // if it does not match, loading names the tensor
                     Some(shape) => {
                         let prediction = prediction.unwrap_or_else(|| kind::prediction(file));
-                        UnetConfig::from_json(&unet_config(shape, prediction).to_string())
-                            .map_err(|error| Error::model(&file.path, error))
+                        let json = unet_config(shape, prediction).to_string();
+                        family.denoiser(&json, pooled).map_err(|error| Error::model(&file.path, error))
                     }
                 }
             }
@@ -278,14 +326,14 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// The U-Net's weights.
-    pub fn unet(&self) -> Result<Box<dyn ParamSource>> {
+    /// The denoiser's weights.
+    pub fn denoiser_weights(&self) -> Result<Box<dyn ParamSource>> {
         match (&self.unet, &self.base) {
             (Some(ComponentSource::Folder(folder)), _) => Ok(open_component(folder)?),
             (Some(ComponentSource::File(file)), _) | (None, Base::File(file, ..)) => {
-                file.unet().ok_or_else(|| no_component(&file.path, "U-Net"))
+                file.unet().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))
             }
-            (None, Base::Folder) => Ok(open_component(&self.path.join("unet"))?),
+            (None, Base::Folder) => Ok(open_component(&self.path.join(self.denoiser.folder))?),
         }
     }
 
@@ -317,21 +365,12 @@ impl ModelFiles {
     ///
     /// # Errors
     /// If it has no weights, or they cannot be read.
-    pub fn weights(&self, component: Component<'_>) -> Result<Box<dyn ParamSource>> {
+    pub fn weights(&self, component: Component) -> Result<Box<dyn ParamSource>> {
         match component {
-            Component::TextEncoder(i, _) => self.text_encoder(i),
-            Component::Unet(_) => self.unet(),
-            Component::Vae(_) => self.vae(),
+            Component::TextEncoder(i) => self.text_encoder(i),
+            Component::Denoiser => self.denoiser_weights(),
+            Component::Vae => self.vae(),
         }
-    }
-
-    /// The tokenizer of text encoder `i`.
-    pub fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
-        Ok(match self.tokenizer_files(i) {
-            TokenizerFiles::Folder(folder) => Tokenizer::open(&folder)?,
-            TokenizerFiles::Kept(texts) => Tokenizer::from_texts(&self.path, &texts)?,
-            TokenizerFiles::Clip(padding) => Tokenizer::clip(padding)?,
-        })
     }
 
     /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
@@ -343,7 +382,7 @@ impl ModelFiles {
                 if let Some(texts) =
                     kept.tokenizer(self.tokenizer_folder(i)).filter(|_| !self.replaced.contains_key(&i))
                 {
-                    return TokenizerFiles::Kept(texts);
+                    return TokenizerFiles::Kept { origin: self.path.clone(), texts };
                 }
                 let part = match self.replaced.get(&i) {
                     Some((file, i)) => file.text(*i),
@@ -376,14 +415,10 @@ impl ModelFiles {
     }
 }
 
-/// The location of a tokenizer.
-pub enum TokenizerFiles {
-    /// In a folder of its own.
-    Folder(PathBuf),
-    /// In the notes of the file: texts by file name.
-    Kept(BTreeMap<String, String>),
-    /// In the program.
-    Clip(ClipPadding),
+/// The denoiser of a family; that of Stable Diffusion for a family without networks.
+fn denoiser_of(family: FamilyRef) -> &'static ComponentSpec {
+    let of = |family: FamilyRef| family.components().iter().find(|component| component.is_denoiser());
+    of(family).or_else(|| of(SD)).unwrap_or(&FAMILIES[0].components()[0])
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -49,8 +49,8 @@ impl IpAdapterFile {
         let shape = |name: &str| source.info(name).map(|info| info.shape);
         let config = ImagePromptConfig::from_shapes(&shape).map_err(|error| Error::model(&path, error))?;
         check_family(&path, &config, model)?;
-        let net =
-            ImagePromptNet::new(config.clone(), model.unet_config()).map_err(|error| Error::model(&path, error))?;
+        let unet = model.unet_for(&path, "an IP-Adapter")?;
+        let net = ImagePromptNet::new(config.clone(), unet).map_err(|error| Error::model(&path, error))?;
         if let Some(error) = mismatches(net.segments(), source.as_ref()).into_iter().next() {
             return Err(error.into());
         }
@@ -131,7 +131,7 @@ impl IpAdapterFile {
 
 /// Refuses an adapter for another family of models than `model`'s.
 fn check_family(path: &Path, config: &ImagePromptConfig, model: &ModelFolder) -> Result<()> {
-    let base = model.unet_config();
+    let base = model.unet_for(path, "an IP-Adapter")?;
     if config.fits(base) {
         return Ok(());
     }

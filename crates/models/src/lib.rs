@@ -47,7 +47,7 @@ pub use distillation::Distillation;
 pub use dtype::{DTypeChoice, decoder_dtype};
 pub use error::{Error, Result};
 pub use file_kind::FileKind;
-pub use files::{ModelFiles, ModelOptions, TokenizerFiles};
+pub use files::{ModelFiles, ModelOptions};
 pub use foreign::{ForeignModel, foreign_lora};
 pub use hashes::{Hashed, Hashes, Scope, old_hash};
 pub use hub::{HubOptions, cached, fetched, pull};
@@ -59,7 +59,8 @@ pub use inspect::{
 };
 pub use ip_adapter::IpAdapterFile;
 pub use kiln_families::{
-    Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, SD, SDXL, TextLayer, Variant,
+    Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, SD, SDXL, TextLayer, TextPart,
+    TokenizerFiles, Variant,
 };
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use latent_rgb::LatentRgb;

@@ -1,9 +1,10 @@
 //! A model, in a folder of the diffusers layout or in one file, before its weights are loaded.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use kiln_clip::{TextEncoderConfig, Tokenizer};
-use kiln_families::{Component as ComponentSpec, FamilyRef, of_class};
+use kiln_families::{Component as ComponentSpec, FamilyRef, TextPart, of_class};
+use kiln_network::{DenoiserConfig, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
@@ -11,23 +12,21 @@ use serde_json::Value;
 
 use crate::defaults::{Defaults, defaults};
 use crate::distillation::Distillation;
-use crate::error::{CLIP_TOKENS, Error, Result, shortened};
+use crate::error::{Error, Result, shortened};
 use crate::file_kind::FileKind;
-use crate::files::{ModelFiles, ModelOptions, TokenizerFiles};
+use crate::files::{ModelFiles, ModelOptions};
 use crate::foreign::ForeignModel;
 use crate::inspect::{FolderContent, content_of_folder};
 use crate::latent_rgb::LatentRgb;
 use crate::limits::MAX_SIDE;
+use crate::text_stage::TextFacts;
 
 /// The class of Stable Diffusion distilled into a latent consistency model, for messages.
 const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
 /// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
-/// Default `sample_size`, the side in latents.
-const SAMPLE_SIZE: usize = 64;
 /// The file that makes a folder one of diffusers' layout.
 pub(crate) const INDEX: &str = "model_index.json";
-const UNET_CONFIG: &str = "unet/config.json";
 const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 
 /// A model folder, or a model in one file: its configurations, read and checked.
@@ -38,8 +37,10 @@ pub struct ModelFolder {
     files: ModelFiles,
     family: FamilyRef,
     zeros_for_no_negative: bool,
-    text_encoders: Vec<TextEncoderConfig>,
-    unet: UnetConfig,
+    texts: Vec<TextPart>,
+    text_facts: TextFacts,
+    denoiser: Arc<dyn DenoiserConfig>,
+    latents: LatentSpec,
     vae: VaeConfig,
     scheduler: SchedulerConfig,
     defaults: Defaults,
@@ -94,16 +95,18 @@ impl ModelFolder {
         };
         let zeros = index["force_zeros_for_empty_prompt"].as_bool();
         files.set_texts(texts_of(&index, family));
-        let text_encoders = files
-            .texts()
-            .iter()
-            .map(|text| config(&files, &text.config(), TextEncoderConfig::from_json))
-            .collect::<Result<Vec<_>>>()?;
-        let widths: Vec<usize> = text_encoders.iter().map(|encoder| encoder.hidden_size).collect();
+        let text = |&component: &&'static ComponentSpec| -> Result<TextPart> {
+            let config = config(&files, &component.config(), |json| family.text_encoder(component, json))?;
+            Ok(TextPart { component, config, tokenizer: None })
+        };
+        let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
+        let widths: Vec<usize> = texts.iter().map(|text| text.config.width()).collect();
         files.replace_text_encoders(&widths)?;
-        let unet = config(&files, UNET_CONFIG, UnetConfig::from_json)?;
-        let unet = files.unet_config(unet, options.prediction)?;
-        let unet = unet.for_pooled(text_encoders.last().map_or(0, TextEncoderConfig::pooled_size));
+        let text_facts = TextFacts::of(family.text_stage(&texts)?.as_ref());
+        let denoiser_config = files.set_family(family);
+        let denoiser = config(&files, &denoiser_config, |json| family.denoiser(json, text_facts.pooled))?;
+        let denoiser = files.denoiser_config(family, denoiser, (text_facts.pooled, options.prediction))?;
+        let latents = denoiser.build().latents();
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
         let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
         if family.has_stable_diffusion_schedule() {
@@ -112,9 +115,9 @@ impl ModelFolder {
         if let Some(prediction) = options.prediction {
             scheduler.prediction_type = Some(prediction.id().into());
         }
-        let json: Value = parse(&files, UNET_CONFIG)?;
-        let size = sample_size(&json["sample_size"], vae.downscale())
-            .map_err(|problem| Error::model(&files.config_path(UNET_CONFIG), problem))?;
+        let json: Value = parse(&files, &denoiser_config)?;
+        let size = sample_size(&json["sample_size"], family.sample_size(), vae.downscale())
+            .map_err(|problem| Error::model(&files.config_path(&denoiser_config), problem))?;
         let (defaults, latent_rgb) = defaults(&files, family, class.unwrap_or_default(), size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
@@ -122,8 +125,10 @@ impl ModelFolder {
             files,
             family,
             zeros_for_no_negative: family.zeros_for_no_negative(zeros),
-            text_encoders,
-            unet,
+            texts,
+            text_facts,
+            denoiser,
+            latents,
             vae,
             scheduler,
             defaults,
@@ -174,10 +179,10 @@ impl ModelFolder {
         self.zeros_for_no_negative
     }
 
-    /// Width and height of images are multiples of this: the size of a latent pixel, and a multiple of 8 as in other
-    /// programs.
+    /// Width and height of images are multiples of this: the size of a latent pixel or of a denoiser's patch, and a multiple of
+    /// 8 as in other programs.
     pub fn size_multiple(&self) -> usize {
-        self.vae.downscale().max(8)
+        (self.vae.downscale() * self.latents.multiple).max(8)
     }
 
     /// The schedule's configuration.
@@ -186,8 +191,18 @@ impl ModelFolder {
     }
 
     /// The denoiser's configuration.
-    pub fn unet_config(&self) -> &UnetConfig {
-        &self.unet
+    pub fn denoiser_config(&self) -> &dyn DenoiserConfig {
+        self.denoiser.as_ref()
+    }
+
+    /// The denoiser's configuration, to keep.
+    pub(crate) fn shared_denoiser_config(&self) -> Arc<dyn DenoiserConfig> {
+        self.denoiser.clone()
+    }
+
+    /// The latents of the denoiser.
+    pub fn latents(&self) -> LatentSpec {
+        self.latents
     }
 
     /// The autoencoder's configuration.
@@ -195,15 +210,20 @@ impl ModelFolder {
         &self.vae
     }
 
-    /// The text encoders' configurations.
-    pub fn text_encoder_configs(&self) -> &[TextEncoderConfig] {
-        &self.text_encoders
+    /// The text encoders with their configurations, without tokenizers.
+    pub fn texts(&self) -> &[TextPart] {
+        &self.texts
+    }
+
+    /// The values of the text stage that decide before it is used.
+    pub(crate) fn text_facts(&self) -> TextFacts {
+        self.text_facts
     }
 
     /// Whether the denoiser has the guidance scale as an input, because it was distilled with guidance. It then runs
     /// without an unconditional half, and negative prompts have no effect.
     pub fn has_guidance_inside(&self) -> bool {
-        self.unet.time_cond_proj_dim.is_some()
+        self.unet_config().is_some_and(|unet| unet.time_cond_proj_dim.is_some())
     }
 
     /// How it was distilled, and the number of steps that it was made for, where its name or its notes say so. Latent
@@ -215,44 +235,22 @@ impl ModelFolder {
 
     /// Whether it is a refiner of SDXL, which continues images and begins none: its denoiser takes an aesthetic score.
     pub fn is_refiner(&self) -> bool {
-        self.unet.takes_score()
-    }
-
-    /// The place of its first text encoder among those of its family: 1 for a refiner of SDXL, else 0.
-    pub fn first_text_encoder(&self) -> usize {
-        let folder = self.files.text_folder(0);
-        let mut texts = self.family.components().iter().filter(|component| component.kind.is_text_encoder());
-        texts.position(|text| text.folder == folder).unwrap_or_default()
+        self.unet_config().is_some_and(UnetConfig::takes_score)
     }
 
     /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
     pub fn takes_mask(&self) -> bool {
-        self.unet.extra_channels() == self.vae.latent_channels + 1
+        self.latents.extra_channels == self.vae.latent_channels + 1
     }
 
-    /// The number of layers that all text encoders have.
+    /// The number of layers that all text encoders have, of those that can skip some.
     pub fn text_layers(&self) -> usize {
-        self.text_encoders.iter().map(|encoder| encoder.num_hidden_layers).min().unwrap_or_default()
+        self.texts.iter().filter_map(|text| text.config.layers_to_skip()).min().unwrap_or_default()
     }
 
     /// The location of its weights.
     pub fn files(&self) -> &ModelFiles {
         &self.files
-    }
-
-    /// The tokenizer of text encoder `i`.
-    ///
-    /// # Errors
-    /// [`Error::Tokens`] for a model in one file whose text encoder has fewer tokens than CLIP's tokenizer, which such files do not
-    /// contain; those of reading it.
-    pub fn tokenizer(&self, i: usize) -> Result<Tokenizer> {
-        let vocab_size = self.text_encoders.get(i).map_or(CLIP_TOKENS, |encoder| encoder.vocab_size);
-        match self.files.tokenizer_files(i) {
-            TokenizerFiles::Clip(_) if vocab_size < CLIP_TOKENS => {
-                Err(Error::Tokens { path: self.path.clone(), vocab_size })
-            }
-            _ => self.files.tokenizer(i),
-        }
     }
 
     /// An error of the schedule; it names the folder's file if that is the cause, and not the request.
@@ -268,31 +266,27 @@ impl ModelFolder {
 
     /// Fails for components that do not match, before any weights are read.
     fn check_fit(&self) -> Result<()> {
-        let unet_path = self.files.config_path(UNET_CONFIG);
-        let width: usize = self.text_encoders.iter().map(|encoder| encoder.hidden_size).sum();
-        if let Some(dim) = self.unet.context_dim()
-            && dim != width
-        {
-            let problem = format!("`cross_attention_dim` is {dim}, but the text encoders have {width} channels");
-            return Err(Error::model(&unet_path, problem));
+        let path = self.files.config_path(&self.files.denoiser().config());
+        let label = self.files.denoiser().kind.label();
+        let TextFacts { context, pooled, .. } = self.text_facts;
+        let TextWidths { context: takes, pooled: takes_pooled } = self.denoiser.text();
+        if let Some(dim) = takes.filter(|&dim| dim != context) {
+            let problem = format!("the {label} takes tokens of {dim} channels, but the text encoders have {context}");
+            return Err(Error::model(&path, problem));
         }
-        if let (Some(dim), Some(encoder)) = (self.unet.pooled_dim(), self.text_encoders.last()) {
-            let pooled = encoder.pooled_size();
-            if dim != pooled {
-                let problem =
-                    format!("the U-Net takes a pooled text of {dim} channels, but the text encoder gives {pooled}");
-                return Err(Error::model(&unet_path, problem));
-            }
+        if let Some(dim) = takes_pooled.filter(|&dim| dim != pooled) {
+            let problem =
+                format!("the {label} takes a pooled text of {dim} channels, but the text encoder gives {pooled}");
+            return Err(Error::model(&path, problem));
         }
         let latents = self.vae.latent_channels;
-        let is_known = self.unet.in_channels == latents || self.takes_mask();
-        if !is_known || self.unet.out_channels != latents {
+        let LatentSpec { channels, extra_channels, .. } = self.latents;
+        if channels != latents || (extra_channels > 0 && !self.takes_mask()) {
             let problem = format!(
-                "`in_channels` is {} and `out_channels` {}, but the VAE has {latents} latent channels; besides latents a \
-                 U-Net may take a mask and a masked image, and nothing else",
-                self.unet.in_channels, self.unet.out_channels
+                "the {label} takes {channels} latent channels and {extra_channels} others, but the VAE has {latents} \
+                 latent channels; besides latents a {label} may take a mask and a masked image, and nothing else"
             );
-            return Err(Error::model(&unet_path, problem));
+            return Err(Error::model(&path, problem));
         }
         Ok(())
     }
@@ -344,15 +338,16 @@ pub(crate) fn json<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> R
     serde_json::from_str(text).map_err(|error| Error::model(path, format!("is not valid JSON: {error}")))
 }
 
-/// Width and height in pixels from a U-Net's `sample_size`: the side in latents, or a list of height and width.
-fn sample_size(value: &Value, downscale: usize) -> std::result::Result<(usize, usize), String> {
+/// Width and height in pixels from a denoiser's `sample_size`: the side in latents, or a list of height and width; `usual` if
+/// there is none.
+fn sample_size(value: &Value, usual: usize, downscale: usize) -> std::result::Result<(usize, usize), String> {
     let most = MAX_SIDE / downscale;
     let side = |value: &Value| {
         let latents = value.as_u64().and_then(|latents| usize::try_from(latents).ok());
         latents.filter(|latents| (1..=most).contains(latents)).map(|latents| latents * downscale)
     };
     let size = match value {
-        Value::Null => Some((SAMPLE_SIZE * downscale, SAMPLE_SIZE * downscale)),
+        Value::Null => Some((usual * downscale, usual * downscale)),
         Value::Array(sides) => match sides.as_slice() {
             [height, width] => side(width).zip(side(height)),
             _ => None,
@@ -372,10 +367,10 @@ mod tests {
 
     #[test]
     fn a_sample_size_is_a_number_or_two() {
-        assert_eq!(sample_size(&Value::Null, 8), Ok((512, 512)));
-        assert_eq!(sample_size(&json!(96), 8), Ok((768, 768)));
-        assert_eq!(sample_size(&json!([32, 64]), 8), Ok((512, 256)), "height and width in latents");
-        assert_eq!(sample_size(&json!(2048), 8), Ok((16384, 16384)));
+        assert_eq!(sample_size(&Value::Null, 64, 8), Ok((512, 512)));
+        assert_eq!(sample_size(&json!(96), 64, 8), Ok((768, 768)));
+        assert_eq!(sample_size(&json!([32, 64]), 64, 8), Ok((512, 256)), "height and width in latents");
+        assert_eq!(sample_size(&json!(2048), 64, 8), Ok((16384, 16384)));
         let wrong = [
             json!(0),
             json!(2049),
@@ -392,13 +387,13 @@ mod tests {
             json!([64, 0]),
         ];
         for value in wrong {
-            let message = sample_size(&value, 8).unwrap_err();
+            let message = sample_size(&value, 64, 8).unwrap_err();
             assert!(
                 message.starts_with(&format!("`sample_size` is {value}, expected a number from 1 to 2048")),
                 "{message}"
             );
         }
-        let message = sample_size(&json!("x".repeat(100_000)), 8).unwrap_err();
+        let message = sample_size(&json!("x".repeat(100_000)), 64, 8).unwrap_err();
         assert!(message.len() < 300, "a configuration is not printed back whole");
     }
 }

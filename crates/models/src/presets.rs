@@ -1,20 +1,20 @@
 //! The networks of a model by their configurations only, and built-in models.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::DType;
-use kiln_clip::TextEncoderConfig;
-use kiln_families::FamilyRef;
-use kiln_unet::UnetConfig;
+use kiln_families::{FamilyRef, TextPart, of_id};
+use kiln_network::DenoiserConfig;
 use kiln_vae::{TinyConfig, VaeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::components::{Component, components};
+use crate::components::Component;
 use crate::dtype::decoder_dtype;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
-use crate::single_file::shapes::unet_shape;
+use crate::text_stage::TextFacts;
 
 /// The models with built-in configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,16 +63,16 @@ impl std::str::FromStr for Preset {
 }
 
 /// The networks of a model and the size of its images, without weights.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Architecture {
     /// The name of the preset, the folder or the file.
     pub name: String,
     /// The pipeline family.
     pub family: FamilyRef,
-    /// The text encoders, in the order in which their channels are joined.
-    pub text_encoders: Vec<TextEncoderConfig>,
+    /// The text encoders, without tokenizers.
+    pub texts: Vec<TextPart>,
     /// The denoiser.
-    pub unet: UnetConfig,
+    pub denoiser: Arc<dyn DenoiserConfig>,
     /// The autoencoder.
     pub vae: VaeConfig,
     /// The TAESD that decodes in its place.
@@ -85,15 +85,23 @@ pub struct Architecture {
     pub height: usize,
 }
 
+/// Compares the networks and sizes: those of equal models print alike.
+impl PartialEq for Architecture {
+    fn eq(&self, other: &Self) -> bool {
+        format!("{self:?}") == format!("{other:?}")
+    }
+}
+
 /// The file of a preset: the networks' configurations in the format of diffusers and transformers, without keys that
 /// have those libraries' defaults.
-/// those libraries' defaults.
 #[derive(Deserialize)]
 struct PresetFile {
     width: usize,
     height: usize,
+    /// The id of the family.
+    family: String,
     text_encoders: Vec<Value>,
-    unet: Value,
+    denoiser: Value,
     vae: Value,
     taesd: Option<TinyConfig>,
     #[serde(default = "guided")]
@@ -112,13 +120,20 @@ impl Architecture {
     pub fn preset(preset: Preset) -> Result<Self> {
         let file: PresetFile = serde_json::from_str(preset.json())
             .map_err(|error| Error::model(Path::new(preset.id()), format!("is not a valid preset: {error}")))?;
-        let unet = UnetConfig::from_json(&file.unet.to_string())?;
-        let text_encoders = file.text_encoders.iter().map(|json| TextEncoderConfig::from_json(&json.to_string()));
+        let family = of_id(&file.family)
+            .ok_or_else(|| Error::model(Path::new(preset.id()), format!("`family` is {}", file.family)))?;
+        let components = family.components().iter().filter(|component| component.kind.is_text_encoder());
+        let text = |(component, json): (_, &Value)| -> Result<TextPart> {
+            let config = family.text_encoder(component, &json.to_string())?;
+            Ok(TextPart { component, config, tokenizer: None })
+        };
+        let texts = components.zip(&file.text_encoders).map(text).collect::<Result<Vec<_>>>()?;
+        let TextFacts { pooled, .. } = TextFacts::of(family.text_stage(&texts)?.as_ref());
         Ok(Self {
             name: preset.id().into(),
-            family: kiln_families::of_unet(&unet_shape(&unet)),
-            text_encoders: text_encoders.collect::<kiln_clip::Result<_>>()?,
-            unet,
+            family,
+            texts,
+            denoiser: family.denoiser(&file.denoiser.to_string(), pooled)?,
             vae: VaeConfig::from_json(&file.vae.to_string())?,
             taesd: file.taesd,
             guided: file.guided,
@@ -132,8 +147,8 @@ impl Architecture {
         Self {
             name: model.name(),
             family: model.family(),
-            text_encoders: model.text_encoder_configs().to_vec(),
-            unet: model.unet_config().clone(),
+            texts: model.texts().to_vec(),
+            denoiser: model.shared_denoiser_config(),
             vae: model.vae_config().clone(),
             taesd: None,
             guided: guided(),
@@ -153,8 +168,9 @@ impl Architecture {
     }
 
     /// Its networks, in the order in which they run.
-    pub fn components(&self) -> impl Iterator<Item = Component<'_>> {
-        components(self)
+    pub fn components(&self) -> impl Iterator<Item = Component> {
+        let texts = (0..self.texts.len()).map(Component::TextEncoder);
+        texts.chain([Component::Denoiser, Component::Vae])
     }
 
     /// Height and width of the latents.
@@ -165,9 +181,7 @@ impl Architecture {
 
 #[cfg(test)]
 mod tests {
-    use kiln_clip::TextEncoder;
     use kiln_testkit::{repository, shared_data};
-    use kiln_unet::Unet;
     use kiln_vae::{Decoder, Encoder};
 
     use super::*;
@@ -175,10 +189,10 @@ mod tests {
     /// Parameters of the text encoders, the U-Net, the VAE's decoder and encoder.
     fn parameters(preset: Preset) -> (Vec<usize>, usize, usize, usize) {
         let model = Architecture::preset(preset).unwrap();
-        let texts = model.text_encoders.iter().map(|config| TextEncoder::new(config.clone()).unwrap());
+        let stage = model.text_stage().unwrap();
         (
-            texts.map(|encoder| encoder.segments().parameters()).collect(),
-            Unet::new(model.unet).segments().parameters(),
+            stage.networks().iter().map(|network| network.segments.parameters()).collect(),
+            model.denoiser().segments().parameters(),
             Decoder::new(&model.vae).segments().parameters(),
             Encoder::new(&model.vae).segments().parameters(),
         )

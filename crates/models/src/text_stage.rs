@@ -1,30 +1,35 @@
 //! The text stage of a model: which text encoders it has, and how they are used.
 
-use kiln_clip::{ClipEncoder, ClipText, HiddenLayer, TextEncoder, TextEncoderConfig, Tokenizer};
-use kiln_families::{FamilyRef, TEXT_ENCODER, TEXT_ENCODER_2, TextLayer};
+use kiln_families::{TextPart, TokenizerFiles};
 use kiln_network::text::TextStage;
-use kiln_weights::Network;
 
-use crate::error::Result;
+use crate::error::{CLIP_TOKENS, Error, Result};
 use crate::model::ModelFolder;
 use crate::presets::Architecture;
-
-/// The names of text encoders for LoRAs and embeddings, in a model's order.
-const NETWORKS: [Network; 2] = [TEXT_ENCODER, TEXT_ENCODER_2];
 
 impl ModelFolder {
     /// Its text encoders with their tokenizers. No weights are read.
     ///
     /// # Errors
-    /// Errors of [`Self::tokenizer`], and [`crate::Error::Clip`] for an invalid configuration.
+    /// [`Error::Tokens`] for a model in one file with a text encoder that has fewer tokens than CLIP's tokenizer, which such
+    /// files do not contain; errors of tokenizers and of the networks.
     pub fn text_stage(&self) -> Result<Box<dyn TextStage>> {
-        let tokenizer = |i| self.tokenizer(i).map(Some);
-        stage(self.family(), (self.first_text_encoder(), self.text_encoder_configs()), tokenizer)
+        let with_tokenizer = |(i, part): (usize, &TextPart)| {
+            let tokenizer = self.files().tokenizer_files(i);
+            match (&tokenizer, part.config.vocab_size()) {
+                (TokenizerFiles::Clip(_), vocab_size) if vocab_size < CLIP_TOKENS => {
+                    Err(Error::Tokens { path: self.path().to_path_buf(), vocab_size })
+                }
+                _ => Ok(TextPart { tokenizer: Some(tokenizer), ..part.clone() }),
+            }
+        };
+        let parts = self.texts().iter().enumerate().map(with_tokenizer).collect::<Result<Vec<_>>>()?;
+        Ok(self.family().text_stage(&parts)?)
     }
 
     /// The options of a request that have no effect on its text encoders: those of [`TextStage::ignores`].
     pub fn ignored_text_options(&self) -> &'static [&'static str] {
-        ClipText::IGNORES
+        self.text_facts().ignores
     }
 }
 
@@ -32,23 +37,32 @@ impl Architecture {
     /// Its text encoders without tokenizers, for plans and measurements.
     ///
     /// # Errors
-    /// [`crate::Error::Clip`] for an invalid configuration.
+    /// Errors of the networks for an invalid configuration.
     pub fn text_stage(&self) -> Result<Box<dyn TextStage>> {
-        stage(self.family, (0, &self.text_encoders), |_| Ok(None))
+        Ok(self.family.text_stage(&self.texts)?)
     }
 }
 
-/// A stage with CLIP's text encoders, the first of which has place `first` among [`NETWORKS`].
-fn stage(
-    family: FamilyRef,
-    (first, configs): (usize, &[TextEncoderConfig]),
-    tokenizer: impl Fn(usize) -> Result<Option<Tokenizer>>,
-) -> Result<Box<dyn TextStage>> {
-    let encoder = |(i, config): (usize, &TextEncoderConfig)| -> Result<ClipEncoder> {
-        let network = NETWORKS.get(first + i).copied();
-        Ok(ClipEncoder { tokenizer: tokenizer(i)?, encoder: TextEncoder::new(config.clone())?, network })
-    };
-    let encoders = configs.iter().enumerate().map(encoder).collect::<Result<_>>()?;
-    let TextLayer { from_end, final_layer_norm } = family.text_layer(None);
-    Ok(Box::new(ClipText::new(encoders, HiddenLayer { from_end, final_layer_norm })))
+/// The values of a model's text stage that decide before it is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextFacts {
+    /// The options without effect.
+    pub(crate) ignores: &'static [&'static str],
+    /// Channels of each token of the text.
+    pub(crate) context: usize,
+    /// Channels of the pooled text; 0 if there is none.
+    pub(crate) pooled: usize,
+}
+
+impl TextFacts {
+    /// Those of `stage`.
+    pub(crate) fn of(stage: &dyn TextStage) -> Self {
+        use kiln_network::text::{CONTEXT, POOLED};
+        let shapes = stage.shapes(stage.least());
+        let channels = |name| {
+            let shape = shapes.iter().find(|(known, _)| *known == name).map(|(_, shape)| shape);
+            shape.and_then(|shape| shape.last()).copied().unwrap_or_default()
+        };
+        Self { ignores: stage.ignores(), context: channels(CONTEXT), pooled: channels(POOLED) }
+    }
 }

@@ -28,6 +28,14 @@ pub struct TextWidths {
     pub pooled: Option<usize>,
 }
 
+impl dyn DenoiserConfig {
+    /// The configuration as its own type; `None` if it is of another type.
+    pub fn own<C: DenoiserConfig>(&self) -> Option<&C> {
+        let any: &dyn Any = self;
+        any.downcast_ref()
+    }
+}
+
 impl PartialEq for dyn DenoiserConfig {
     fn eq(&self, other: &Self) -> bool {
         format!("{self:?}") == format!("{other:?}")

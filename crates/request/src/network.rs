@@ -185,19 +185,25 @@ impl NetworkOptions {
 }
 
 impl Request {
-    /// Options of a U-Net with the configuration `unet`, without a job.
+    /// Options of a U-Net with the configuration `unet`, without a job; `None` for another denoiser, which has none of them.
     ///
     /// # Errors
     /// [`Error::Value`] names an option that is out of its range, that needs another one, or that this network cannot have.
-    pub fn network_options(&self, unet: &UnetConfig) -> Result<NetworkOptions> {
+    pub fn network_options(&self, unet: Option<&UnetConfig>) -> Result<NetworkOptions> {
         check(self)?;
         self.network(unet)
     }
 
     /// Like [`Self::network_options`], for ranges that are checked already.
-    pub(crate) fn network(&self, unet: &UnetConfig) -> Result<NetworkOptions> {
+    pub(crate) fn network(&self, unet: Option<&UnetConfig>) -> Result<NetworkOptions> {
         let fail = |name, found: String, expected: &str| Err(Error::Value { name, found, expected: expected.into() });
         let options = NetworkOptions::of(self);
+        let Some(unet) = unet else {
+            return match options.name_of_first() {
+                Some((name, found)) => fail(name, found, "none: this model has no U-Net"),
+                None => Ok(options),
+            };
+        };
         if let (Some(fall), 0.0) = (self.pag_adaptive_scale, options.pag_scale) {
             return fail("pag_adaptive_scale", format!("{fall:?}"), "`pag_scale` too");
         }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use kiln_network::text::{
-    CONTEXT, Error, Fill, POOLED, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens, Words,
+    CONTEXT, EncoderConfig, Error, Fill, POOLED, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens,
+    Words,
 };
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_prompt::TextOptions;
@@ -135,6 +136,20 @@ impl TextStage for ClipText {
             }
         }
         Ok(outputs)
+    }
+}
+
+impl EncoderConfig for TextEncoderConfig {
+    fn width(&self) -> usize {
+        self.hidden_size
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn layers_to_skip(&self) -> Option<usize> {
+        Some(self.num_hidden_layers)
     }
 }
 

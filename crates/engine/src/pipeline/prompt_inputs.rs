@@ -11,7 +11,7 @@ use kiln_models::{ImageEmbeds, ModelFolder};
 use kiln_network::Inputs;
 use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
 use kiln_scheduler::Convention;
-use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput};
+use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput, UnetConfig};
 use kiln_weights::Placement;
 
 use crate::component::{LoadedComponent, WeightResidency};
@@ -148,7 +148,8 @@ impl Networks {
         let features = self.prompts.get(adapter).ok_or_else(missing)?.net.config().projection.features();
         let inputs = self.prompt_rows(batch, i, features, is_guided, keep)?;
         let loaded = self.prompts.get(adapter).ok_or_else(missing)?;
-        let weights = factors(&adapter.using, model.unet_config());
+        let unet = model.unet_for(&adapter.using.model, "an IP-Adapter")?;
+        let weights = factors(&adapter.using, unet);
         loaded.component.enter(keep)?;
         let layers = loaded.component.run(|| -> Result<_> {
             let rows = inputs.tokens(&loaded.net, adapter.using.shortcut)?;
@@ -263,7 +264,8 @@ impl Networks {
         let Placement { device, dtype, .. } = self.first.component.placement();
         let f = model.vae_config().downscale();
         let mut sizes = BTreeSet::new();
-        for (layer, weight) in model.unet_config().cross_layers().into_iter().zip(weights) {
+        let layers = model.unet_config().map(UnetConfig::cross_layers).unwrap_or_default();
+        for (layer, weight) in layers.into_iter().zip(weights) {
             if *weight != 0.0 {
                 let halved = |size: usize| (0..layer.level).fold(size, |size, _| size.div_ceil(2));
                 sizes.insert((halved(job.height / f) * halved(job.width / f), layer.channels));

@@ -7,7 +7,7 @@ use candle_core::{DType, Device};
 use kiln_models::ModelFolder;
 use kiln_network::text::{PromptText, TextNetwork, TextStage, TextTensors, Tokens};
 use kiln_request::{Job, RefinerOptions};
-use kiln_unet::SCORE_TIME_IDS;
+use kiln_unet::{SCORE_TIME_IDS, UnetConfig};
 use kiln_weights::{Lora, Network, Placement};
 
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
@@ -80,7 +80,7 @@ impl TextEncoders {
         cached_texts: usize,
     ) -> Self {
         Self {
-            time_ids: model.unet_config().time_ids(),
+            time_ids: model.unet_config().map_or(0, UnetConfig::time_ids),
             zeros_for_no_negative: model.zeros_for_no_negative(),
             dtype,
             device,

@@ -35,8 +35,8 @@ pub(super) struct Networks<'a> {
     pub(super) controls: Vec<(&'a ControlModel, usize)>,
     /// IP-Adapters with their image encoders.
     pub(super) prompts: &'a [PromptNetworks],
-    /// The configuration of the U-Net that they are for.
-    pub(super) unet: &'a UnetConfig,
+    /// The configuration of the U-Net that they are for; `None` if the denoiser is no U-Net.
+    pub(super) unet: Option<&'a UnetConfig>,
     /// The text encoders and the denoisers of the models that follow this one in the run.
     pub(super) others: Vec<(&'a dyn TextStage, &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
@@ -301,8 +301,9 @@ impl Networks<'_> {
     /// Adds the inputs of the control networks in a step, for all rows. They exist while the steps run, unlike the texts.
     fn add_control_inputs(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
         let StepShape { rows, height, width, .. } = self.step_shape(work);
+        let Some(unet) = self.unet else { return };
         for (network, (model, _)) in self.controls.iter().enumerate() {
-            model.add_meta_inputs(inputs, (network, self.unet), device, (rows, height, width), self.dtype);
+            model.add_meta_inputs(inputs, (network, unet), device, (rows, height, width), self.dtype);
         }
     }
 

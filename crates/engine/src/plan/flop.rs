@@ -52,13 +52,13 @@ pub fn preparation_flop(denoiser: &dyn Denoiser, images: usize, tokens: usize) -
 /// Errors of the network for impossible sizes.
 pub fn control_flop(
     model: &ControlModel,
-    (denoiser, unet): (&dyn Denoiser, &UnetConfig),
+    (denoiser, unet): (&dyn Denoiser, Option<&UnetConfig>),
     images: usize,
     (height, width): (usize, usize),
     tokens: usize,
 ) -> Result<Vec<f64>> {
     let device = MetaDevice::new(TARGET, DTYPE);
-    let Some(net) = model.net() else { return Ok(vec![0.0; model.step_segments().len()]) };
+    let (Some(net), Some(unet)) = (model.net(), unet) else { return Ok(vec![0.0; model.step_segments().len()]) };
     let x = device.tensor(&[images, net.config().network.in_channels, height, width], DTYPE);
     let timestep = device.tensor(&[1], DType::F32);
     let mut inputs = denoiser.meta_inputs(&device, StepShape { rows: images, height, width, tokens }, DTYPE);
@@ -92,12 +92,11 @@ pub fn text_flop(stage: &dyn TextStage, tokens: usize) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use kiln_clip::TextEncoderConfig;
     use kiln_testkit::fixtures;
     use serde_json::Value;
 
     use super::*;
-    use kiln_models::{Architecture, Preset};
+    use kiln_models::{Architecture, Preset, TextPart};
 
     /// PyTorch's counter reports the same numbers for the networks of diffusers and transformers
     /// (`tests/reference/flop.py`).
@@ -120,11 +119,11 @@ mod tests {
 
             let decoder = Network::kl(model.vae.clone());
             assert_eq!(decoder_flop(&decoder, (side, side)).ok(), row["decoder"].as_f64(), "{}", preset.id());
-            let text = |config: &TextEncoderConfig| {
-                let model = Architecture { text_encoders: vec![config.clone()], ..model.clone() };
+            let text = |part: &TextPart| {
+                let model = Architecture { texts: vec![part.clone()], ..model.clone() };
                 text_flop(model.text_stage().unwrap().as_ref(), 77).unwrap()
             };
-            let found: Vec<_> = model.text_encoders.iter().map(text).collect();
+            let found: Vec<_> = model.texts.iter().map(text).collect();
             let expected: Vec<_> = row["texts"].as_array().unwrap().iter().map(|text| text.as_f64().unwrap()).collect();
             assert_eq!(found, expected, "{}", preset.id());
         }

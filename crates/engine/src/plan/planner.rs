@@ -10,6 +10,7 @@ use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
 use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_upscale::Upscaler;
+use kiln_vae::VaeConfig;
 use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks};
@@ -109,8 +110,8 @@ impl Planner {
     /// Plans from now on with these IP-Adapters, for work with [`Workload::has_image_prompts`]. An adapter that does not fit the
     /// model is left out.
     pub fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
-        let unet = &self.model.unet;
-        self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet)).collect();
+        let unet = self.model.unet();
+        self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet?)).collect();
     }
 
     /// Sets these layers of the U-Net in 8 bits, and all of a refiner's that allow it.
@@ -162,7 +163,7 @@ impl Planner {
     /// [`crate::Error::Request`] names the option.
     pub fn work(&self, size: [Option<usize>; 2], steps: Option<usize>, batch_size: usize) -> Result<Workload> {
         let Architecture { width, height, vae, .. } = &self.model;
-        let multiple = vae.downscale().max(8);
+        let multiple = self.size_multiple(vae);
         Ok(Workload {
             width: side("width", size[0].unwrap_or(*width), multiple)?,
             height: side("height", size[1].unwrap_or(*height), multiple)?,
@@ -184,7 +185,7 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Request`] for an option that needs another one, or that this network cannot have.
     pub fn with_network(&self, work: Workload, request: &Request) -> Result<Workload> {
-        let network = NetworkWork::of(&request.network_options(&self.model.unet)?);
+        let network = NetworkWork::of(&request.network_options(self.model.unet())?);
         Ok(Workload { network, ..work })
     }
 
@@ -193,7 +194,7 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Request`] for a size that is too large, and those of the upscaler's file.
     pub fn with_second_pass(&self, work: Workload, scale: f64, upscaler: &HiresUpscaler) -> Result<Workload> {
-        let multiple = self.model.vae.downscale().max(8);
+        let multiple = self.size_multiple(&self.model.vae);
         let scaled = |size: usize| (size as f64 * scale) as usize / multiple * multiple;
         let width = side("the width of the second pass", scaled(work.width), multiple)?;
         let height = side("the height of the second pass", scaled(work.height), multiple)?;
@@ -208,6 +209,11 @@ impl Planner {
         let (first, enlarged) = ((work.width, work.height), (width, height));
         let second = SecondPassWork { width, height, first, enlarged, steps, text, enlargement };
         Ok(Workload { second: Some(second), ..work })
+    }
+
+    /// Width and height of images are multiples of this ([`ModelFolder::size_multiple`]).
+    fn size_multiple(&self, vae: &VaeConfig) -> usize {
+        (vae.downscale() * self.unet.latents().multiple).max(8)
     }
 
     /// The denoiser with this number: 0 is the model's own.
@@ -256,7 +262,7 @@ impl Planner {
     fn control_flop(&self, model: &ControlModel, work: &Workload) -> Result<Vec<f64>> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        control_flop(model, (&*self.unet, &self.model.unet), work.images(), size, self.context(work))
+        control_flop(model, (&*self.unet, self.model.unet()), work.images(), size, self.context(work))
     }
 
     /// Bytes on the device of all control networks while they stream.
@@ -292,7 +298,7 @@ impl Planner {
             denoiser: &*denoiser,
             controls: self.controls.iter().map(|model| (model, of_images(model))).collect(),
             prompts: &self.prompts,
-            unet: &self.model.unet,
+            unet: self.model.unet(),
             decoder: &self.decoder,
             encoder: &self.encoder,
             dtype,

@@ -61,7 +61,8 @@ impl PromptNetworks {
         };
         let tokens = (0..rows).map(|_| tokens()).collect::<Result<Vec<_>>>()?;
         let tokens = MetaTensor::cat(&tokens.iter().collect::<Vec<_>>(), 0)?;
-        let made = self.net.keys_values(&tokens, &vec![1.0; networks.unet.cross_layers().len()])?;
+        let made =
+            self.net.keys_values(&tokens, &vec![1.0; networks.unet.map_or(0, |unet| unet.cross_layers().len())])?;
         let half = |tensor: &MetaTensor| -> Result<MetaTensor> {
             let one = tensor.narrow(0, 0, 1)?;
             Ok(MetaTensor::cat(&vec![&one; work.batch_size], 0)?)

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use candle_core::DType;
-use kiln_clip::TextEncoder;
+use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_models::{Architecture, Preset};
 use kiln_ops::{EightBits, Target};
 use kiln_weights::EightBitLayers;
@@ -195,7 +195,8 @@ fn streamed_weights_in_8_bits_are_half_of_the_bytes() {
 fn text_encoders_stream_within_their_plan() {
     let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::BF16);
     let model = Architecture::preset(Preset::Emoji).unwrap();
-    let encoders = model.text_encoders.iter().cloned().map(TextEncoder::new);
+    let encoders =
+        model.texts.iter().map(|text| TextEncoder::new(text.config.own::<TextEncoderConfig>().unwrap().clone()));
     let encoders: Vec<TextEncoder> = encoders.map(|encoder| encoder.unwrap()).collect();
     let planner = planner(Preset::Emoji);
     let work = planner.work([Some(64); 2], None, 1).unwrap();

@@ -265,7 +265,7 @@ fn a_refiner_in_one_file_is_the_same() {
         kiln_models::convert(from, to, &options, kiln_models::WeightType::Keep, false, &|| ControlFlow::Continue(()))
             .unwrap();
         let mut engine = load(to, &cpu());
-        assert!(engine.model().is_refiner() && engine.model().text_encoder_configs().len() == 1);
+        assert!(engine.model().is_refiner() && engine.model().texts().len() == 1);
         assert!(bits(&try_images(&mut engine, &alone).unwrap()) == expected, "{}", to.display());
     }
 }

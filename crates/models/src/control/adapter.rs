@@ -30,7 +30,8 @@ pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>) -> Result<Opened> {
 
 /// Refuses an adapter whose feature maps are not those of `model`'s down blocks.
 pub(super) fn check_family(path: &Path, config: &AdapterConfig, model: &ModelFolder) -> Result<()> {
-    if config.fits(model.unet_config(), model.vae_config().downscale()) {
+    let unet = model.unet_for(path, "a T2I-Adapter")?;
+    if config.fits(unet, model.vae_config().downscale()) {
         return Ok(());
     }
     let own = match config.form {
@@ -43,7 +44,7 @@ pub(super) fn check_family(path: &Path, config: &AdapterConfig, model: &ModelFol
          give a T2I-Adapter for that family",
         config.downscale,
         model.name(),
-        family(model.unet_config())
+        family(unet)
     );
     Err(Error::model(path, problem))
 }

@@ -17,11 +17,11 @@ const HINT_BLOCKS: usize = 6;
 
 /// A control LoRA over the U-Net of `model`.
 pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>, model: &ModelFolder) -> Result<Opened> {
-    let base = model.unet_config();
+    let base = model.unet_for(path, "a control LoRA")?;
     let has = |name: &str| checkpoint.info(name).is_some();
     let is_xl = ["weight", "up", "bias"].iter().any(|part| has(&format!("label_emb.0.0.{part}")));
     if is_xl && base.pooled_dim().is_none() {
-        return Err(refused_xl(path, "a control LoRA", model));
+        return Err(refused_xl(path, "a control LoRA", (model, base)));
     }
     let dim = |name: &str, axis: usize| {
         let found = checkpoint.info(name).and_then(|info| info.shape.get(axis).copied());
@@ -37,7 +37,7 @@ pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>, model: &ModelFolder
         UnetConfig { in_channels: base.latent_channels(), time_cond_proj_dim: None, up: Vec::new(), ..base.clone() };
     let config = ControlConfig { network, hint_channels, hint_widths, bgr: false, global_pool: false, union: None };
     let config = ControlModelConfig::ControlNet(config);
-    let source = LowRank::new(checkpoint, encoder_shape(base).control_names(), model.files().unet()?);
+    let source = LowRank::new(checkpoint, encoder_shape(base).control_names(), model.files().denoiser_weights()?);
     let network = ControlModel::new(&config);
     let keys = network.step_segments().iter().flat_map(|segment| segment.params()).map(|param| param.key.as_str());
     if let Some((names, expected, found)) = source.mismatch(keys) {

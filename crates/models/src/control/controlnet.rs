@@ -39,33 +39,33 @@ pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>, model: &ModelFolder
     let Some(mut source) = found else {
         return Err(Error::model(path, "has no first convolution, expected the tensors of a ControlNet"));
     };
+    let unet = model.unet_for(path, "a ControlNet")?;
     let shape = |name: &str| source.info(name).map(|info| info.shape);
-    if shape("add_embedding.linear_1.weight").is_some() && model.unet_config().pooled_dim().is_none() {
-        return Err(refused_xl(path, "a ControlNet", model));
+    if shape("add_embedding.linear_1.weight").is_some() && unet.pooled_dim().is_none() {
+        return Err(refused_xl(path, "a ControlNet", (model, unet)));
     }
-    let mut config =
-        ControlConfig::from_shapes(&shape, model.unet_config()).map_err(|error| Error::model(path, error))?;
+    let mut config = ControlConfig::from_shapes(&shape, unet).map_err(|error| Error::model(path, error))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     config.global_pool = name.contains(SHUFFLE);
     if has(DIFFERENCE) {
-        source = Arc::new(Sum::new(source, model.files().unet()?));
+        source = Arc::new(Sum::new(source, model.files().denoiser_weights()?));
     }
     Ok((ControlModelConfig::ControlNet(config), source))
 }
 
 /// The refusal of a network for Stable Diffusion XL.
-pub(super) fn refused_xl(path: &Path, what: &str, model: &ModelFolder) -> Error {
+pub(super) fn refused_xl(path: &Path, what: &str, (model, unet): (&ModelFolder, &UnetConfig)) -> Error {
     let problem = format!(
         "is {what} for Stable Diffusion XL, but the model {} is {}: give {what} for that family",
         model.name(),
-        family(model.unet_config())
+        family(unet)
     );
     Error::model(path, problem)
 }
 
 /// Refuses a network for another family of models than `model`'s.
 pub(super) fn check_family(path: &Path, config: &ControlConfig, model: &ModelFolder) -> Result<()> {
-    let (own, base) = (&config.network, model.unet_config());
+    let (own, base) = (&config.network, model.unet_for(path, "a ControlNet")?);
     let facts = |unet: &UnetConfig| (unet.context_dim(), unet.pooled_dim(), unet.skips());
     // A network without transformers sees no text, whatever the model's is.
     let same_text = own.context_dim().is_none() || own.context_dim() == base.context_dim();

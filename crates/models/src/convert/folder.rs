@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kiln_clip::Tokenizer;
-use kiln_families::FAMILIES;
+use kiln_families::{FAMILIES, TokenizerFiles};
 use kiln_files::remove_orphans;
 use kiln_weights::{NewTensor, read_small, write_safetensors};
 
@@ -13,7 +13,7 @@ use super::keep::MAX_TOKENIZER_FILE;
 use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{NewFolder, Proceed, replace};
 use crate::error::{Error, Result};
-use crate::files::{ModelFiles, TokenizerFiles};
+use crate::files::ModelFiles;
 
 /// Writes the folder and returns the number of its tensors. The files of an existing folder are replaced one by one; a
 /// new folder appears with all files at once.
@@ -48,14 +48,15 @@ fn write_into(
         count += part.keys.len();
         part_file(part, &folder.join(path), weight_type, is_bare, proceed)
     };
-    weights(&parts.unet, "unet/diffusion_pytorch_model.safetensors", false)?;
+    let denoiser = files.denoiser();
+    weights(&parts.denoiser, &format!("{}/diffusion_pytorch_model.safetensors", denoiser.folder), false)?;
     weights(&parts.vae, "vae/diffusion_pytorch_model.safetensors", false)?;
     for (i, text) in parts.text.iter().enumerate() {
         let name = files.text_folder(i);
         weights(&text.part, &format!("{name}/model.safetensors"), files.is_bare(i)?)?;
     }
     let text_file = |path: &Path, text: &str| bytes_file(path, text.as_bytes(), proceed);
-    for name in ["model_index.json", "unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"] {
+    for name in ["model_index.json", &denoiser.config(), "vae/config.json", "scheduler/scheduler_config.json"] {
         text_file(&folder.join(name), &pretty(files.config(name)?))?;
     }
     if let Some((_, text)) = files.defaults("kiln.json")? {
@@ -74,7 +75,7 @@ fn write_into(
                     bytes_file(&folder.join(tokenizer).join(name), &text, proceed)?;
                 }
             }
-            TokenizerFiles::Kept(texts) => {
+            TokenizerFiles::Kept { texts, .. } => {
                 for (name, text) in texts {
                     text_file(&folder.join(tokenizer).join(name), &text)?;
                 }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kiln_clip::{ClipPadding, TOKENIZER_FILES, Tokenizer};
+use kiln_clip::{TOKENIZER_FILES, Tokenizer};
+use kiln_families::TokenizerFiles;
 use kiln_weights::{ParamSource, open_component, read_small_text};
 
 use super::parts::ConvertedModel;
-use super::single::text_place;
 use crate::error::{Error, Result};
-use crate::files::{ModelFiles, TokenizerFiles};
-use crate::single_file::configs::is_openai;
+use crate::files::ModelFiles;
 use crate::single_file::kept::{Kept, configurations};
 
 /// Bytes of a tokenizer's file. CLIP's largest has 3.6 MB.
@@ -33,24 +32,23 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
         kept.files.insert("kiln.json".into(), text);
     }
     let mut without_room = Vec::new();
-    for i in 0..parts.text.len() {
+    for (i, text) in parts.text.iter().enumerate() {
         let (folder, tokenizer) = (files.text_folder(i), files.tokenizer_folder(i));
         if files.is_bare(i)? {
             kept.bare.insert(folder);
         }
         let texts = match files.tokenizer_files(i) {
             TokenizerFiles::Clip(_) => continue,
-            TokenizerFiles::Kept(texts) => texts,
+            TokenizerFiles::Kept { texts, .. } => texts,
             TokenizerFiles::Folder(from) => texts(&from)?,
         };
         if texts.is_empty() {
             continue; // a folder without a tokenizer
         }
         // Files that equal the defaults of a file without them are not stored.
-        let (_, dialect) = text_place(parts, i);
-        let padding = if is_openai(dialect, parts.text[i].width) { ClipPadding::End } else { ClipPadding::Zero };
-        let own = Tokenizer::from_texts(Path::new(folder), &texts)?;
-        if own.is_same_as(&Tokenizer::clip(padding)?) {
+        if let Some(padding) = text.padding
+            && Tokenizer::from_texts(Path::new(folder), &texts)?.is_same_as(&Tokenizer::clip(padding)?)
+        {
             continue;
         }
         let bytes = |texts: &BTreeMap<String, String>| texts.values().map(String::len).sum::<usize>();

@@ -126,7 +126,7 @@ pub fn convert(
         return Err(Error::not_found(input.to_path_buf(), looked_for));
     }
     let mut files = ModelFiles::open(input, options)?;
-    files.find_texts();
+    files.find_family();
     let parts = match (ConvertedModel::open(&files), layout) {
         // Between two files the tensors are only renamed, which needs no valid configuration.
         (Err(error @ Error::Model { .. }), Layout::Safetensors | Layout::Gguf) => {

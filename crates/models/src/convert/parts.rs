@@ -2,18 +2,19 @@
 
 use std::borrow::Cow;
 
-use kiln_clip::{TextEncoder, TextEncoderConfig};
-use kiln_unet::{Unet, UnetConfig};
+use kiln_clip::ClipPadding;
+use kiln_families::{Component as ComponentSpec, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
-use kiln_weights::ldm::UnetShape;
+use kiln_weights::ldm::{ClipDialect, Names};
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
 
 use crate::error::{Error, Result};
 use crate::files::ModelFiles;
 use crate::single_file::SingleFile;
-use crate::single_file::configs::is_openai;
-use crate::single_file::shapes::unet_shape;
+use crate::single_file::configs::{clip_padding, is_openai};
+use crate::text_stage::TextFacts;
 
+const VAE_CONFIG: &str = "vae/config.json";
 /// A buffer that text encoders of 2022 contain.
 const POSITION_IDS: &str = "text_model.embeddings.position_ids";
 
@@ -26,16 +27,18 @@ pub(super) struct ConvertedComponent {
 /// A text encoder.
 pub(super) struct ConvertedText {
     pub(super) part: ConvertedComponent,
-    /// Channels of its token embeddings.
-    pub(super) width: usize,
-    /// Whether it is an OpenCLIP encoder.
-    pub(super) is_open: bool,
+    /// The prefix and the names of its tensors in a single file.
+    pub(super) place: (&'static str, Names),
+    /// The padding of CLIP's tokenizer if a single file without a tokenizer means that one.
+    pub(super) padding: Option<ClipPadding>,
 }
 
 /// The components of a model, and the properties that determine their names in a single file.
 pub(super) struct ConvertedModel {
-    pub(super) unet: ConvertedComponent,
-    pub(super) unet_shape: UnetShape,
+    pub(super) family: FamilyRef,
+    pub(super) denoiser: ConvertedComponent,
+    /// The names of the denoiser's tensors in a single file.
+    pub(super) denoiser_names: Names,
     pub(super) vae: ConvertedComponent,
     pub(super) vae_levels: usize,
     /// The text encoders, in the order of the family.
@@ -45,33 +48,38 @@ pub(super) struct ConvertedModel {
 impl ConvertedModel {
     /// Opens the components and checks that every tensor exists.
     pub(super) fn open(files: &ModelFiles) -> Result<Self> {
-        fn read<T, E: std::fmt::Display>(
-            files: &ModelFiles,
-            name: &str,
-            parse: fn(&str) -> std::result::Result<T, E>,
-        ) -> Result<T> {
-            parse(&files.config(name)?).map_err(|error| Error::model(&files.config_path(name), error))
-        }
-        let unet_config = read(files, "unet/config.json", UnetConfig::from_json)?;
-        let unet_config = files.unet_config(unet_config, None)?;
-        let unet = ConvertedComponent::new(files.unet()?, &[Unet::new(unet_config.clone()).segments()])?;
-        let vae_config = read(files, "vae/config.json", VaeConfig::from_json)?;
+        let family = files.family();
+        let path_of = |name: &str| files.config_path(name);
+        let text = |&component: &_| -> Result<TextPart> {
+            let name = ComponentSpec::config(component);
+            let config =
+                family.text_encoder(component, &files.config(&name)?).map_err(Error::in_file(path_of(&name)))?;
+            Ok(TextPart { component, config, tokenizer: None })
+        };
+        let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
+        let stage = family.text_stage(&texts)?;
+        let pooled = TextFacts::of(stage.as_ref()).pooled;
+        let name = files.denoiser().config();
+        let config = family.denoiser(&files.config(&name)?, pooled).map_err(Error::in_file(path_of(&name)))?;
+        let config = files.denoiser_config(family, config, (pooled, None))?;
+        let denoiser = ConvertedComponent::new(files.denoiser_weights()?, &[config.build().segments()])?;
+        let vae_config =
+            VaeConfig::from_json(&files.config(VAE_CONFIG)?).map_err(Error::in_file(path_of(VAE_CONFIG)))?;
         let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
         let vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
         let mut text = Vec::new();
-        for (i, component) in files.texts().iter().filter(|text| files.has_config(&text.config())).enumerate() {
-            let config = read(files, &component.config(), TextEncoderConfig::from_json)?;
-            let encoder = TextEncoder::new(config.clone())?;
-            let mut part = ConvertedComponent::new(files.text_encoder(i)?, &[encoder.segments()])?;
-            if part.source.info(POSITION_IDS).is_some() {
-                part.keys.push(POSITION_IDS.into());
-                part.keys.sort();
+        for (i, (part, network)) in texts.iter().zip(stage.networks()).enumerate() {
+            let mut converted = ConvertedComponent::new(files.text_encoder(i)?, &[network.segments])?;
+            if converted.source.info(POSITION_IDS).is_some() {
+                converted.keys.push(POSITION_IDS.into());
+                converted.keys.sort();
             }
-            // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
-            text.push(ConvertedText { part, width: config.hidden_size, is_open: config.hidden_act == "gelu" });
+            let place = family.text_names((i, texts.len()), part.config.as_ref());
+            text.push(ConvertedText { part: converted, place, padding: clip_padding(part.config.as_ref()) });
         }
-        let (unet_shape, vae_levels) = (unet_shape(&unet_config), vae_config.block_out_channels.len());
-        Ok(Self { unet, unet_shape, vae, vae_levels, text })
+        let (denoiser_names, vae_levels) =
+            (family.denoiser_names(config.as_ref()), vae_config.block_out_channels.len());
+        Ok(Self { family, denoiser, denoiser_names, vae, vae_levels, text })
     }
 
     /// The components of a single file by name only, with any shapes: sufficient if the names do not change. `None` if
@@ -84,15 +92,21 @@ impl ConvertedModel {
             keys.dedup();
             ConvertedComponent { source, keys }
         };
-        let text = file.text.iter().enumerate().filter_map(|(i, found)| {
-            let (shape, source) = (&found.as_ref()?.shape, file.text_encoder(i)?);
+        let shape = file.unet_shape()?;
+        let (family, count) = (of_unet(shape), file.text.iter().flatten().count());
+        let texts =
+            file.text.iter().enumerate().filter_map(|(i, found)| Some((&found.as_ref()?.shape, file.text_encoder(i)?)));
+        let text = texts.enumerate().map(|(place, (shape, source))| {
             let is_open = !is_openai(shape.dialect, shape.hidden_size);
-            Some(ConvertedText { part: part(source), width: shape.hidden_size, is_open })
+            let (prefix, dialect): (_, ClipDialect) = family.single_text(place, count, is_open);
+            let padding = if is_open { ClipPadding::Zero } else { ClipPadding::End };
+            ConvertedText { part: part(source), place: (prefix, dialect.names()), padding: Some(padding) }
         });
         let text: Vec<ConvertedText> = text.collect();
-        let (unet_shape, vae_levels) = (file.unet_shape()?.clone(), file.vae.as_ref()?.shape.channels.len());
-        let (unet, vae) = (part(file.unet()?), part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION))));
-        (!text.is_empty()).then_some(Self { unet, unet_shape, vae, vae_levels, text })
+        let vae_levels = file.vae.as_ref()?.shape.channels.len();
+        let (denoiser, denoiser_names) = (part(file.unet()?), shape.names());
+        let vae = part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION)));
+        (!text.is_empty()).then_some(Self { family, denoiser, denoiser_names, vae, vae_levels, text })
     }
 }
 

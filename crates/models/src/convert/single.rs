@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kiln_families::{of_unet, prefixes};
-use kiln_weights::ldm::{ClipDialect, Names, Piece, Place, VaeShape, transpose};
+use kiln_families::prefixes;
+use kiln_weights::ldm::{Names, Piece, Place, VaeShape, transpose};
 use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
 
@@ -13,12 +13,6 @@ use super::WeightType;
 use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{Proceed, replace};
 use crate::error::Result;
-
-/// The names of a text encoder's tensors in a file: prefix and naming scheme.
-pub(super) fn text_place(parts: &ConvertedModel, i: usize) -> (&'static str, ClipDialect) {
-    let is_open = parts.text.get(i).is_some_and(|text| text.is_open);
-    of_unet(&parts.unet_shape).single_text(i, parts.text.len(), is_open)
-}
 
 /// Writes the file with `notes` and returns the number of its tensors.
 pub(super) fn write(
@@ -35,14 +29,16 @@ pub(super) fn write(
         Ok(())
     };
     let first = |folder: &str| prefixes(folder).first().copied().unwrap_or_default();
-    add(&parts.unet, first("unet"), &parts.unet_shape.names())?;
+    let components = parts.family.components();
+    let prefix = components.iter().find(|part| part.is_denoiser()).and_then(|part| part.prefixes.first());
+    add(&parts.denoiser, prefix.copied().unwrap_or_default(), &parts.denoiser_names)?;
     add(&parts.vae, first("vae"), &VaeShape::ldm_names(parts.vae_levels))?;
-    for (i, text) in parts.text.iter().enumerate() {
-        let (prefix, dialect) = text_place(parts, i);
-        add(&text.part, prefix, &dialect.names())?;
+    for text in &parts.text {
+        let (prefix, names) = &text.place;
+        add(&text.part, prefix, names)?;
     }
     let count = tensors.len();
-    let architecture = of_unet(&parts.unet_shape).derived_config().map_or("sd1", |config| config.gguf);
+    let architecture = parts.family.derived_config().map_or("sd1", |config| config.gguf);
     let (key, value) = if is_gguf { ("general.architecture", architecture) } else { ("format", "pt") };
     notes.insert(key.into(), value.into());
     replace(path, proceed, |file| match is_gguf {

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kiln_clip::{TextEncoder, TextEncoderConfig};
-use kiln_families::{Variant, held_networks, of_unet, text_components};
-use kiln_unet::{Unet, UnetConfig};
+use kiln_families::{TextPart, Variant, held_networks, of_class, of_unet, text_components};
 use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{ParamSource, Segments, mismatches};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{LoraNotes, Stored, stored};
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
+use crate::model::INDEX;
 use crate::single_file::SingleFile;
 use crate::single_file::configs::configs;
 use crate::single_file::kept::{self, Kept};
 use crate::single_file::kind::{self, ModelInput, Prediction};
+use crate::text_stage::TextFacts;
 
 /// The contents of a checkpoint file.
 #[derive(Debug, Clone, Serialize)]
@@ -129,16 +130,28 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         let mismatches = source.map(|source| mismatches(segments, &source)).unwrap_or_default();
         mismatches.iter().map(ToString::to_string).collect()
     };
-    let texts = text_components().into_iter().filter_map(|text| json(&text.config()));
-    for (i, json) in texts.enumerate() {
-        problems.extend(match TextEncoderConfig::from_json(&json).and_then(TextEncoder::new) {
-            Ok(encoder) => fit(encoder.segments(), file.text_encoder(i)),
+    let index = json(INDEX).and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    let Some(family) = index.as_ref().and_then(|index| of_class(index["_class_name"].as_str()?)) else {
+        return problems;
+    };
+    let mut parts = Vec::new();
+    for (i, component) in text_components().into_iter().enumerate() {
+        let Some(json) = json(&component.config()) else { continue };
+        let part = family.text_encoder(component, &json);
+        let part = part.map(|config| TextPart { component, config, tokenizer: None });
+        problems.extend(match part.and_then(|part| Ok((family.text_stage(std::slice::from_ref(&part))?, part))) {
+            Ok((stage, part)) => {
+                parts.push(part);
+                stage.networks().iter().flat_map(|network| fit(network.segments, file.text_encoder(i))).collect()
+            }
             Err(error) => vec![error.to_string()],
         });
     }
-    problems.extend(match json("unet/config.json").map(|json| UnetConfig::from_json(&json)) {
+    let pooled = family.text_stage(&parts).map_or(0, |stage| TextFacts::of(stage.as_ref()).pooled);
+    let denoiser = family.components().iter().find(|component| component.is_denoiser());
+    problems.extend(match denoiser.and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, pooled)) {
         None => Vec::new(),
-        Some(Ok(config)) => fit(Unet::new(config).segments(), file.unet()),
+        Some(Ok(config)) => fit(config.build().segments(), file.unet()),
         Some(Err(error)) => vec![error.to_string()],
     });
     problems.extend(match json("vae/config.json").map(|json| VaeConfig::from_json(&json)) {

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 
 use candle_core::DType;
-use kiln_clip::TextEncoder;
-use kiln_unet::Unet;
 use kiln_vae::{Decoder, Encoder};
 use kiln_weights::{ParamSource, ParamSpec, Segments, mismatches};
 use serde::Serialize;
@@ -100,19 +98,24 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
     let dtype = dtype.resolve(false);
     let files = model.files();
     let mut components = Vec::new();
-    for part in Architecture::from_folder(model).components() {
+    let architecture = Architecture::from_folder(model);
+    let stage = architecture.text_stage()?;
+    let texts = stage.networks();
+    for part in architecture.components() {
         let mut report = |name: &str, segments: &Segments| -> Result<()> {
             components.push(component(name.into(), files.weights(part), segments, dtype)?);
             Ok(())
         };
         match part {
-            Component::TextEncoder(i, config) => {
-                report(files.text_folder(i), TextEncoder::new(config.clone())?.segments())?
+            Component::TextEncoder(i) => {
+                if let Some(text) = texts.get(i) {
+                    report(files.text_folder(i), text.segments)?;
+                }
             }
-            Component::Unet(config) => report("unet", Unet::new(config.clone()).segments())?,
-            Component::Vae(config) => {
-                report("vae (decoder)", Decoder::new(config).segments())?;
-                report("vae (encoder)", Encoder::new(config).segments())?;
+            Component::Denoiser => report(files.denoiser().folder, architecture.denoiser().segments())?,
+            Component::Vae => {
+                report("vae (decoder)", Decoder::new(&architecture.vae).segments())?;
+                report("vae (encoder)", Encoder::new(&architecture.vae).segments())?;
             }
         }
     }

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kiln_clip::{ClipPadding, TextEncoderConfig};
 use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, SD2, SDXL_REFINER, of_unet};
+use kiln_network::text::EncoderConfig;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
 
@@ -240,6 +242,14 @@ pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
     config
 }
 
+/// The padding of CLIP's tokenizer for a text encoder in a single file without a tokenizer; `None` for other text encoders than
+/// CLIP's.
+pub(crate) fn clip_padding(config: &dyn EncoderConfig) -> Option<ClipPadding> {
+    let config = config.own::<TextEncoderConfig>()?;
+    let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
+    Some(if is_openai(dialect, config.hidden_size) { ClipPadding::End } else { ClipPadding::Zero })
+}
+
 /// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and
 /// for other widths by the naming scheme.
 pub(crate) fn is_openai(dialect: ClipDialect, width: usize) -> bool {
@@ -324,7 +334,7 @@ fn scheduler(is_xl: bool, prediction: Prediction, zero_snr: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::single_file::shapes::unet_shape;
+    use kiln_families::unet_shape;
     use kiln_scheduler::{SamplerKind, SchedulerConfig};
     use kiln_unet::UnetConfig;
 

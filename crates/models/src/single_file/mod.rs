@@ -3,7 +3,6 @@
 pub(crate) mod configs;
 pub(crate) mod kept;
 pub(crate) mod kind;
-pub(crate) mod shapes;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use kiln_clip::{TextEncoder, TextEncoderConfig};
-use kiln_families::{SD, SDXL, of_unet};
+use kiln_families::{SD, SDXL, of_unet, unet_shape};
 use kiln_testkit::shared_data;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
@@ -14,7 +14,6 @@ use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segment
 use super::SingleFile;
 use super::configs::{text_config, unet_config, vae_config};
 use super::kind::{ModelInput, Prediction, prediction};
-use super::shapes::unet_shape;
 
 /// Tensors with names and shapes only.
 struct Shapes(HashMap<String, Vec<usize>>);

@@ -91,7 +91,7 @@ fn control_loras_change_the_unet() {
     write_tensors(&lora, &path);
     let file = ControlFile::open(&path, &model).unwrap();
     let ControlModelConfig::ControlNet(config) = file.config() else { panic!("{:?}", file.config()) };
-    assert_eq!((config.skips(), config.union), (model.unet_config().skips(), None));
+    assert_eq!((config.skips(), config.union), (model.unet_config().unwrap().skips(), None));
     let (found, unet) = (file.weights(), model.files().unet().unwrap());
     let matrix = |name: &str, columns: usize| {
         let tensor = &lora[name];

@@ -8,12 +8,14 @@
 //! 3. [`TextStage::encode`] computes the [`TextTensors`] of each text on the caller's [`Runs`].
 //! 4. [`TextStage::fill`] makes them as long as their rows.
 
+mod config;
 mod error;
 mod stage;
 mod tensors;
 mod tokens;
 mod words;
 
+pub use config::EncoderConfig;
 pub use error::{Error, Result};
 pub use stage::{Fill, Runs, TextNetwork, TextStage};
 pub use tensors::{CONTEXT, POOLED, TextTensors};
