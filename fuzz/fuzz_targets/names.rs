@@ -1,7 +1,7 @@
 //! Names of tensors: mapping a name to its declared tensors and back yields the same name.
 #![no_main]
 
-use kiln_weights::ldm::{ClipDialect, Names, UnetLevel, UnetShape, VaeShape};
+use kiln_weights::ldm::{ClipDialect, FluxDialect, Names, Sd3Shape, T5Dialect, UnetLevel, UnetShape, VaeShape};
 use libfuzzer_sys::fuzz_target;
 
 fn tables() -> Vec<Names> {
@@ -19,7 +19,8 @@ fn tables() -> Vec<Names> {
     };
     let clip = [ClipDialect::Transformers, ClipDialect::Bare, ClipDialect::OpenClip, ClipDialect::Fused];
     let clip = clip.into_iter().map(ClipDialect::names);
-    [unet.names(), VaeShape::ldm_names(4)].into_iter().chain(clip).collect()
+    let transformers = [Sd3Shape::authors_names(2), FluxDialect::Authors.names(2, 2), T5Dialect::Gguf.names()];
+    [unet.names(), VaeShape::ldm_names(4)].into_iter().chain(clip).chain(transformers).collect()
 }
 
 fuzz_target!(|name: &str| {

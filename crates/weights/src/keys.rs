@@ -1,5 +1,6 @@
 //! Alternative names of tensors in checkpoints.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -27,6 +28,9 @@ impl KeyRule {
         Self { canonical: ".to_v.", alternative: ".value." },
         Self { canonical: ".to_out.0.", alternative: ".proj_attn." },
     ];
+
+    /// The token table of T5, which transformers stores under one of two names, or both.
+    pub const T5_TOKENS: &'static [Self] = &[Self { canonical: "shared.", alternative: "encoder.embed_tokens." }];
 
     /// The names in TAESD's own two files, `taesd_encoder` and `taesd_decoder`. Each numbers its layers from 0. The
     /// decoder's layer 0 is the clamp, which diffusers does not count.
@@ -85,6 +89,10 @@ impl<S: ParamSource> ParamSource for Renamed<S> {
         self.source.data(&self.resolve(key))
     }
 
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        self.source.rows(&self.resolve(key), rows)
+    }
+
     fn release(&self, key: &str) {
         self.source.release(&self.resolve(key));
     }
@@ -108,6 +116,10 @@ macro_rules! pointer_source {
 
             fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
                 self.as_ref().data(key)
+            }
+
+            fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+                self.as_ref().rows(key, rows)
             }
 
             fn release(&self, key: &str) {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
@@ -21,6 +22,20 @@ pub struct ParamInfo {
     pub dtype: StoredType,
 }
 
+impl ParamInfo {
+    /// The shape and type of some rows, with the range of their bytes in the whole tensor. `None` if the tensor has no such
+    /// rows, or they do not begin and end between blocks.
+    pub(crate) fn rows(&self, rows: &Range<usize>) -> Option<(Self, Range<usize>)> {
+        let all = *self.shape.first()?;
+        let of = |count: usize| -> Vec<usize> { [&[count], self.shape.get(1..).unwrap_or_default()].concat() };
+        if rows.start > rows.end || rows.end > all {
+            return None;
+        }
+        let bytes = self.dtype.bytes(&of(rows.start))?..self.dtype.bytes(&of(rows.end))?;
+        Some((Self { shape: of(rows.len()), dtype: self.dtype }, bytes))
+    }
+}
+
 /// A stored tensor: its shape and type, and its elements, little-endian and row-major.
 pub struct ParamData<'a> {
     /// Shape and type.
@@ -30,6 +45,16 @@ pub struct ParamData<'a> {
 }
 
 impl ParamData<'_> {
+    /// Some rows of the tensor. `None` if it has no such rows, or they do not begin and end between blocks.
+    pub fn rows(self, rows: &Range<usize>) -> Option<Self> {
+        let (info, range) = self.info.rows(rows)?;
+        let bytes = match self.bytes {
+            Cow::Borrowed(bytes) => Cow::Borrowed(bytes.get(range)?),
+            Cow::Owned(bytes) => Cow::Owned(bytes.get(range)?.to_vec()),
+        };
+        Some(Self { info, bytes })
+    }
+
     /// The elements as f32. `None` if the type is not a weight type.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         let mut values = vec![0f32; self.info.shape.iter().product()];
@@ -45,6 +70,12 @@ pub trait ParamSource: Send + Sync {
 
     /// The tensor, or `None` if there is no such tensor.
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>>;
+
+    /// Some rows of the tensor, or `None` if there are no such rows. Sources that compute elements override it, so that the
+    /// parts of a fused projection are not computed several times.
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        Ok(self.data(key)?.and_then(|data| data.rows(&rows)))
+    }
 
     /// Called when the tensor was read and is not needed soon: memory that only caches it may be freed. Another read
     /// returns the same elements.

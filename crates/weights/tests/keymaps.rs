@@ -68,7 +68,7 @@ fn check(table: &str, parts: &[(&str, &str, Names)]) {
     }
     for (stored, fused) in &map.fused {
         for (i, declared) in fused.cat.iter().enumerate() {
-            one(stored, declared, Piece::Third(i));
+            one(stored, declared, Piece::third(i));
             let Cut { slice: (from, rows) } = &map.pieces[declared];
             assert_eq!(from, stored);
             assert_eq!(i == 0, rows.starts_with("0:"), "{rows}");

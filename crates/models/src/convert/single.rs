@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kiln_families::prefixes;
-use kiln_weights::ldm::{Names, Piece, Place, VaeShape, transpose};
+use kiln_weights::ldm::{Names, Piece, VaeShape};
 use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
 
@@ -56,35 +56,17 @@ fn stored<'a>(
     is_gguf: bool,
     weight_type: WeightType,
 ) -> Result<Vec<NewTensor<'a>>> {
-    // Stored names with their sources: one declared tensor, or three.
-    let mut made: BTreeMap<String, Vec<(Piece, &str)>> = BTreeMap::new();
-    for key in &part.keys {
-        // Tensors that the table does not contain keep their names.
-        let Place { name, piece } = names.place(key).unwrap_or(Place { name: key.clone(), piece: Piece::Whole });
-        made.entry(name).or_default().push((piece, key));
-    }
-    let one = |(name, mut pieces): (String, Vec<(Piece, &'a str)>)| {
-        pieces.sort_by_key(|(piece, _)| if let Piece::Third(i) = piece { *i } else { 0 });
+    let one = |(name, pieces): (String, Vec<(Piece, &'a str)>)| {
         let (piece, first) = pieces[0]; // every entry has at least one piece
-        let ParamInfo { mut shape, dtype } = part.info(first)?;
-        match (piece, shape.as_mut_slice()) {
-            (Piece::Third(_), [rows, ..]) => *rows *= 3,
-            (Piece::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
-            (Piece::Pointwise, [_, _]) => shape.extend([1, 1]),
-            _ => {}
-        }
+        let ParamInfo { shape: declared, dtype } = part.info(first)?;
+        let shape = piece.stored_shape(&declared);
         let mut dtype = weight_type.of(dtype, first, &shape, is_gguf);
         if piece == Piece::Transposed && matches!(dtype, StoredType::Blocks(_)) {
             dtype = Dtype::F16.into();
         }
         let keys: Vec<&str> = pieces.into_iter().map(|(_, key)| key).collect();
-        // The rows of the declared matrix are the columns of the stored one.
-        let (rows, columns) = (shape.last().copied().unwrap_or(1), shape.first().copied().unwrap_or(1));
         let bytes = move || -> kiln_weights::Result<Cow<'a, [u8]>> {
-            let mut bytes = part.bytes(keys[0], dtype)?;
-            if piece == Piece::Transposed {
-                bytes = Cow::Owned(transpose(&bytes, rows, columns));
-            }
+            let mut bytes = piece.stored_bytes(part.bytes(keys[0], dtype)?, &declared);
             for key in &keys[1..] {
                 bytes.to_mut().extend_from_slice(&part.bytes(key, dtype)?);
             }
@@ -93,5 +75,5 @@ fn stored<'a>(
         };
         Ok(NewTensor { name: format!("{prefix}{name}"), shape, dtype, bytes: Box::new(bytes) })
     };
-    made.into_iter().map(one).collect()
+    names.stored(part.keys.iter().map(String::as_str)).into_iter().map(one).collect()
 }

@@ -8,7 +8,7 @@ use kiln_families::{SD, SDXL, of_unet, unet_shape};
 use kiln_testkit::shared_data;
 use kiln_unet::{Unet, UnetConfig};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
-use kiln_weights::ldm::{ClipDialect, ClipShape, Names, Piece, UnetShape, VaeDialect, VaeShape};
+use kiln_weights::ldm::{ClipDialect, ClipShape, Names, UnetShape, VaeDialect, VaeShape};
 use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segments, write_safetensors};
 
 use super::SingleFile;
@@ -24,13 +24,7 @@ impl Shapes {
         let mut shapes = HashMap::new();
         for param in networks.iter().flat_map(|segments| segments.iter()).flat_map(|segment| segment.params()) {
             let place = names.place(&param.key).unwrap_or_else(|| panic!("{} has no place", param.key));
-            let mut shape = param.shape.clone();
-            match place.piece {
-                Piece::Whole => {}
-                Piece::Third(_) => shape[0] *= 3,
-                Piece::Transposed => shape.reverse(),
-                Piece::Pointwise => shape.extend([1, 1]),
-            }
+            let shape = place.piece.stored_shape(&param.shape);
             shapes.insert(place.name, shape);
         }
         Self(shapes)

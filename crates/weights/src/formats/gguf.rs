@@ -12,6 +12,7 @@ use kiln_ops::BlockType;
 use safetensors::Dtype;
 
 use super::bytes::Reader;
+use super::iq4::Iq4;
 use crate::error::{Error, Result};
 use crate::limits::MAX_TENSORS;
 use crate::mmap::{self, Mapped};
@@ -33,8 +34,19 @@ const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 pub struct GgufFile {
     path: PathBuf,
     map: Mapped,
-    tensors: HashMap<String, (ParamInfo, Range<usize>)>,
+    tensors: HashMap<String, Entry>,
     metadata: BTreeMap<String, String>,
+}
+
+/// A tensor of the file.
+#[derive(Debug)]
+struct Entry {
+    /// Its type is that of the elements that are read.
+    info: ParamInfo,
+    /// Its bytes in the file.
+    range: Range<usize>,
+    /// The layout of its blocks, if they are decoded when they are read.
+    decoded: Option<Iq4>,
 }
 
 impl GgufFile {
@@ -57,18 +69,31 @@ impl GgufFile {
 
 impl ParamSource for GgufFile {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        self.tensors.get(key).map(|(info, _)| info.clone())
+        self.tensors.get(key).map(|entry| entry.info.clone())
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
-        let Some((info, range)) = self.tensors.get(key) else { return Ok(None) };
+        let Some(Entry { info, range, decoded }) = self.tensors.get(key) else { return Ok(None) };
         let bytes = self.map.bytes(range.clone())?;
-        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(bytes) }))
+        let bytes = decoded.map_or(Cow::Borrowed(bytes), |layout| Cow::Owned(layout.decode(bytes)));
+        Ok(Some(ParamData { info: info.clone(), bytes }))
+    }
+
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        let Some(Entry { info, range, decoded: Some(layout) }) = self.tensors.get(key) else {
+            return Ok(self.data(key)?.and_then(|data| data.rows(&rows)));
+        };
+        let Some((part, _)) = info.rows(&rows) else { return Ok(None) };
+        let Some(row) = info.shape.get(1..).filter(|row| !row.is_empty()).and_then(|row| layout.bytes(row)) else {
+            return Ok(self.data(key)?.and_then(|data| data.rows(&rows))); // rows that do not begin with a block
+        };
+        let bytes = self.map.bytes(range.start + rows.start * row..range.start + rows.end * row)?;
+        Ok(Some(ParamData { info: part, bytes: Cow::Owned(layout.decode(bytes)) }))
     }
 
     fn release(&self, key: &str) {
-        if let Some((_, range)) = self.tensors.get(key) {
-            self.map.forget(range.clone());
+        if let Some(entry) = self.tensors.get(key) {
+            self.map.forget(entry.range.clone());
         }
     }
 
@@ -86,7 +111,7 @@ type Parsed<T> = std::result::Result<T, String>;
 
 #[derive(Debug)]
 pub(crate) struct Header {
-    tensors: HashMap<String, (ParamInfo, Range<usize>)>,
+    tensors: HashMap<String, Entry>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -149,13 +174,16 @@ impl Header {
             let shape = (0..dims).map(|_| usize::try_from(reader.u64()?).map_err(|_| too_large(&name)));
             let mut shape = shape.collect::<Parsed<Vec<_>>>()?;
             shape.reverse(); // ggml lists the fastest dimension first
-            let dtype = stored_type(&name, reader.u32()?)?;
-            rows.push((name, shape, dtype, reader.u64()?));
+            let id = reader.u32()?;
+            let decoded = Iq4::of(id);
+            let dtype = if decoded.is_some() { Dtype::F32.into() } else { stored_type(&name, id)? };
+            rows.push((name, shape, (dtype, decoded), reader.u64()?));
         }
         let start = (reader.position() as u64).checked_next_multiple_of(alignment);
         let mut tensors = HashMap::new();
-        for (name, shape, dtype, offset) in rows {
-            let size = dtype.bytes(&shape).ok_or_else(|| too_large(&name))?;
+        for (name, shape, (dtype, decoded), offset) in rows {
+            let size = decoded.map_or_else(|| dtype.bytes(&shape), |layout: Iq4| layout.bytes(&shape));
+            let size = size.filter(|_| dtype.bytes(&shape).is_some()).ok_or_else(|| too_large(&name))?;
             let range = start
                 .and_then(|start| start.checked_add(offset))
                 .and_then(|from| usize::try_from(from).ok())
@@ -179,7 +207,8 @@ impl Header {
                 }
                 None => shape,
             };
-            if tensors.insert(name.clone(), (ParamInfo { shape, dtype }, range)).is_some() {
+            let entry = Entry { info: ParamInfo { shape, dtype }, range, decoded };
+            if tensors.insert(name.clone(), entry).is_some() {
                 return Err(format!("names tensor `{name}` twice, which is ambiguous"));
             }
         }
@@ -224,7 +253,7 @@ fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
     let block = || BlockType::ALL.into_iter().find(|&block| block_id(block) == id).map(StoredType::Blocks);
     plain.or_else(block).ok_or_else(|| {
         let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
-        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")
+        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}, {}", Iq4::NAMES)
     })
 }
 

@@ -2,12 +2,15 @@
 
 pub(crate) mod bytes;
 mod gguf;
+mod iq4;
+mod layer_formats;
 mod scaled;
 mod torch;
 mod write;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 pub use gguf::GgufFile;
@@ -78,7 +81,8 @@ impl Checkpoint {
     /// are stored with scales are multiplied by them.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is not a valid checkpoint.
+    /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is not a valid checkpoint, or has layers in a
+    /// format of another program that Kiln does not read.
     pub fn open(path: &Path) -> Result<Self> {
         let format = FileFormat::of(path)?;
         let (source, metadata): (Box<dyn ParamSource>, _) = match format {
@@ -98,6 +102,8 @@ impl Checkpoint {
                 (Box::new(file), metadata)
             }
         };
+        let refuse = |problem| Error::Format { path: path.to_path_buf(), problem };
+        layer_formats::check(source.as_ref(), &metadata).map_err(refuse)?;
         let source = Scaled::wrap(source);
         Ok(Self { source, format, metadata })
     }
@@ -120,6 +126,10 @@ impl ParamSource for Checkpoint {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         self.source.data(key)
+    }
+
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        self.source.rows(key, rows)
     }
 
     fn release(&self, key: &str) {

@@ -9,12 +9,12 @@ const OPEN_CLIP_LAYER: &[Part] = &[
     ("mlp.fc1", "mlp.c_fc", Piece::Whole),
     ("mlp.fc2", "mlp.c_proj", Piece::Whole),
     ("self_attn.out_proj", "attn.out_proj", Piece::Whole),
-    ("self_attn.q_proj.weight", "attn.in_proj_weight", Piece::Third(0)),
-    ("self_attn.k_proj.weight", "attn.in_proj_weight", Piece::Third(1)),
-    ("self_attn.v_proj.weight", "attn.in_proj_weight", Piece::Third(2)),
-    ("self_attn.q_proj.bias", "attn.in_proj_bias", Piece::Third(0)),
-    ("self_attn.k_proj.bias", "attn.in_proj_bias", Piece::Third(1)),
-    ("self_attn.v_proj.bias", "attn.in_proj_bias", Piece::Third(2)),
+    ("self_attn.q_proj.weight", "attn.in_proj_weight", Piece::third(0)),
+    ("self_attn.k_proj.weight", "attn.in_proj_weight", Piece::third(1)),
+    ("self_attn.v_proj.weight", "attn.in_proj_weight", Piece::third(2)),
+    ("self_attn.q_proj.bias", "attn.in_proj_bias", Piece::third(0)),
+    ("self_attn.k_proj.bias", "attn.in_proj_bias", Piece::third(1)),
+    ("self_attn.v_proj.bias", "attn.in_proj_bias", Piece::third(2)),
 ];
 
 /// stable-diffusion.cpp renames the parts of an OpenCLIP layer and keeps its fused projection.
@@ -23,9 +23,9 @@ const FUSED_LAYER: &[Part] = &[
     ("layer_norm2", "layer_norm2", Piece::Whole),
     ("mlp", "mlp", Piece::Whole),
     ("self_attn.out_proj", "self_attn.out_proj", Piece::Whole),
-    ("self_attn.q_proj", "self_attn.in_proj", Piece::Third(0)),
-    ("self_attn.k_proj", "self_attn.in_proj", Piece::Third(1)),
-    ("self_attn.v_proj", "self_attn.in_proj", Piece::Third(2)),
+    ("self_attn.q_proj", "self_attn.in_proj", Piece::third(0)),
+    ("self_attn.k_proj", "self_attn.in_proj", Piece::third(1)),
+    ("self_attn.v_proj", "self_attn.in_proj", Piece::third(2)),
 ];
 
 /// OpenCLIP stores its projection transposed.

@@ -7,28 +7,29 @@
 
 mod adapter;
 mod clip;
+mod flux;
+mod piece;
+mod sd3;
+mod t5;
+#[cfg(test)]
+mod tests;
 mod unet;
 mod vae;
 mod view;
 
+use std::collections::BTreeMap;
+
 pub use adapter::adapter_names;
 pub use clip::{ClipDialect, ClipShape};
+pub use flux::{Approximator, FluxDialect, FluxShape};
+pub use piece::Piece;
+pub use sd3::{Sd3Dialect, Sd3Shape};
+pub use t5::{T5Dialect, T5Shape};
 pub use unet::{UnetLevel, UnetShape};
 pub use vae::{VaeDialect, VaeShape};
-pub use view::{Named, Subset, transpose};
+pub use view::{Named, Subset};
 
-/// The piece of a stored tensor that a declared tensor corresponds to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
-    /// The whole tensor.
-    Whole,
-    /// The first, second or third of three equal blocks of rows: a fused projection of queries, keys and values.
-    Third(usize),
-    /// The whole tensor, transposed.
-    Transposed,
-    /// The whole tensor: a matrix `(n, k)` that is stored as a 1x1 convolution `(n, k, 1, 1)`.
-    Pointwise,
-}
+use crate::source::{ParamInfo, ParamSource};
 
 /// The stored tensor, and the piece of it, that a declared tensor corresponds to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +48,13 @@ struct Row {
     stored: String,
     /// The parts below the two names. An empty list means the same names on both sides.
     parts: &'static [Part],
+}
+
+/// A table with equal names on both sides.
+fn same_names() -> Names {
+    let mut names = Names::default();
+    names.add("", "", &[]);
+    names
 }
 
 /// A table of names, read in both directions.
@@ -73,7 +81,25 @@ impl Names {
         Some(Place { name: join(&join(&row.stored, stored), rest), piece: piece_of(piece, rest) })
     }
 
-    /// The declared tensors that the stored tensor `name` contains: one, three for a fused projection, or none if the
+    /// The shape and type of the declared tensor `key` in `source`. `None` if it has no such tensor.
+    pub fn info(&self, source: &dyn ParamSource, key: &str) -> Option<ParamInfo> {
+        let place = self.place(key)?;
+        place.piece.info(source.info(&place.name)?)
+    }
+
+    /// The stored tensors that the declared tensors `keys` make, each with its pieces in the order of rows. A tensor that
+    /// the table does not contain keeps its name.
+    pub fn stored<'a>(&self, keys: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Vec<(Piece, &'a str)>> {
+        let mut stored: BTreeMap<String, Vec<(Piece, &'a str)>> = BTreeMap::new();
+        for key in keys {
+            let Place { name, piece } = self.place(key).unwrap_or(Place { name: key.into(), piece: Piece::Whole });
+            stored.entry(name).or_default().push((piece, key));
+        }
+        stored.values_mut().for_each(|pieces| pieces.sort_by_key(|(piece, _)| piece.order()));
+        stored
+    }
+
+    /// The declared tensors that the stored tensor `name` contains: one, several for a fused projection, or none if the
     /// table has no such tensor.
     pub fn declared(&self, name: &str) -> Vec<(String, Piece)> {
         let found = self.rows.iter().filter_map(|row| Some((row, below(name, &row.stored)?)));

@@ -2,7 +2,7 @@
 //!
 //! Its decoder numbers the levels from the largest maps, diffusers' decoder from the smallest.
 
-use super::{Names, Part, Piece};
+use super::{Names, Part, Piece, same_names};
 use crate::source::ParamSource;
 
 const RESNET: &[Part] = &[
@@ -95,11 +95,7 @@ impl VaeShape {
     pub fn names(&self) -> Names {
         match self.dialect {
             VaeDialect::Ldm => Self::ldm_names(self.channels.len()),
-            VaeDialect::Diffusers => {
-                let mut names = Names::default();
-                names.add("", "", &[]);
-                names
-            }
+            VaeDialect::Diffusers => same_names(),
         }
     }
 

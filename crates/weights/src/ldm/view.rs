@@ -1,7 +1,9 @@
 //! A view of a source with other names.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use super::piece::exchanged;
 use super::{Names, Piece};
 use crate::error::{Error, Result};
 use crate::source::{ParamData, ParamInfo, ParamSource};
@@ -31,6 +33,10 @@ impl<S: ParamSource> ParamSource for Subset<S> {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         self.source.data(&self.whole(key))
+    }
+
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        self.source.rows(&self.whole(key), rows)
     }
 
     fn release(&self, key: &str) {
@@ -71,17 +77,21 @@ impl<S: ParamSource> Named<S> {
 
 impl<S: ParamSource> ParamSource for Named<S> {
     fn info(&self, key: &str) -> Option<ParamInfo> {
-        let place = self.names.place(key)?;
-        cut(self.source.info(&place.name)?, place.piece)
+        self.names.info(&self.source, key)
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let Some(place) = self.names.place(key) else { return Ok(None) };
+        if place.piece.is_rows() {
+            let stored = self.source.info(&place.name).and_then(|info| info.shape.first().copied());
+            let rows = stored.and_then(|rows| place.piece.rows(rows));
+            return rows.map_or(Ok(None), |rows| self.source.rows(&place.name, rows));
+        }
         let Some(data) = self.source.data(&place.name)? else { return Ok(None) };
-        let Some(info) = cut(data.info.clone(), place.piece) else { return Ok(None) };
+        let Some(info) = place.piece.info(data.info.clone()) else { return Ok(None) };
         let bytes = match place.piece {
-            Piece::Whole | Piece::Pointwise => data.bytes,
-            Piece::Third(i) => third(data.bytes, i),
+            Piece::Whole | Piece::Pointwise | Piece::Rows { .. } => data.bytes,
+            Piece::Exchanged => Cow::Owned(exchanged(&data.bytes)),
             Piece::Transposed => match transposed(&data, &info) {
                 Some(bytes) => Cow::Owned(bytes),
                 None => {
@@ -106,39 +116,6 @@ impl<S: ParamSource> ParamSource for Named<S> {
     }
 }
 
-/// The shape and type of a piece. `None` if the stored tensor has no such piece.
-fn cut(info: ParamInfo, piece: Piece) -> Option<ParamInfo> {
-    let ParamInfo { mut shape, mut dtype } = info;
-    match piece {
-        Piece::Whole => {}
-        Piece::Third(_) => {
-            let rows = shape.first_mut().filter(|rows| rows.is_multiple_of(3))?;
-            *rows /= 3;
-        }
-        Piece::Transposed => {
-            shape = <[usize; 2]>::try_from(shape).map(|[rows, columns]| vec![columns, rows]).ok()?;
-            if matches!(dtype, StoredType::Blocks(_)) {
-                dtype = safetensors::Dtype::F32.into(); // a column cannot have blocks
-            }
-        }
-        Piece::Pointwise => {
-            if let [rows, columns, 1, 1] = shape[..] {
-                shape = vec![rows, columns];
-            }
-        }
-    }
-    Some(ParamInfo { shape, dtype })
-}
-
-fn third(bytes: Cow<'_, [u8]>, i: usize) -> Cow<'_, [u8]> {
-    let length = bytes.len() / 3;
-    let range = i * length..(i + 1) * length;
-    match bytes {
-        Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[range]),
-        Cow::Owned(bytes) => Cow::Owned(bytes[range].to_vec()),
-    }
-}
-
 /// The elements of a matrix in column-major order. `None` if its type is not a weight type.
 fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
     let decoded: Vec<u8>;
@@ -154,7 +131,7 @@ fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
 }
 
 /// Transposes a row-major matrix with elements of any size.
-pub fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
+pub(super) fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let size = bytes.len().checked_div(rows * columns).unwrap_or(0);
     let mut out = Vec::with_capacity(bytes.len());
     for column in 0..columns {

@@ -16,6 +16,7 @@ use super::role::{self, Role, UnusedReason};
 use super::targets::{FIRST_TEXT, Layer, Network, SECOND_TEXT, Targets};
 use crate::error::{Error, Result};
 use crate::formats::Checkpoint;
+use crate::ldm::Piece;
 use crate::source::ParamSource;
 
 /// The changes of a LoRA file to a model.
@@ -141,9 +142,16 @@ fn word(key: &str, metadata: &BTreeMap<String, String>) -> Option<(String, &'sta
         return Some((key.to_string(), FIRST_TEXT));
     }
     let (word, name) = key.strip_prefix("bundle_emb.")?.split_once('.')?;
-    let network = if name == "clip_g" { SECOND_TEXT } else { FIRST_TEXT };
+    let network = match name {
+        "clip_g" => SECOND_TEXT,
+        "t5xxl" => return None,
+        _ => FIRST_TEXT,
+    };
     Some((word.to_string(), network))
 }
+
+/// The layer of a transformer that takes the latents. Control LoRAs widen it.
+const IMAGE_INPUT: &str = "x_embedder";
 
 struct Reader<'a> {
     source: &'a Arc<dyn ParamSource>,
@@ -151,24 +159,49 @@ struct Reader<'a> {
     targets: &'a Targets,
 }
 
+/// A layer of the model with a name of a file.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    name: &'a str,
+    layer: &'a Layer,
+    /// The piece that the layer has of a change with this name.
+    piece: Piece,
+}
+
 impl Reader<'_> {
-    /// Adds the patches of one layer to `lora`, or the reason why there are none.
-    fn group(&self, name: &str, mut factors: Factors, lora: &mut Lora) -> Result<()> {
-        let keys: Vec<String> = factors.values().map(|factor| factor.key().to_string()).collect();
-        let Some(layer) = self.targets.find(name) else {
-            let reason = self.targets.missing(name);
-            lora.unused.extend(keys.into_iter().map(|key| Unused { key, reason }));
-            return Ok(());
-        };
-        let before = lora.patches.len();
+    /// Adds the patches of all layers with a name to `lora`, or the reason why there are none.
+    fn group(&self, name: &str, factors: Factors, lora: &mut Lora) -> Result<()> {
+        let keys = |factors: &Factors| factors.values().map(|factor| factor.key().to_string()).collect::<Vec<_>>();
+        let mut layers = self.targets.find(name).peekable();
+        let (mut rest, mut reason) = (keys(&factors), UnusedReason::Form);
+        if layers.peek().is_none() {
+            reason = self.targets.missing(name);
+        }
+        for (layer, piece) in layers {
+            let mut left = factors.clone();
+            let patches = self.layer(Named { name, layer, piece }, &mut left)?;
+            // Factors that were taken are used. Of a layer without any change, none are.
+            if !patches.is_empty() {
+                rest = keys(&left);
+            }
+            lora.patches.extend(patches.into_iter().map(Arc::new));
+        }
+        lora.unused.extend(rest.into_iter().map(|key| Unused { key, reason }));
+        Ok(())
+    }
+
+    /// The patches of one layer. Removes the factors that they have.
+    fn layer(&self, named: Named<'_>, factors: &mut Factors) -> Result<Vec<Patch>> {
+        let Named { layer, piece, .. } = named;
+        let mut patches = Vec::new();
         let alpha = self.number(factors.remove(&Role::Alpha))?;
         let scalar = self.number(factors.remove(&Role::Scalar))?.unwrap_or(1.0);
         let dora = factors.remove(&Role::DoraScale).map(|values| (values, false));
         let magnitude = dora.or_else(|| factors.remove(&Role::Magnitude).map(|values| (values, true)));
         let bias = factors.remove(&Role::DiffBias);
         let up_bias = factors.remove(&Role::UpBias);
-        if let Some(change) = Change::take(&mut factors) {
-            change.check(&layer.weight).map_err(|found| self.mismatch(name, layer, found))?;
+        if let Some(change) = Change::take(factors) {
+            change.check(&piece.stored_shape(&layer.weight)).map_err(|found| self.mismatch(named, found))?;
             let scale = match (&change, change.rank()) {
                 (Change::Rotate { .. }, _) => alpha.unwrap_or(0.0).max(0.0),
                 // Two whole matrices have no rank. LyCORIS' alpha has no effect then, and PEFT's comes with a rank.
@@ -182,25 +215,22 @@ impl Reader<'_> {
                     None => scalar * self.settings.scale(layer.network, &layer.path, rank),
                 },
             };
-            let magnitude =
-                magnitude.map(|(values, by_rows)| self.magnitude(name, layer, values, by_rows)).transpose()?;
+            let magnitude = magnitude.map(|(values, by_rows)| self.magnitude(named, values, by_rows)).transpose()?;
+            // Rotations and norms of columns combine rows that are in several layers.
+            let combines = matches!(change, Change::Rotate { .. }) || magnitude.as_ref().is_some_and(|m| m.columns);
+            if combines && piece != Piece::Whole {
+                return Ok(Vec::new());
+            }
             if let Some(values) = up_bias {
-                lora.patches.push(self.bias(name, layer, values, scale)?);
+                patches.push(self.bias(named, values, scale)?);
             }
             let key = format!("{}.weight", layer.path);
-            lora.patches.push(Arc::new(Patch { network: layer.network, key, change, scale, magnitude }));
+            patches.push(Patch { network: layer.network, key, piece, change, scale, magnitude });
         }
         if let Some(values) = bias {
-            lora.patches.push(self.bias(name, layer, values, 1.0)?);
+            patches.push(self.bias(named, values, 1.0)?);
         }
-        // Factors that were taken are used. Of a layer without any change, none are.
-        let rest = if lora.patches.len() == before {
-            keys
-        } else {
-            factors.into_values().map(|factor| factor.key().to_string()).collect()
-        };
-        lora.unused.extend(rest.into_iter().map(|key| Unused { key, reason: UnusedReason::Form }));
-        Ok(())
+        Ok(patches)
     }
 
     /// The value of a tensor with one element.
@@ -220,18 +250,20 @@ impl Reader<'_> {
     }
 
     /// DoRA's magnitudes of a layer: by rows, or as their shape determines.
-    fn magnitude(&self, name: &str, layer: &Layer, values: Factor, by_rows: bool) -> Result<Magnitude> {
-        let [rows, columns, ..] = layer.weight[..] else { return Err(self.mismatch(name, layer, None)) };
+    fn magnitude(&self, named: Named<'_>, values: Factor, by_rows: bool) -> Result<Magnitude> {
+        let weight = named.piece.stored_shape(&named.layer.weight);
+        let [rows, columns, ..] = weight[..] else { return Err(self.mismatch(named, None)) };
         let along_columns = !by_rows && values.shape().first() == Some(&1) && values.elements() == columns;
         if along_columns || values.elements() == rows {
             return Ok(Magnitude { values, columns: along_columns });
         }
-        Err(self.mismatch(values.key(), layer, Some(values.shape().to_vec())))
+        Err(self.mismatch(Named { name: values.key(), ..named }, Some(values.shape().to_vec())))
     }
 
     /// The change of a layer's bias. A linear layer without a bias gets one: PEFT's `lora_bias` does that for the
     /// projections of attention.
-    fn bias(&self, name: &str, layer: &Layer, values: Factor, scale: f64) -> Result<Arc<Patch>> {
+    fn bias(&self, named: Named<'_>, values: Factor, scale: f64) -> Result<Patch> {
+        let Named { name, layer, piece } = named;
         let change = Change::Add(super::change::Matrix::Whole(values));
         let bias = match &layer.bias {
             Some(bias) => bias.clone(),
@@ -242,23 +274,29 @@ impl Reader<'_> {
                 return Err(Error::Format { path: PathBuf::from(self.source.origin(name)), problem });
             }
         };
-        change.check(&bias).map_err(|found| self.mismatch(name, layer, found))?;
+        change.check(&piece.stored_shape(&bias)).map_err(|found| self.mismatch(named, found))?;
         let key = format!("{}.bias", layer.path);
-        Ok(Arc::new(Patch { network: layer.network, key, change, scale, magnitude: None }))
+        Ok(Patch { network: layer.network, key, piece, change, scale, magnitude: None })
     }
 
     /// The error for a change of a layer of another size, or with factors that do not match.
-    fn mismatch(&self, name: &str, layer: &Layer, found: Option<Vec<usize>>) -> Error {
+    fn mismatch(&self, named: Named<'_>, found: Option<Vec<usize>>) -> Error {
+        let Named { name, layer, piece } = named;
         let (origin, key) = (self.source.origin(name), name.to_string());
-        match found {
-            Some(found) => {
-                let (out, rest) = (layer.weight.first().copied().unwrap_or(1), layer.weight.iter().skip(1).product());
-                Error::Shape { origin, key, expected: vec![out, rest], found }
-            }
-            None => {
-                let problem = format!("the factors of `{key}` do not match; the file is damaged");
-                Error::Format { path: PathBuf::from(origin), problem }
-            }
+        let Some(found) = found else {
+            let problem = format!("the factors of `{key}` do not match; the file is damaged");
+            return Error::Format { path: PathBuf::from(origin), problem };
+        };
+        let shape = piece.stored_shape(&layer.weight);
+        let (out, rest) = (shape.first().copied().unwrap_or(1), shape.iter().skip(1).product());
+        let is_image_input = layer.network.is_denoiser() && layer.path == IMAGE_INPUT && found.first() == Some(&out);
+        if let Some(columns) = found.get(1).filter(|columns| is_image_input && **columns > rest) {
+            let problem = format!(
+                "is a control LoRA: it widens the image input `{key}` from {rest} to {columns} channels for a control image; \
+                 use it with a model that has such an input"
+            );
+            return Error::Format { path: PathBuf::from(origin), problem };
         }
+        Error::Shape { origin, key, expected: vec![out, rest], found }
     }
 }

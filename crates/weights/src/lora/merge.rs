@@ -8,6 +8,7 @@ use super::change::{Change, Matrix, Rotation};
 use super::factor::Factor;
 use super::targets::Network;
 use crate::error::Result;
+use crate::ldm::Piece;
 
 /// The epsilon that is added to a norm before division: PyTorch's epsilon of f32, as in LyCORIS.
 const NORM_EPS: f64 = f32::EPSILON as f64;
@@ -17,6 +18,8 @@ pub struct Patch {
     pub(super) network: Network,
     /// The declared name of the parameter.
     pub(super) key: String,
+    /// The piece of the change that is the parameter's: its rows in a fused matrix.
+    pub(super) piece: Piece,
     pub(super) change: Change,
     /// The file's own scale: `alpha / rank`. For a rotation: the bound of its generator, or 0 for no bound.
     pub(super) scale: f64,
@@ -44,7 +47,7 @@ impl Patch {
     /// The number of elements of a bias that this patch creates.
     pub(super) fn elements(&self) -> usize {
         match &self.change {
-            Change::Add(Matrix::Whole(factor)) => factor.elements(),
+            Change::Add(Matrix::Whole(factor)) => self.piece.rows(factor.elements()).map_or(0, |rows| rows.len()),
             _ => 0,
         }
     }
@@ -63,9 +66,12 @@ impl Patch {
         // If a magnitude follows, the strength is applied after it.
         let scale = if self.magnitude.is_some() { self.scale } else { self.scale * strength };
         let delta = match &self.change {
-            Change::Add(matrix) => matrix.values(scale)?,
-            Change::Hadamard(first, second) => (first.values(scale)? * second.values(1.0)?)?,
-            Change::Kronecker(first, second) => kronecker(&first.values(scale)?, &second.values(1.0)?)?,
+            Change::Add(matrix) => matrix.values(scale, self.piece)?,
+            Change::Hadamard(first, second) => (first.values(scale, self.piece)? * second.values(1.0, self.piece)?)?,
+            Change::Kronecker(first, second) => {
+                let (first, second) = (first.values(scale, Piece::Whole)?, second.values(1.0, Piece::Whole)?);
+                cut(kronecker(&first, &second)?, self.piece)?
+            }
             Change::Rotate { rotation, rescale } => {
                 let mut rotated = rotate(&flat, rotation, self.scale, strength)?;
                 if let Some(rescale) = rescale {
@@ -77,31 +83,33 @@ impl Patch {
         let changed = (&flat + delta.reshape(flat.dims())?)?;
         let merged = match &self.magnitude {
             None => changed,
-            Some(magnitude) => (&flat + ((magnitude.apply(&changed, kernel)? - &flat)? * strength)?)?,
+            Some(magnitude) => (&flat + ((magnitude.apply(&changed, kernel, self.piece)? - &flat)? * strength)?)?,
         };
         Ok(merged.reshape(shape)?)
     }
 }
 
 impl Magnitude {
-    /// `weight` `(out, in * kernel)` with these norms.
-    fn apply(&self, weight: &Tensor, kernel: usize) -> Result<Tensor> {
+    /// `weight` `(out, in * kernel)` with these norms, or with those of its rows.
+    fn apply(&self, weight: &Tensor, kernel: usize, piece: Piece) -> Result<Tensor> {
         let (out, rest) = weight.dims2()?;
         let shape = (out, rest / kernel.max(1), kernel.max(1));
         let weight = weight.reshape(shape)?; // (out, in, kernel)
         let (over, norms) = if self.columns { ([0, 2], (1, shape.1, 1)) } else { ([1, 2], (out, 1, 1)) };
         let norm = (weight.sqr()?.sum_keepdim(over.as_slice())?.sqrt()? + NORM_EPS)?;
-        let scale = self.values.tensor()?.reshape(norms)?.div(&norm)?;
+        let values = self.values.tensor()?.flatten_all()?;
+        let values = if self.columns { values } else { cut(values, piece)? };
+        let scale = values.reshape(norms)?.div(&norm)?;
         Ok(weight.broadcast_mul(&scale)?.reshape((out, rest))?)
     }
 }
 
 impl Matrix {
-    /// `(rows, columns)`, times `scale`. The scale is applied to the first factor, which is the smallest.
-    fn values(&self, scale: f64) -> Result<Tensor> {
+    /// The piece `(rows, columns)`, times `scale`. The scale is applied to the first factor, which is the smallest.
+    fn values(&self, scale: f64, piece: Piece) -> Result<Tensor> {
         match self {
-            Self::Whole(factor) => Ok((factor.matrix()? * scale)?),
-            Self::Product { a, b } => Ok((a.matrix()? * scale)?.matmul(&b.matrix()?)?),
+            Self::Whole(factor) => Ok((cut(factor.matrix()?, piece)? * scale)?),
+            Self::Product { a, b } => Ok((cut(a.matrix()?, piece)? * scale)?.matmul(&b.matrix()?)?),
             Self::Tucker { a, core, b, transposed } => {
                 let a = (a.matrix()? * scale)?;
                 let a = if *transposed { a.t()?.contiguous()? } else { a }; // (rows, p)
@@ -110,9 +118,20 @@ impl Matrix {
                 let wide = wide.transpose(1, 2)?.contiguous()?.reshape(((), q))?; // (rows * kernel, q)
                 let all = wide.matmul(&b.matrix()?)?; // (rows * kernel, columns)
                 let all = all.reshape((rows, (), b.dims().1))?.transpose(1, 2)?; // (rows, columns, kernel)
-                Ok(all.contiguous()?.reshape((rows, ()))?)
+                cut(all.contiguous()?.reshape((rows, ()))?, piece)
             }
         }
+    }
+}
+
+/// The rows of a change `(rows, ..)` that a piece has, in the order of the declared matrix.
+fn cut(change: Tensor, piece: Piece) -> Result<Tensor> {
+    let rows = change.dim(0)?;
+    let part = |from: usize, to: usize| change.narrow(0, from, to - from);
+    match (piece, piece.rows(rows)) {
+        (Piece::Rows { .. }, Some(range)) => Ok(part(range.start, range.end)?.contiguous()?),
+        (Piece::Exchanged, _) => Ok(Tensor::cat(&[part(rows / 2, rows)?, part(0, rows / 2)?], 0)?),
+        _ => Ok(change),
     }
 }
 

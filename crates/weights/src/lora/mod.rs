@@ -1,7 +1,8 @@
 //! LoRA files: small changes of a model's weights, merged when the weights are read.
 //!
 //! A file is read into [`Patch`]es. Each is the change of one declared parameter. All dialects are supported (the names
-//! of kohya's scripts, of diffusers, of PEFT, of cloneofsimo and of LyCORIS), and all forms of a change (`change.rs`).
+//! of kohya's scripts, of diffusers, of PEFT, of OneTrainer, of XLabs, of cloneofsimo and of LyCORIS), and all forms of a change (`change.rs`).
+//! A change of a fused matrix of the authors' code is one patch for each declared matrix, of the rows that it has there.
 //! [`Patched`] is a source of parameters that merges the patches in f32, before rounding and packing. Loading,
 //! streaming and dropping of segments do not depend on it, and without patches the bytes are the checkpoint's.
 //!
@@ -19,9 +20,9 @@ mod change;
 mod face;
 mod factor;
 mod file;
-mod ldm;
 mod merge;
 mod numbered;
+mod original;
 mod patched;
 mod peft;
 mod role;
@@ -31,8 +32,8 @@ mod targets;
 mod tests;
 
 pub use file::{Lora, Unused};
-pub use ldm::names as unet_names;
 pub use merge::Patch;
+pub use original::{flux_names, sd3_names, unet_names};
 pub use patched::Patched;
 pub use role::UnusedReason;
 pub(crate) use targets::{FIRST_TEXT, SECOND_TEXT};

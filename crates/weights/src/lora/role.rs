@@ -123,8 +123,11 @@ const ENDINGS: &[(&str, Role)] = &[
     (".lokr_t1", Role::Unknown),
 ];
 
-/// diffusers' first names, where the layer's own name ends in `_lora`: `to_q_lora.up.weight`.
+/// diffusers' first names and XLabs', if the layer's own name ends in one of [`LORA`]: `to_q_lora.up.weight`.
 const PROCESSOR_ENDINGS: &[(&str, Role)] = &[(".up.weight", Role::Up), (".down.weight", Role::Down)];
+
+/// Endings of layers. XLabs numbers the layers of image and text.
+const LORA: [&str; 3] = ["_lora", "_lora1", "_lora2"];
 
 /// The layer's name in the file, and the factor. `None` if the name is not a LoRA name.
 pub(super) fn parse(key: &str) -> Option<(String, Role)> {
@@ -134,5 +137,6 @@ pub(super) fn parse(key: &str) -> Option<(String, Role)> {
     let ending = |endings: &[(&str, Role)]| {
         endings.iter().find_map(|&(ending, role)| Some((key.strip_suffix(ending)?.to_string(), role)))
     };
-    ending(ENDINGS).or_else(|| ending(PROCESSOR_ENDINGS).filter(|(layer, _)| layer.ends_with("_lora")))
+    ending(ENDINGS)
+        .or_else(|| ending(PROCESSOR_ENDINGS).filter(|(layer, _)| LORA.iter().any(|end| layer.ends_with(end))))
 }

@@ -9,11 +9,13 @@ use std::hash::{Hash, Hasher};
 use kiln_ops::Packing;
 
 use super::role::{self, Role, UnusedReason};
+use crate::ldm::{Piece, Place};
 use crate::param_spec::ParamSpec;
 use crate::segment::Segment;
 
-/// The names of layers in another program's files: `(declared name, name there)` for those of `paths` that have one.
-pub type OriginalNames = for<'a> fn(paths: &[&'a str]) -> Vec<(&'a str, String)>;
+/// The names of layers in the code of a network's authors: `(declared name, place there)` for those of `paths` that have one.
+/// The layers of a fused matrix have the same name, each with its rows.
+pub type OriginalNames = for<'a> fn(paths: &[&'a str]) -> Vec<(&'a str, Place)>;
 
 /// The part of a network in its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +83,14 @@ pub(crate) const FIRST_TEXT: &str = "text_encoder";
 /// The id of the second text encoder of Stable Diffusion XL.
 pub(crate) const SECOND_TEXT: &str = "text_encoder_2";
 
+/// Beginnings of names of further text encoders, by which a network that the model lacks is known.
+const FURTHER_TEXTS: [&str; 5] = ["lora_te2_", "oft_te2_", "lora_te3_", "text_encoder_2.", "text_encoder_3."];
+
 /// The layers of a model's networks.
 pub struct Targets {
     layers: Vec<Layer>,
-    by_name: HashMap<String, usize>,
+    /// The layers of each name, with the piece that each has of a change of that name: several for a fused matrix.
+    by_name: HashMap<String, Vec<(usize, Piece)>>,
 }
 
 impl Targets {
@@ -98,52 +104,67 @@ impl Targets {
             let weights: Vec<(&str, &ParamSpec)> =
                 params().filter_map(|param| Some((param.key.strip_suffix(".weight")?, param))).collect();
             let paths: Vec<&str> = weights.iter().map(|(path, _)| *path).collect();
-            let original: HashMap<&str, String> =
-                network.original.map(|names| names(&paths).into_iter().collect()).unwrap_or_default();
+            let mut original: HashMap<&str, Vec<Place>> = HashMap::new();
+            for (path, place) in network.original.map(|names| names(&paths)).unwrap_or_default() {
+                original.entry(path).or_default().push(place);
+            }
             for (path, ParamSpec { shape, packing, .. }) in weights {
                 let bias = biases.get(path).map(|shape| shape.to_vec());
                 let linear = *packing == Packing::Linear;
                 let layer = Layer { network, path: path.to_string(), weight: shape.clone(), bias, linear };
-                targets.add(layer, original.get(path).map(String::as_str));
+                targets.add(layer, original.get(path).map(Vec::as_slice).unwrap_or_default());
             }
         }
         targets
     }
 
-    /// The layer that the tensor `name` of a LoRA file belongs to: its network and declared name, without `.weight`.
+    /// The layer that the tensor `name` of a LoRA file belongs to: its network and declared name, without `.weight`. Of a
+    /// fused matrix it is the first layer.
     ///
     /// # Errors
     /// The reason why there is no such layer.
     pub fn resolve_name(&self, name: &str) -> Result<(Network, String), UnusedReason> {
         let (name, role) = role::parse(name).ok_or(UnusedReason::Name)?;
-        let layer = self.find(&name).ok_or_else(|| self.missing(&name))?;
+        let (layer, _) = self.find(&name).next().ok_or_else(|| self.missing(&name))?;
         if role == Role::Unknown { Err(UnusedReason::Form) } else { Ok((layer.network, layer.path.clone())) }
     }
 
     /// The reason why there is no layer with this name.
     pub(super) fn missing(&self, name: &str) -> UnusedReason {
-        let second = ["lora_te2_", "oft_te2_", "text_encoder_2."].iter().any(|beginning| name.starts_with(beginning));
-        let has_second = self.layers.iter().any(|layer| layer.network.id == SECOND_TEXT);
-        if second && !has_second { UnusedReason::Network } else { UnusedReason::Layer }
+        let Some(beginning) = FURTHER_TEXTS.iter().find(|beginning| name.starts_with(**beginning)) else {
+            return UnusedReason::Layer;
+        };
+        let has = |network: Network| {
+            network.underscored.contains(beginning) || beginning.strip_suffix('.') == Some(network.id)
+        };
+        if self.layers.iter().any(|layer| has(layer.network)) { UnusedReason::Layer } else { UnusedReason::Network }
     }
 
-    fn add(&mut self, layer: Layer, original: Option<&str>) {
+    fn add(&mut self, layer: Layer, original: &[Place]) {
         let index = self.layers.len();
-        for name in names(&layer, original) {
-            self.by_name.entry(name).or_insert(index); // a name that two networks could have belongs to the first
+        for (name, piece) in names(&layer, original) {
+            let there = self.by_name.entry(name).or_default();
+            // The layers of a fused matrix share its name. Any other name that two layers could have belongs to the first.
+            let shares = |&(other, piece): &(usize, Piece)| {
+                piece.is_rows() && self.layers.get(other).is_some_and(|other| other.network == layer.network)
+            };
+            if there.is_empty() || piece.is_rows() && there.iter().all(shares) {
+                there.push((index, piece));
+            }
         }
         self.layers.push(layer);
     }
 
-    /// The layer with the name `name` in files.
-    pub(super) fn find(&self, name: &str) -> Option<&Layer> {
+    /// The layers with the name `name` in files, each with the piece that it has of a change of that name.
+    pub(super) fn find(&self, name: &str) -> impl Iterator<Item = (&Layer, Piece)> {
         let name = name.strip_prefix("base_model.model.").unwrap_or(name); // PEFT's wrapper
-        self.layers.get(*self.by_name.get(name)?)
+        let found = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
+        found.iter().filter_map(|&(index, piece)| Some((self.layers.get(index)?, piece)))
     }
 
     /// Whether there is a layer with the declared name `path` in `network`.
     pub(super) fn layer(&self, network: &str, path: &str) -> Option<&Layer> {
-        self.find(&format!("{network}.{path}"))
+        self.find(&format!("{network}.{path}")).map(|(layer, _)| layer).next()
     }
 
     /// The declared names of a network's layers, in the order of declaration.
@@ -152,15 +173,20 @@ impl Targets {
     }
 }
 
-/// All names that files use for a layer.
-fn names(layer: &Layer, original: Option<&str>) -> Vec<String> {
+/// All names that files use for a layer, each with the piece that the layer has of a change of that name.
+fn names(layer: &Layer, original: &[Place]) -> Vec<(String, Piece)> {
     let Layer { network, path, .. } = layer;
     let short = network.omitted.and_then(|omitted| path.strip_prefix(omitted));
     let mut dotted: Vec<String> = [Some(path.as_str()), short].into_iter().flatten().map(String::from).collect();
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<(String, Piece)> = Vec::new();
+    // The authors' convolutions are matrices in LoRA files too.
+    let original: Vec<(&str, Piece)> = original
+        .iter()
+        .map(|place| (place.name.as_str(), if place.piece == Piece::Pointwise { Piece::Whole } else { place.piece }))
+        .collect();
     for prefix in network.underscored {
-        let paths = dotted.iter().map(String::as_str).chain(original);
-        names.extend(paths.map(|path| format!("{prefix}{}", path.replace('.', "_"))));
+        let paths = dotted.iter().map(|path| (path.as_str(), Piece::Whole)).chain(original.iter().copied());
+        names.extend(paths.map(|(path, piece)| (format!("{prefix}{}", path.replace('.', "_")), piece)));
     }
     // diffusers' first files name the projections of attention after attention processors.
     for (ours, theirs) in [
@@ -179,9 +205,12 @@ fn names(layer: &Layer, original: Option<&str>) -> Vec<String> {
         dotted.extend(old);
     }
     for path in dotted {
-        names.push(format!("{}.{path}", network.id));
-        names.push(path);
+        names.push((format!("{}.{path}", network.id), Piece::Whole));
+        names.push((path, Piece::Whole));
     }
-    names.extend(original.map(|path| format!("diffusion_model.{path}")));
+    for (path, piece) in original {
+        names.push((format!("diffusion_model.{path}"), piece));
+        names.push((path.to_string(), piece));
+    }
     names
 }
