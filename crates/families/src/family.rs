@@ -7,10 +7,13 @@ use kiln_clip::TextEncoderConfig;
 use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_scheduler::SigmaSchedule;
+use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
+use serde_json::Value;
 
-use crate::component::Component;
+use crate::component::{Component, ComponentKind};
 use crate::error::{Error, Result};
+use crate::file_networks::{FileDenoiser, FileText};
 use crate::mark::Mark;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
@@ -50,6 +53,8 @@ pub struct LatentColors {
 pub struct DerivedConfig {
     /// The scaling factor of the autoencoder.
     pub scaling_factor: f64,
+    /// The value that is subtracted from the autoencoder's latents before scaling.
+    pub shift_factor: Option<f64>,
     /// The side of the autoencoder's training images in pixels.
     pub vae_sample_size: usize,
     /// Whether the autoencoder overflows in f16.
@@ -125,6 +130,27 @@ pub trait Family: Sync {
     /// Errors of tokenizers, [`Error::OtherEncoder`] and [`Error::NotRun`].
     fn text_stage(&self, _parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
         Err(Error::NotRun(self.label()))
+    }
+
+    /// The denoiser of this family whose tensors `source` has without a prefix. `None` for another network. U-Nets are
+    /// recognized by [`Self::has_unet`].
+    fn read_denoiser(&self, _source: &dyn ParamSource) -> Option<FileDenoiser> {
+        None
+    }
+
+    /// The text encoder of `kind` whose tensors `source` has without a prefix.
+    fn read_text(&self, kind: ComponentKind, source: &dyn ParamSource) -> Option<FileText> {
+        FileText::read(kind, source)
+    }
+
+    /// The `scheduler_config.json` of a model in one file with this denoiser.
+    fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
+        Value::Null
+    }
+
+    /// Whether a model may lack some of the text encoders.
+    fn texts_are_optional(&self) -> bool {
+        false
     }
 
     /// The names of a denoiser's tensors in a single file. Tensors that the table does not contain keep their names.

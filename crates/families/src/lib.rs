@@ -16,6 +16,7 @@ mod clip_unet;
 mod component;
 mod error;
 mod family;
+mod file_networks;
 mod flux;
 mod flux2;
 mod held;
@@ -36,9 +37,10 @@ pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
 pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyDefaults, FamilyRef, LatentColors, TextLayer};
+pub use file_networks::{FileDenoiser, FileText};
 pub use held::held_networks;
 pub use list::{
-    Detected, FAMILIES, class_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes,
+    Detected, FAMILIES, class_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes, prefixes_of_kind,
     runnable_labels, text_components,
 };
 pub use lora::{

@@ -3,7 +3,7 @@
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::UnetShape;
 
-use crate::component::Component;
+use crate::component::{Component, ComponentKind};
 use crate::family::FamilyRef;
 use crate::{flux, flux2, known, sd, sd3, sdxl, shared, z_image};
 
@@ -95,10 +95,19 @@ pub fn pipeline_classes() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().flat_map(|family| family.classes().iter().copied())
 }
 
-/// The prefixes in single files of the component with this folder, in all families that run. The empty prefix is last, since
-/// it fits inside of others.
-pub fn prefixes(folder: &str) -> Vec<&'static str> {
-    let parts = FAMILIES.iter().flat_map(|family| family.components()).filter(|part| part.folder == folder);
+/// The prefixes in single files of the components with this folder and kind, in all families that run. The empty prefix is
+/// last, since it fits inside of others.
+pub fn prefixes(folder: &str, kind: ComponentKind) -> Vec<&'static str> {
+    prefixes_of(|part| part.folder == folder && part.kind == kind)
+}
+
+/// The prefixes in single files of all components of this kind, as [`prefixes`].
+pub fn prefixes_of_kind(kind: ComponentKind) -> Vec<&'static str> {
+    prefixes_of(|part| part.kind == kind)
+}
+
+fn prefixes_of(which: impl Fn(&Component) -> bool) -> Vec<&'static str> {
+    let parts = FAMILIES.iter().flat_map(|family| family.components()).filter(|part| which(part));
     let mut all: Vec<&'static str> = Vec::new();
     for prefix in parts.flat_map(|part| part.prefixes) {
         if !all.contains(prefix) {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_families::{prefixes, text_components};
+use kiln_families::{ComponentKind, FAMILIES, FamilyRef, FileDenoiser, FileText, prefixes, prefixes_of_kind, text_components};
 use kiln_weights::ldm::{ClipShape, Named, Subset, UnetShape, VaeShape};
 use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
 
@@ -46,12 +46,15 @@ pub(crate) struct FilePart<S> {
     pub(crate) shape: S,
 }
 
-/// A U-Net, with CompVis' names or diffusers'.
-#[derive(Debug, Clone)]
-pub(crate) enum UnetPart {
+/// A denoiser in a file.
+#[derive(Clone)]
+pub(crate) enum DenoiserPart {
+    /// A U-Net with CompVis' names.
     Ldm(FilePart<UnetShape>),
-    /// The prefix of its names.
+    /// The prefix of a U-Net with diffusers' names.
     Diffusers(&'static str),
+    /// A denoiser that its family recognizes.
+    OfFamily(FamilyRef, FilePart<FileDenoiser>),
 }
 
 /// An open checkpoint and its components.
@@ -59,10 +62,10 @@ pub(crate) enum UnetPart {
 pub(crate) struct SingleFile {
     pub(crate) path: PathBuf,
     pub(crate) checkpoint: Arc<Checkpoint>,
-    pub(crate) unet: Option<UnetPart>,
+    pub(crate) denoiser: Option<DenoiserPart>,
     pub(crate) vae: Option<FilePart<VaeShape>>,
-    /// The text encoders by their places in [`text_components`].
-    pub(crate) text: Vec<Option<FilePart<ClipShape>>>,
+    /// The text encoders.
+    pub(crate) texts: Vec<(ComponentKind, FilePart<FileText>)>,
 }
 
 impl std::fmt::Debug for SingleFile {
@@ -76,48 +79,53 @@ impl SingleFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let below = |prefix: &'static str| Subset::new(checkpoint.clone(), prefix);
-        let unets = prefixes("unet");
-        let ldm = unets.iter().find_map(|&prefix| Some(FilePart { prefix, shape: UnetShape::read(&below(prefix))? }));
-        let diffusers = || {
-            let is_unet = |source: &dyn ParamSource| {
-                DIFFUSERS_UNET.iter().chain(&["conv_norm_out.weight"]).all(|key| source.info(key).is_some())
-            };
-            unets.iter().copied().find(|&prefix| is_unet(&below(prefix)))
-        };
-        let unet = ldm.map(UnetPart::Ldm).or_else(|| diffusers().map(UnetPart::Diffusers));
-        let vae = prefixes("vae")
+        let vae = prefixes_of_kind(ComponentKind::Vae)
             .into_iter()
             .find_map(|prefix| Some(FilePart { prefix, shape: VaeShape::read(&below(prefix))? }));
-        let text = |folder: &str| {
-            let part = |prefix| Some(FilePart { prefix, shape: ClipShape::read(&below(prefix))? });
-            prefixes(folder).into_iter().find_map(part)
-        };
-        let text = text_components().into_iter().map(|component| text(component.folder)).collect();
-        Ok(Self { path: path.to_path_buf(), checkpoint, unet, vae, text })
+        let (denoiser, texts) = (denoiser(&below), texts(&below));
+        Ok(Self { path: path.to_path_buf(), checkpoint, denoiser, vae, texts })
     }
 
-    /// Text encoder `i`.
-    pub(crate) fn text(&self, i: usize) -> Option<&FilePart<ClipShape>> {
-        self.text.get(i)?.as_ref()
+    /// The place in [`Self::texts`] of the text encoder that a model has in `folder`.
+    pub(crate) fn text_of(&self, folder: &str, kind: ComponentKind) -> Option<usize> {
+        let prefixes = prefixes(folder, kind);
+        let place = |prefix: &str| self.texts.iter().position(|(own, part)| *own == kind && part.prefix == prefix);
+        prefixes.into_iter().find_map(place)
+    }
+
+    /// The shape of the encoder of CLIP that a model has in `folder`.
+    pub(crate) fn clip_of(&self, folder: &str) -> Option<&ClipShape> {
+        self.texts.get(self.text_of(folder, ComponentKind::Clip)?)?.1.shape.clip()
     }
 
     fn below(&self, prefix: &str) -> Subset<Arc<Checkpoint>> {
         Subset::new(self.checkpoint.clone(), prefix)
     }
 
-    /// The U-Net under the names that networks declare.
-    pub(crate) fn unet(&self) -> Option<Box<dyn ParamSource>> {
-        Some(match self.unet.as_ref()? {
-            UnetPart::Ldm(FilePart { prefix, shape }) => Box::new(Named::new(self.below(prefix), shape.names())),
-            UnetPart::Diffusers(prefix) => Box::new(self.below(prefix)),
+    /// The denoiser under the names that networks declare.
+    pub(crate) fn denoiser(&self) -> Option<Box<dyn ParamSource>> {
+        Some(match self.denoiser.as_ref()? {
+            DenoiserPart::Ldm(FilePart { prefix, shape }) => Box::new(Named::new(self.below(prefix), shape.names())),
+            DenoiserPart::Diffusers(prefix) => Box::new(self.below(prefix)),
+            DenoiserPart::OfFamily(_, FilePart { prefix, shape }) => {
+                Box::new(Named::new(self.below(prefix), shape.names.clone()))
+            }
         })
     }
 
     /// The shape of a U-Net with CompVis' names.
     pub(crate) fn unet_shape(&self) -> Option<&UnetShape> {
-        match self.unet.as_ref()? {
-            UnetPart::Ldm(FilePart { shape, .. }) => Some(shape),
-            UnetPart::Diffusers(_) => None,
+        match self.denoiser.as_ref()? {
+            DenoiserPart::Ldm(FilePart { shape, .. }) => Some(shape),
+            DenoiserPart::Diffusers(_) | DenoiserPart::OfFamily(..) => None,
+        }
+    }
+
+    /// A denoiser that its family recognizes.
+    pub(crate) fn of_family(&self) -> Option<(FamilyRef, &FileDenoiser)> {
+        match self.denoiser.as_ref()? {
+            DenoiserPart::OfFamily(family, part) => Some((*family, &part.shape)),
+            DenoiserPart::Ldm(_) | DenoiserPart::Diffusers(_) => None,
         }
     }
 
@@ -127,10 +135,10 @@ impl SingleFile {
         Some(Box::new(Named::new(self.below(prefix), shape.names())))
     }
 
-    /// Text encoder `i` under the names that networks declare.
+    /// The text encoder at this place of [`Self::texts`] under the names that networks declare.
     pub(crate) fn text_encoder(&self, i: usize) -> Option<Box<dyn ParamSource>> {
-        let FilePart { prefix, shape } = self.text(i)?;
-        Some(Box::new(Named::new(self.below(prefix), shape.dialect.names())))
+        let (_, FilePart { prefix, shape }) = self.texts.get(i)?;
+        Some(Box::new(Named::new(self.below(prefix), shape.names())))
     }
 
     /// The tensors that belong to no component and are not remains of training, sorted.
@@ -140,20 +148,23 @@ impl SingleFile {
             let keys = self.checkpoint.keys().into_iter();
             known.extend(keys.filter(|key| key.strip_prefix(prefix).is_some_and(names)));
         };
-        match &self.unet {
-            Some(UnetPart::Ldm(FilePart { prefix, shape })) => {
+        match &self.denoiser {
+            Some(DenoiserPart::Ldm(FilePart { prefix, shape })) => {
                 let names = shape.names();
                 add(prefix, &|name| !names.declared(name).is_empty());
             }
-            Some(UnetPart::Diffusers(prefix)) => add(prefix, &|_| true),
+            Some(DenoiserPart::Diffusers(prefix)) => add(prefix, &|_| true),
+            Some(DenoiserPart::OfFamily(_, FilePart { prefix, shape })) => {
+                add(prefix, &|name| !shape.names.declared(name).is_empty());
+            }
             None => {}
         }
         if let Some(FilePart { prefix, shape }) = &self.vae {
             let names = shape.names();
             add(prefix, &|name| !names.declared(name).is_empty());
         }
-        for FilePart { prefix, shape } in self.text.iter().flatten() {
-            let names = shape.dialect.names();
+        for (_, FilePart { prefix, shape }) in &self.texts {
+            let names = shape.names();
             add(prefix, &|name| !names.declared(name).is_empty());
         }
         let ignored = |key: &str| {
@@ -174,4 +185,44 @@ impl SingleFile {
         }
         self.checkpoint.data(key).ok()??.to_f32()
     }
+}
+
+/// The denoiser of a file whose tensors `below` has without a prefix.
+fn denoiser(below: &dyn Fn(&'static str) -> Subset<Arc<Checkpoint>>) -> Option<DenoiserPart> {
+    let unets = prefixes_of_kind(ComponentKind::Unet);
+    let ldm = unets.iter().find_map(|&prefix| Some(FilePart { prefix, shape: UnetShape::read(&below(prefix))? }));
+    let diffusers = || {
+        let is_unet = |source: &dyn ParamSource| {
+            DIFFUSERS_UNET.iter().chain(&["conv_norm_out.weight"]).all(|key| source.info(key).is_some())
+        };
+        unets.iter().copied().find(|&prefix| is_unet(&below(prefix)))
+    };
+    let of_family = || {
+        prefixes_of_kind(ComponentKind::Transformer).into_iter().find_map(|prefix| {
+            let source = below(prefix);
+            let read = |family: &FamilyRef| Some((*family, family.read_denoiser(&source)?));
+            let (family, shape) = FAMILIES.iter().find_map(read)?;
+            Some(DenoiserPart::OfFamily(family, FilePart { prefix, shape }))
+        })
+    };
+    ldm.map(DenoiserPart::Ldm).or_else(|| diffusers().map(DenoiserPart::Diffusers)).or_else(of_family)
+}
+
+/// The text encoders of a file, as [`denoiser`].
+fn texts(below: &dyn Fn(&'static str) -> Subset<Arc<Checkpoint>>) -> Vec<(ComponentKind, FilePart<FileText>)> {
+    let mut kinds: Vec<ComponentKind> = Vec::new();
+    for component in text_components() {
+        if !kinds.contains(&component.kind) {
+            kinds.push(component.kind);
+        }
+    }
+    let mut all = Vec::new();
+    for kind in kinds {
+        for prefix in prefixes_of_kind(kind) {
+            let source = below(prefix);
+            let shape = FAMILIES.iter().filter(|family| family.runs()).find_map(|family| family.read_text(kind, &source));
+            all.extend(shape.map(|shape| (kind, FilePart { prefix, shape })));
+        }
+    }
+    all
 }

@@ -51,7 +51,7 @@ struct Row {
 }
 
 /// A table with equal names on both sides.
-fn same_names() -> Names {
+pub fn same_names() -> Names {
     let mut names = Names::default();
     names.add("", "", &[]);
     names
