@@ -25,6 +25,7 @@ mod sd;
 mod sd3;
 mod sdxl;
 mod shared;
+mod transformer_configs;
 mod variant;
 mod z_image;
 
@@ -35,8 +36,11 @@ pub use list::{
     Detected, FAMILIES, class_label, detect, known_lora, of_class, of_unet, pipeline_classes, prefixes,
     runnable_labels, text_components,
 };
-pub use lora::{TEXT_ENCODER, TEXT_ENCODER_2, UNET};
+pub use lora::{
+    TEXT_ENCODER, TEXT_ENCODER_2, TEXT_ENCODER_2_T5, TEXT_ENCODER_3, TRANSFORMER_FLUX, TRANSFORMER_SD3, UNET,
+};
 pub use mark::Mark;
 pub use sd::{LCM_GUIDANCE, SD, SD2};
 pub use sdxl::{SDXL, SDXL_REFINER};
+pub use transformer_configs::{flux_config, sd3_config, t5_config};
 pub use variant::Variant;

@@ -1,6 +1,6 @@
 //! The networks of the families in LoRA files: prefixes of layer names.
 
-use kiln_weights::{Network, NetworkKind, unet_names};
+use kiln_weights::{Network, NetworkKind, OriginalNames, flux_names, sd3_names, unet_names};
 
 /// The U-Net of Stable Diffusion 1, 2 and XL.
 pub const UNET: Network = Network {
@@ -29,3 +29,34 @@ pub const TEXT_ENCODER_2: Network = Network {
     omitted: Some("text_model."),
     original: None,
 };
+
+/// The transformer of Stable Diffusion 3.
+pub const TRANSFORMER_SD3: Network = transformer(sd3_names);
+
+/// The transformer of FLUX.1.
+pub const TRANSFORMER_FLUX: Network = transformer(flux_names);
+
+/// T5, the third text encoder of Stable Diffusion 3.
+pub const TEXT_ENCODER_3: Network = Network {
+    id: "text_encoder_3",
+    kind: NetworkKind::TextEncoder,
+    underscored: &["lora_te3_", "oft_te3_"],
+    omitted: None,
+    original: None,
+};
+
+/// T5, the second text encoder of FLUX.1. kohya's scripts name it as in Stable Diffusion 3, OneTrainer by its place.
+pub const TEXT_ENCODER_2_T5: Network =
+    Network { id: "text_encoder_2", underscored: &["lora_te3_", "oft_te3_", "lora_te2_"], ..TEXT_ENCODER_3 };
+
+/// A diffusion transformer, whose authors' code has the names of `original`.
+const fn transformer(original: OriginalNames) -> Network {
+    Network {
+        id: "transformer",
+        kind: NetworkKind::Denoiser,
+        // kohya's scripts for LoRA and OFT, OneTrainer, LyCORIS without a trainer and in SimpleTuner
+        underscored: &["lora_unet_", "oft_unet_", "lora_transformer_", "lycoris_"],
+        omitted: None,
+        original: Some(original),
+    }
+}
