@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn prefixes_of_all_families_are_joined() {
-        assert_eq!(prefixes("unet"), ["model.diffusion_model.", "diffusion_model.", "unet.", ""]);
-        assert_eq!(prefixes("text_encoder").last(), Some(&""));
+        assert_eq!(prefixes("unet", ComponentKind::Unet), ["model.diffusion_model.", "diffusion_model.", "unet.", ""]);
+        assert_eq!(prefixes("text_encoder", ComponentKind::Clip).last(), Some(&""));
         assert_eq!(
             text_components().iter().map(|text| text.folder).collect::<Vec<_>>(),
             ["text_encoder", "text_encoder_2"]

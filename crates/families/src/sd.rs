@@ -157,7 +157,13 @@ impl Family for Sd {
     }
 
     fn derived_config(&self) -> Option<DerivedConfig> {
-        Some(DerivedConfig { scaling_factor: 0.18215, shift_factor: None, vae_sample_size: 512, force_upcast: false, gguf: "sd1" })
+        Some(DerivedConfig {
+            scaling_factor: 0.18215,
+            shift_factor: None,
+            vae_sample_size: 512,
+            force_upcast: false,
+            gguf: "sd1",
+        })
     }
 }
 

@@ -175,7 +175,13 @@ impl Family for Sdxl {
     }
 
     fn derived_config(&self) -> Option<DerivedConfig> {
-        Some(DerivedConfig { scaling_factor: 0.13025, shift_factor: None, vae_sample_size: 1024, force_upcast: true, gguf: "sdxl" })
+        Some(DerivedConfig {
+            scaling_factor: 0.13025,
+            shift_factor: None,
+            vae_sample_size: 1024,
+            force_upcast: true,
+            gguf: "sdxl",
+        })
     }
 
     fn single_text(&self, place: usize, count: usize, _is_open: bool) -> (&'static str, ClipDialect) {

@@ -22,10 +22,10 @@ use crate::file_kind::FileKind;
 use crate::foreign::ForeignModel;
 use crate::inspect::{FolderContent, content_of_folder};
 use crate::model::INDEX;
+use crate::single_file::SingleFile;
 use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
 use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
-use crate::single_file::{self, SingleFile};
 
 /// Overrides of the contents of a model's folder or file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -293,27 +293,30 @@ impl ModelFiles {
                 family.denoiser(&read(&path)?, pooled).map_err(|error| Error::model(&path, error))
             }
             Some(ComponentSource::File(file)) => {
-                let source = file.unet().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))?;
+                let source = file.denoiser().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))?;
                 let fits = mismatches(base.build().segments(), &source).is_empty();
-                match file.unet_shape().filter(|_| !fits) {
+                let unet = || {
+                    let prediction = prediction.unwrap_or_else(|| kind::prediction(file));
+                    Some(unet_config(file.unet_shape()?, prediction))
+                };
+                let of_family = || file.of_family().map(|(_, denoiser)| denoiser.config.clone());
+                match unet().or_else(of_family).filter(|_| !fits) {
                     None => Ok(base), // if it does not match, loading names the tensor
-                    Some(shape) => {
-                        let prediction = prediction.unwrap_or_else(|| kind::prediction(file));
-                        let json = unet_config(shape, prediction).to_string();
-                        family.denoiser(&json, pooled).map_err(|error| Error::model(&file.path, error))
+                    Some(json) => {
+                        family.denoiser(&json.to_string(), pooled).map_err(|error| Error::model(&file.path, error))
                     }
                 }
             }
         }
     }
 
-    /// Replaces text encoders by the given ones of the same width; `widths` are the model's.
+    /// Replaces text encoders by the given ones of the same kind and width; `widths` are the model's.
     pub(crate) fn replace_text_encoders(&mut self, widths: &[usize]) -> Result<()> {
         for file in &self.text_files {
             let mut used = false;
-            for (i, part) in file.text.iter().enumerate() {
-                let width = part.as_ref().map(|part| part.shape.hidden_size);
-                if let Some(place) = widths.iter().position(|&own| Some(own) == width) {
+            for (i, (kind, part)) in file.texts.iter().enumerate() {
+                let own = |(text, &width): (&&ComponentSpec, &usize)| text.kind == *kind && width == part.shape.width();
+                if let Some(place) = self.texts.iter().zip(widths).position(own) {
                     self.replaced.insert(place, (file.clone(), i));
                     used = true;
                 }
@@ -331,7 +334,7 @@ impl ModelFiles {
         match (&self.unet, &self.base) {
             (Some(ComponentSource::Folder(folder)), _) => Ok(open_component(folder)?),
             (Some(ComponentSource::File(file)), _) | (None, Base::File(file, ..)) => {
-                file.unet().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))
+                file.denoiser().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))
             }
             (None, Base::Folder) => Ok(open_component(&self.path.join(self.denoiser.folder))?),
         }
@@ -354,7 +357,9 @@ impl ModelFiles {
         let source = match (self.replaced.get(&i), &self.base) {
             (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_component(&file.path, "text encoder"))?,
             (None, Base::File(file, ..)) => {
-                file.text_encoder(i).ok_or_else(|| no_component(&file.path, "text encoder"))?
+                let place = self.text(i).and_then(|text| file.text_of(text.folder, text.kind));
+                let found = place.and_then(|place| file.text_encoder(place));
+                found.ok_or_else(|| no_component(&file.path, "text encoder"))?
             }
             (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i)))?,
         };
@@ -384,13 +389,15 @@ impl ModelFiles {
                 {
                     return TokenizerFiles::Kept { origin: self.path.clone(), texts };
                 }
-                let part = match self.replaced.get(&i) {
-                    Some((file, i)) => file.text(*i),
-                    None => file.text(i),
+                if self.text(i).is_some_and(|text| text.kind != ComponentKind::Clip) {
+                    return TokenizerFiles::Folder(folder); // only CLIP's is in the program
+                }
+                let shape = match self.replaced.get(&i) {
+                    Some((file, i)) => file.texts.get(*i).and_then(|(_, part)| part.shape.clip()),
+                    None => file.clip_of(self.text_folder(i)),
                 };
-                let is_first =
-                    |part: &single_file::FilePart<ClipShape>| is_openai(part.shape.dialect, part.shape.hidden_size);
-                TokenizerFiles::Clip(if part.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero })
+                let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
+                TokenizerFiles::Clip(if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero })
             }
             _ => TokenizerFiles::Folder(folder),
         }

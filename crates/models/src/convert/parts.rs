@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kiln_clip::ClipPadding;
-use kiln_families::{Component as ComponentSpec, FamilyRef, TextPart, of_unet};
+use kiln_families::{Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
 use kiln_weights::ldm::{ClipDialect, Names};
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
@@ -93,9 +93,13 @@ impl ConvertedModel {
             ConvertedComponent { source, keys }
         };
         let shape = file.unet_shape()?;
-        let (family, count) = (of_unet(shape), file.text.iter().flatten().count());
-        let texts =
-            file.text.iter().enumerate().filter_map(|(i, found)| Some((&found.as_ref()?.shape, file.text_encoder(i)?)));
+        let family = of_unet(shape);
+        let found = ["text_encoder", "text_encoder_2"].map(|folder| file.text_of(folder, ComponentKind::Clip));
+        let count = found.iter().flatten().count();
+        let texts = found
+            .into_iter()
+            .flatten()
+            .filter_map(|i| Some((file.texts.get(i)?.1.shape.clip()?, file.text_encoder(i)?)));
         let text = texts.enumerate().map(|(place, (shape, source))| {
             let is_open = !is_openai(shape.dialect, shape.hidden_size);
             let (prefix, dialect): (_, ClipDialect) = family.single_text(place, count, is_open);
@@ -104,7 +108,7 @@ impl ConvertedModel {
         });
         let text: Vec<ConvertedText> = text.collect();
         let vae_levels = file.vae.as_ref()?.shape.channels.len();
-        let (denoiser, denoiser_names) = (part(file.unet()?), shape.names());
+        let (denoiser, denoiser_names) = (part(file.denoiser()?), shape.names());
         let vae = part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION)));
         (!text.is_empty()).then_some(Self { family, denoiser, denoiser_names, vae, vae_levels, text })
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kiln_families::prefixes;
+use kiln_families::{ComponentKind, prefixes_of_kind};
 use kiln_weights::ldm::{Names, Piece, VaeShape};
 use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
@@ -28,11 +28,11 @@ pub(super) fn write(
         tensors.extend(stored(part, prefix, names, is_gguf, weight_type)?);
         Ok(())
     };
-    let first = |folder: &str| prefixes(folder).first().copied().unwrap_or_default();
+    let vae_prefix = prefixes_of_kind(ComponentKind::Vae).first().copied().unwrap_or_default();
     let components = parts.family.components();
     let prefix = components.iter().find(|part| part.is_denoiser()).and_then(|part| part.prefixes.first());
     add(&parts.denoiser, prefix.copied().unwrap_or_default(), &parts.denoiser_names)?;
-    add(&parts.vae, first("vae"), &VaeShape::ldm_names(parts.vae_levels))?;
+    add(&parts.vae, vae_prefix, &VaeShape::ldm_names(parts.vae_levels))?;
     for text in &parts.text {
         let (prefix, names) = &text.place;
         add(&text.part, prefix, names)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kiln_families::{TextPart, Variant, held_networks, of_class, of_unet, text_components};
+use kiln_families::{TextPart, Variant, held_networks, of_class, of_unet};
 use kiln_vae::{Decoder, VaeConfig};
 use kiln_weights::{ParamSource, Segments, mismatches};
 use serde::Serialize;
@@ -74,7 +74,7 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
     let stored = stored(keys.iter().filter_map(|key| file.checkpoint.info(key)));
     let kind = match FileKind::of(file.checkpoint.as_ref()) {
         // A U-Net file with the names of a whole model.
-        FileKind::Checkpoint if file.vae.is_none() && file.text.iter().all(Option::is_none) => FileKind::Unet,
+        FileKind::Checkpoint if file.vae.is_none() && file.texts.is_empty() => FileKind::Unet,
         kind => kind,
     };
     Ok(FileReport {
@@ -98,26 +98,31 @@ pub(crate) fn report(path: &Path) -> Result<FileReport> {
 }
 
 fn model(file: &SingleFile) -> Option<FileModel> {
-    let shape = file.unet_shape()?;
-    let text = |i: usize| file.text(i).is_some();
-    let parts = [
-        (true, "U-Net"),
-        (file.vae.is_some(), "autoencoder"),
-        (text(0), "text encoder"),
-        (text(1), "second text encoder"),
-    ];
+    let (variant, input, family) = match (file.unet_shape(), file.of_family()) {
+        (Some(shape), _) => (of_unet(shape).variant(shape), ModelInput::of(shape), of_unet(shape)),
+        (None, Some((family, denoiser))) => (denoiser.variant, ModelInput::Latents, family),
+        (None, None) => return None,
+    };
+    let denoiser = family.components().iter().find(|component| component.is_denoiser());
+    let mut parts: Vec<&'static str> = denoiser.iter().map(|component| component.kind.label()).collect();
+    parts.extend(file.vae.is_some().then_some("autoencoder"));
+    let mut texts = ["text encoder", "second text encoder", "third text encoder"].into_iter();
+    for component in family.components().iter().filter(|component| component.kind.is_text_encoder()) {
+        let name = texts.next();
+        parts.extend(name.filter(|_| file.text_of(component.folder, component.kind).is_some()));
+    }
     let kept = Kept::of(file.checkpoint.metadata());
     let problems = match configs(file, &[]) {
         _ if !kept.is_empty() => problems(file, &|name| kept.files.get(name).cloned()),
         Ok(configs) => problems(file, &|name| configs.get(name).map(|config| config.to_string())),
-        Err(_) => Vec::new(), // only a U-Net
+        Err(_) => Vec::new(), // only a denoiser
     };
     Some(FileModel {
-        kind: of_unet(shape).variant(shape),
-        input: ModelInput::of(shape),
+        kind: variant,
+        input,
         prediction: kind::prediction(file),
         distilled: kind::distilled(file).map(|(kind, _)| kind.id()),
-        parts: parts.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect(),
+        parts,
         problems,
         unexpected: file.unexpected(),
     })
@@ -135,14 +140,19 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
         return problems;
     };
     let mut parts = Vec::new();
-    for (i, component) in text_components().into_iter().enumerate() {
+    for component in family.components().iter().filter(|component| component.kind.is_text_encoder()) {
         let Some(json) = json(&component.config()) else { continue };
+        let i = file.text_of(component.folder, component.kind);
         let part = family.text_encoder(component, &json);
         let part = part.map(|config| TextPart { component, config, tokenizer: None });
         problems.extend(match part.and_then(|part| Ok((family.text_stage(std::slice::from_ref(&part))?, part))) {
             Ok((stage, part)) => {
                 parts.push(part);
-                stage.networks().iter().flat_map(|network| fit(network.segments, file.text_encoder(i))).collect()
+                stage
+                    .networks()
+                    .iter()
+                    .flat_map(|network| fit(network.segments, i.and_then(|i| file.text_encoder(i))))
+                    .collect()
             }
             Err(error) => vec![error.to_string()],
         });
@@ -151,7 +161,7 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     let denoiser = family.components().iter().find(|component| component.is_denoiser());
     problems.extend(match denoiser.and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, pooled)) {
         None => Vec::new(),
-        Some(Ok(config)) => fit(config.build().segments(), file.unet()),
+        Some(Ok(config)) => fit(config.build().segments(), file.denoiser()),
         Some(Err(error)) => vec![error.to_string()],
     });
     problems.extend(match json("vae/config.json").map(|json| VaeConfig::from_json(&json)) {

@@ -185,7 +185,8 @@ fn several(name: &str, count: usize) -> String {
 fn file(path: &Path) -> Result<String> {
     let file = SingleFile::open(path)?;
     let kind = FileKind::of(file.checkpoint.as_ref());
-    let model = file.unet_shape().map(|shape| of_unet(shape).variant(shape).label);
+    let unet = file.unet_shape().map(|shape| of_unet(shape).variant(shape).label);
+    let model = unet.or_else(|| file.of_family().map(|(_, denoiser)| denoiser.variant.label));
     Ok(match model {
         Some(model) if matches!(kind, FileKind::Checkpoint | FileKind::Unet) => format!("{}: {model}", kind.label()),
         _ if kind == FileKind::Lora => lora(path),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, TextEncoderConfig};
-use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, SD2, SDXL_REFINER, of_unet};
+use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet};
 use kiln_network::text::EncoderConfig;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
 
 /// A folder's configurations by relative path.
-pub(crate) type Configs = BTreeMap<&'static str, Value>;
+pub(crate) type Configs = BTreeMap<String, Value>;
 
 /// Channels of an attention head in every model since Stable Diffusion 2.
 const HEAD_DIM: usize = 64;
@@ -36,34 +36,36 @@ const OPENCLIP_WIDTHS: [usize; 2] = [1024, 1280];
 /// # Errors
 /// [`Error::Incomplete`] if a component is missing.
 pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<Configs> {
+    if let Some((family, denoiser)) = file.of_family() {
+        return of_family(family, denoiser, file, others);
+    }
     let unet = file.unet_shape();
     let is_xl = unet.is_some_and(|unet| unet.added_dim.is_some());
     let is_refiner = unet.is_some_and(|unet| of_unet(unet).variant(unet) == SDXL_REFINER);
     let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
+    let own = file.clip_of("text_encoder");
     // Of two encoders, OpenAI's narrow one is the first, whichever file contains it.
     let elsewhere = |first: bool| {
-        let texts = others.iter().flat_map(|other| other.text.iter().flatten());
+        let texts = others.iter().flat_map(|other| other.texts.iter().filter_map(|(_, part)| part.shape.clip()));
         texts
-            .filter(|_| file.text(0).is_none())
-            .find(|part| !is_xl || is_refiner || (part.shape.hidden_size == OPENAI_WIDTH) == first)
+            .filter(|_| own.is_none())
+            .find(|shape| !is_xl || is_refiner || (shape.hidden_size == OPENAI_WIDTH) == first)
     };
-    let first = file.text(0).or_else(|| elsewhere(true));
-    let second = file.text(1).or_else(|| elsewhere(false).filter(|_| is_xl && !is_refiner));
-    let (Some(unet), Some(FilePart { shape: vae, .. }), Some(FilePart { shape: first, .. })) = (unet, vae, first)
-    else {
+    let first = own.or_else(|| elsewhere(true));
+    let second = file.clip_of("text_encoder_2").or_else(|| elsewhere(false).filter(|_| is_xl && !is_refiner));
+    let (Some(unet), Some(FilePart { shape: vae, .. }), Some(first)) = (unet, vae, first) else {
         return Err(incomplete(file));
     };
-    let second = second.map(|part| &part.shape);
     let predicted = prediction(file);
     let mut configs = Configs::new();
-    configs.insert("unet/config.json", unet_config(unet, predicted));
-    configs.insert("vae/config.json", vae_config(vae, of_unet(unet)));
+    configs.insert("unet/config.json".into(), unet_config(unet, predicted));
+    configs.insert("vae/config.json".into(), vae_config(vae, of_unet(unet)));
     // Of XL's two encoders the refiner has the second.
     let is_second = is_xl && second.is_none();
     let place = if is_second { "text_encoder_2/config.json" } else { "text_encoder/config.json" };
-    configs.insert(place, text_config(first, is_second, !is_xl));
+    configs.insert(place.into(), text_config(first, is_second, !is_xl));
     if let Some(second) = second {
-        configs.insert("text_encoder_2/config.json", text_config(second, true, false));
+        configs.insert("text_encoder_2/config.json".into(), text_config(second, true, false));
     }
     let scheduler = match unet.guidance_dim {
         Some(_) => lcm_scheduler(predicted),
@@ -71,17 +73,68 @@ pub(crate) fn configs(file: &SingleFile, others: &[Arc<SingleFile>]) -> Result<C
     };
     let mut index = model_index(unet, second.is_some());
     index["scheduler"] = json!(["diffusers", scheduler["_class_name"]]);
-    configs.insert("scheduler/scheduler_config.json", scheduler);
-    configs.insert("model_index.json", index);
+    configs.insert("scheduler/scheduler_config.json".into(), scheduler);
+    configs.insert("model_index.json".into(), index);
+    Ok(configs)
+}
+
+/// The configurations of a model whose denoiser `family` recognized.
+fn of_family(
+    family: FamilyRef,
+    denoiser: &FileDenoiser,
+    file: &SingleFile,
+    others: &[Arc<SingleFile>],
+) -> Result<Configs> {
+    let vae = file.vae.as_ref().or_else(|| others.iter().find_map(|other| other.vae.as_ref()));
+    let Some(FilePart { shape: vae, .. }) = vae else { return Err(incomplete(file)) };
+    let mut configs = Configs::new();
+    let scheduler = family.derived_scheduler(denoiser);
+    let mut index = json!({
+        "_class_name": family.classes().first(),
+        "scheduler": ["diffusers", scheduler["_class_name"]],
+        "vae": ["diffusers", "AutoencoderKL"],
+    });
+    // Text encoders in other files, the narrow ones of a kind first, as families have them.
+    let mut elsewhere: Vec<(ComponentKind, &FileText)> =
+        others.iter().flat_map(|other| &other.texts).map(|(kind, part)| (*kind, &part.shape)).collect();
+    elsewhere.sort_by_key(|(_, text)| text.width());
+    for component in family.components() {
+        let config = match component.kind {
+            ComponentKind::Vae => vae_config(vae, family),
+            _ if component.is_denoiser() => denoiser.config.clone(),
+            kind => {
+                let own =
+                    file.text_of(component.folder, kind).and_then(|i| file.texts.get(i)).map(|(_, part)| &part.shape);
+                let other = elsewhere.iter().position(|(other, _)| own.is_none() && *other == kind);
+                let Some(text) = own.or_else(|| other.map(|i| elsewhere.remove(i).1)) else {
+                    if !family.texts_are_optional() {
+                        return Err(incomplete(file));
+                    }
+                    index[component.folder] = json!([null, null]);
+                    continue;
+                };
+                text.config().or_else(|| text.clip().map(|clip| text_config(clip, true, false))).unwrap_or_default()
+            }
+        };
+        if component.kind != ComponentKind::Vae {
+            let library = if component.is_denoiser() { "diffusers" } else { "transformers" };
+            let class = config["_class_name"].as_str().or_else(|| config["architectures"][0].as_str());
+            index[component.folder] = json!([library, class]);
+        }
+        configs.insert(component.config(), config);
+    }
+    configs.insert("scheduler/scheduler_config.json".into(), scheduler);
+    configs.insert("model_index.json".into(), index);
     Ok(configs)
 }
 
 /// The error for a file that does not contain a whole model.
 fn incomplete(file: &SingleFile) -> Error {
+    let denoiser = if file.of_family().is_some() { ComponentKind::Transformer } else { ComponentKind::Unet };
     let all = [
-        (ComponentKind::Unet, file.unet.is_some()),
+        (denoiser, file.denoiser.is_some()),
         (ComponentKind::Vae, file.vae.is_some()),
-        (ComponentKind::Clip, file.text.iter().any(Option::is_some)),
+        (ComponentKind::Clip, !file.texts.is_empty()),
     ];
     let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
     let (missing, found): (_, Vec<ComponentKind>) = (list(false), list(true));
@@ -89,7 +142,12 @@ fn incomplete(file: &SingleFile) -> Error {
     if found.is_empty() && !matches!(kind, FileKind::Unknown | FileKind::Checkpoint) {
         return Error::OtherKind { path: file.path.clone(), kind };
     }
-    Error::Incomplete { path: file.path.clone(), missing, found, is_known: file.unet_shape().is_some() }
+    Error::Incomplete {
+        path: file.path.clone(),
+        missing,
+        found,
+        is_known: file.unet_shape().is_some() || file.of_family().is_some(),
+    }
 }
 
 fn model_index(unet: &UnetShape, two_encoders: bool) -> Value {
@@ -210,7 +268,7 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
 }
 
 pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
-    let DerivedConfig { scaling_factor, vae_sample_size, force_upcast, .. } =
+    let DerivedConfig { scaling_factor, shift_factor, vae_sample_size, force_upcast, .. } =
         family.derived_config().unwrap_or_default();
     let types = |name: &'static str| vec![name; vae.channels.len()];
     let mut config = json!({
@@ -227,6 +285,9 @@ pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
         "scaling_factor": scaling_factor,
         "up_block_types": types("UpDecoderBlock2D"),
     });
+    if let Some(shift) = shift_factor {
+        config["shift_factor"] = json!(shift);
+    }
     if force_upcast {
         config["force_upcast"] = json!(true);
     }
@@ -308,7 +369,7 @@ fn scheduler(is_xl: bool, prediction: Prediction, zero_snr: bool) -> Value {
         "_class_name": match (is_xl, prediction) {
             (true, _) => "EulerDiscreteScheduler",
             (false, Prediction::V) => "DDIMScheduler",
-            (false, Prediction::Epsilon) => "PNDMScheduler",
+            (false, Prediction::Epsilon | Prediction::Flow) => "PNDMScheduler",
         },
         "beta_end": 0.012,
         "beta_schedule": "scaled_linear",

@@ -4,7 +4,7 @@ use kiln_weights::ParamSource;
 use kiln_weights::ldm::UnetShape;
 use serde::Serialize;
 
-use super::{FilePart, SingleFile, UnetPart};
+use super::{DenoiserPart, FilePart, SingleFile};
 use crate::distillation::Distillation;
 
 /// The inputs of a U-Net in addition to noisy latents.
@@ -54,6 +54,8 @@ pub enum Prediction {
     Epsilon,
     /// The velocity, arXiv 2202.00512.
     V,
+    /// The velocity of a flow, arXiv 2210.02747.
+    Flow,
 }
 
 impl Prediction {
@@ -62,6 +64,7 @@ impl Prediction {
         match self {
             Self::Epsilon => "epsilon",
             Self::V => "v_prediction",
+            Self::Flow => "flow_prediction",
         }
     }
 }
@@ -74,7 +77,8 @@ impl std::str::FromStr for Prediction {
         match text {
             "epsilon" | "eps" => Ok(Self::Epsilon),
             "v_prediction" | "v" => Ok(Self::V),
-            _ => Err("expected epsilon or v".into()),
+            "flow_prediction" | "flow" => Ok(Self::Flow),
+            _ => Err("expected epsilon, v or flow".into()),
         }
     }
 }
@@ -97,7 +101,11 @@ pub(crate) fn prediction(file: &SingleFile) -> Prediction {
     if has_marker(file, "v_pred") {
         return Prediction::V;
     }
-    let Some(UnetPart::Ldm(FilePart { prefix, shape })) = &file.unet else { return Prediction::Epsilon };
+    let (prefix, shape) = match &file.denoiser {
+        Some(DenoiserPart::Ldm(FilePart { prefix, shape })) => (prefix, shape),
+        Some(DenoiserPart::OfFamily(..)) => return Prediction::Flow,
+        Some(DenoiserPart::Diffusers(_)) | None => return Prediction::Epsilon,
+    };
     // Models of this width with more inputs were all trained to predict noise.
     if shape.context_dim != 1024 || ModelInput::of(shape) != ModelInput::Latents {
         return Prediction::Epsilon;

@@ -10,7 +10,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_families::{ComponentKind, FAMILIES, FamilyRef, FileDenoiser, FileText, prefixes, prefixes_of_kind, text_components};
+use kiln_families::{
+    ComponentKind, FAMILIES, FamilyRef, FileDenoiser, FileText, prefixes, prefixes_of_kind, text_components,
+};
 use kiln_weights::ldm::{ClipShape, Named, Subset, UnetShape, VaeShape};
 use kiln_weights::{Checkpoint, ParamInfo, ParamSource};
 
@@ -220,7 +222,8 @@ fn texts(below: &dyn Fn(&'static str) -> Subset<Arc<Checkpoint>>) -> Vec<(Compon
     for kind in kinds {
         for prefix in prefixes_of_kind(kind) {
             let source = below(prefix);
-            let shape = FAMILIES.iter().filter(|family| family.runs()).find_map(|family| family.read_text(kind, &source));
+            let shape =
+                FAMILIES.iter().filter(|family| family.runs()).find_map(|family| family.read_text(kind, &source));
             all.extend(shape.map(|shape| (kind, FilePart { prefix, shape })));
         }
     }

@@ -73,7 +73,7 @@ fn differences_are_added_to_the_unet() {
     let mut tensors = tensors("sd1");
     tensors.insert("difference".into(), zeros(&[1]));
     write_tensors(&tensors, &path);
-    let (sum, unet) = (ControlFile::open(&path, &model).unwrap().weights(), model.files().unet().unwrap());
+    let (sum, unet) = (ControlFile::open(&path, &model).unwrap().weights(), model.files().denoiser_weights().unwrap());
     let plain = |key: &str| tensors[key].flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let key = "down_blocks.1.resnets.0.conv1.weight";
     let expected: Vec<f32> = plain(key).iter().zip(values(unet.as_ref(), key)).map(|(a, b)| a + b).collect();
@@ -92,7 +92,7 @@ fn control_loras_change_the_unet() {
     let file = ControlFile::open(&path, &model).unwrap();
     let ControlModelConfig::ControlNet(config) = file.config() else { panic!("{:?}", file.config()) };
     assert_eq!((config.skips(), config.union), (model.unet_config().unwrap().skips(), None));
-    let (found, unet) = (file.weights(), model.files().unet().unwrap());
+    let (found, unet) = (file.weights(), model.files().denoiser_weights().unwrap());
     let matrix = |name: &str, columns: usize| {
         let tensor = &lora[name];
         tensor.reshape((tensor.elem_count() / columns, columns)).unwrap()

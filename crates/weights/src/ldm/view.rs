@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::piece::exchanged;
 use super::{Names, Piece};
@@ -55,13 +56,13 @@ impl<S: ParamSource> ParamSource for Subset<S> {
 /// The tensors of a source under the names that networks declare.
 pub struct Named<S> {
     source: S,
-    names: Names,
+    names: Arc<Names>,
 }
 
 impl<S: ParamSource> Named<S> {
     /// Reads `source`, whose tensors have the stored names of `names`.
-    pub fn new(source: S, names: Names) -> Self {
-        Self { source, names }
+    pub fn new(source: S, names: impl Into<Arc<Names>>) -> Self {
+        Self { source, names: names.into() }
     }
 
     /// The stored tensors that are not part of the network.
