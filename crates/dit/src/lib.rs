@@ -6,5 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod sd3;
 
 pub use error::{Error, Result};

@@ -32,6 +32,11 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
         Capabilities::default()
     }
 
+    /// The number of blocks that rows can skip ([`crate::slots::SKIPPED_LAYERS`]). 0 if the network does not support that.
+    fn skippable_layers(&self) -> usize {
+        0
+    }
+
     /// The shape of the feature map `(b, h, w, c)` that belongs to a tensor which calls write, at the place `index` of the network.
     /// `None` if the network has no such tensor or no such place.
     fn state(&self, _slot: Slot, _index: usize, _shape: StepShape) -> Option<[usize; 4]> {
@@ -65,6 +70,15 @@ pub trait Forward<T> {
     /// # Errors
     /// [`Error::Failed`] for errors of a layer.
     fn prepare(&self, inputs: Inputs<T>) -> Result<Inputs<T>> {
+        Ok(inputs)
+    }
+
+    /// `inputs` with those that depend on the size `[height, width]` of the latents alone, such as positions of tokens. They come
+    /// from tables in the host's memory, so that a recorded call needs them as inputs. A call without them makes them itself.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a size that the network does not support, and [`Error::Failed`] for errors of a layer.
+    fn for_size(&self, inputs: Inputs<T>, _size: [usize; 2]) -> Result<Inputs<T>> {
         Ok(inputs)
     }
 }

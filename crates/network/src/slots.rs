@@ -21,3 +21,11 @@ pub const CACHED_FEATURE: Slot = Slot::each("cached feature");
 
 /// The number of the last rows with perturbed attention ([`crate::Inputs::with_rows`]).
 pub const PERTURBED: &str = "perturbed";
+
+/// The vectors of the positions of an image's tokens, `(tokens, channels)`, which depend on the size of the latents alone
+/// ([`crate::Forward::for_size`]).
+pub const POSITIONS: Slot = Slot::shared("positions");
+
+/// The blocks of a transformer that some rows skip, a bit for each of the first 64 ([`crate::Inputs::with_constant`]), and the number
+/// of these rows, which are the last ones of the batch ([`crate::Inputs::with_rows`]).
+pub const SKIPPED_LAYERS: &str = "skipped layers";

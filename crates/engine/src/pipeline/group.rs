@@ -263,11 +263,12 @@ impl Group {
         let Turn { denoiser: number, conditions, .. } = self.turns.current();
         let unconditional = conditions.unconditional_of_image(now.on);
         let of_image = (unconditional, (rows / images).saturating_sub(unconditional));
+        let (_, _, height, width) = self.latents.dims4()?;
+        inputs = denoiser.for_size(inputs, [height, width])?;
         if *number == 0 {
             self.controls.add_to(&mut inputs, self.at(), of_image)?;
             self.prompts.add_to(&mut inputs, self.at(), of_image)?;
             let mut hooks = self.network.inputs(now.rows(), images, of_image.1);
-            let (_, _, height, width) = self.latents.dims4()?;
             let on = (dtype, self.latents.device());
             let tokens = inputs.get(CONTEXT).map_or(0, |context| context.dims().get(1).copied().unwrap_or(0));
             let shape = StepShape { rows, height, width, tokens };

@@ -91,6 +91,10 @@ impl TensorLike for MetaTensor {
         Ok(device.host().uncounted(param.shape(), device.dtype()))
     }
 
+    fn device(&self) -> &MetaDevice {
+        &self.device
+    }
+
     fn target(&self) -> Target {
         self.device.target()
     }

@@ -35,6 +35,10 @@ impl TensorLike for Tensor {
         Ok(param.tensor()?)
     }
 
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
     fn target(&self) -> Target {
         Target::of(self.device())
     }

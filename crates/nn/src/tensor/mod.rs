@@ -63,6 +63,9 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
 
     // Shapes and memory.
 
+    /// This tensor's device.
+    fn device(&self) -> &Self::Device;
+
     /// The kind of this tensor's device.
     fn target(&self) -> Target;
 
