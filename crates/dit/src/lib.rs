@@ -6,5 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod flux;
 
 pub use error::{Error, Result};
+pub use flux::{FluxConfig, FluxDims, FluxTransformer};
