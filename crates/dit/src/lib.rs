@@ -9,4 +9,4 @@ mod error;
 mod flux;
 
 pub use error::{Error, Result};
-pub use flux::{FluxConfig, FluxDims, FluxTransformer};
+pub use flux::{ChromaConfig, ChromaTransformer, FluxConfig, FluxDims, FluxTransformer};

@@ -33,25 +33,25 @@ impl Projections {
     }
 }
 
-/// What all blocks of a call attend with.
-pub(super) struct Attending<'a, T> {
+/// The attention of all blocks of a call.
+pub(super) struct Attending<T> {
     /// Heads.
     pub(super) num_heads: usize,
     /// The positions of all tokens.
-    pub(super) tables: &'a RopeTables<T>,
+    pub(super) tables: RopeTables<T>,
     /// The number of keys of each row `(b)` in f32, if some are masked: the first ones.
-    pub(super) lengths: Option<&'a T>,
+    pub(super) lengths: Option<T>,
 }
 
-impl<T: TensorLike> Attending<'_, T> {
+impl<T: TensorLike> Attending<T> {
     /// Attention of queries `(b, s, c)` to keys and values `(b, s, c)`.
     pub(super) fn attend(&self, [q, k, v]: [T; 3]) -> Result<T> {
         let num_heads = self.num_heads;
-        match self.lengths {
+        match &self.lengths {
             None => q.attention(&k, &v, Attention { num_heads, causal: false }),
             lengths => {
                 let heads = GroupedAttention { num_heads, num_kv_heads: num_heads, causal: false, scale: None };
-                q.grouped_attention([&k, &v], None, lengths, heads)
+                q.grouped_attention([&k, &v], None, lengths.as_ref(), heads)
             }
         }
     }

@@ -75,7 +75,7 @@ impl DoubleBlock {
         &self,
         [x, y]: [T; 2],
         vectors: &[Vectors<T>; 4],
-        attending: &Attending<'_, T>,
+        attending: &Attending<T>,
     ) -> Result<[T; 2]> {
         let [attention, ff, text_attention, text_ff] = vectors;
         let normed = [attention.modulate(&x)?, text_attention.modulate(&y)?];
@@ -114,10 +114,10 @@ impl SingleBlock {
         &self,
         z: T,
         [vectors]: &[Vectors<T>; 1],
-        attending: &Attending<'_, T>,
+        attending: &Attending<T>,
     ) -> Result<T> {
         let normed = vectors.modulate(&z)?;
-        let attended = attending.attend(self.projections.forward(&normed, attending.tables)?)?;
+        let attended = attending.attend(self.projections.forward(&normed, &attending.tables)?)?;
         let hidden = self.proj_mlp.forward(&normed)?;
         drop(normed);
         let activated = hidden.activation(Activation::GeluTanh)?;

@@ -2,8 +2,9 @@
 
 use kiln_network::Inputs;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, REFERENCE, TEXT_EMBEDS, TEXT_LENGTHS};
-use kiln_nn::{RopeTables, TensorLike};
+use kiln_nn::TensorLike;
 
+use super::attention::Attending;
 use super::dims::{FluxDims, PATCH};
 use super::packing::{join_channels, join_tokens, pack, repeated};
 use super::positions::{self, Grid};
@@ -114,15 +115,18 @@ impl<T: TensorLike> TokenInputs<T> {
         Ok(all)
     }
 
-    /// The positions of all tokens. `like` is in f32.
-    pub(super) fn tables(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<RopeTables<T>> {
-        let grid = |(k, reference): (usize, &T)| {
+    /// The attention of a call that was checked: positions of all tokens, and the keys of each row if text is masked. `like` is
+    /// in f32.
+    pub(super) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
+        let mut grids = vec![sizes.image];
+        for (k, reference) in self.references.iter().enumerate() {
             let [_, _, h, w] = reference.size4()?;
-            Ok(Grid { index: 1 + k, height: h / PATCH, width: w / PATCH })
-        };
-        let references = self.references.iter().enumerate().map(grid).collect::<kiln_nn::Result<Vec<_>>>()?;
-        let grids = [&[sizes.image][..], &references].concat();
-        positions::tables(self.positions.as_ref(), dims, &grids, sizes.text, like)
+            grids.push(Grid { index: 1 + k, height: h / PATCH, width: w / PATCH });
+        }
+        let images: usize = grids.iter().map(|grid| grid.tokens()).sum();
+        let lengths = self.text_lengths.as_ref().map(|text| text.affine(1.0, images as f64)).transpose()?;
+        let tables = positions::tables(self.positions.as_ref(), dims, &grids, sizes.text, like)?;
+        Ok(Attending { num_heads: dims.num_heads, tables, lengths })
     }
 }
 

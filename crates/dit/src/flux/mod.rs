@@ -7,6 +7,7 @@
 
 mod attention;
 mod block;
+mod chroma;
 mod config;
 mod denoiser;
 mod dims;
@@ -18,6 +19,7 @@ mod positions;
 mod transformer;
 mod trunk;
 
+pub use chroma::{ChromaConfig, ChromaTransformer};
 pub use config::FluxConfig;
 pub use dims::FluxDims;
 pub use transformer::FluxTransformer;

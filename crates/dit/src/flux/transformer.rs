@@ -6,7 +6,6 @@ use kiln_nn::TensorLike;
 use kiln_weights::{SegmentModule, Segments};
 
 use super::NETWORK;
-use super::attention::Attending;
 use super::config::FluxConfig;
 use super::embedders::{TimeTextEmbed, TokenEmbedders};
 use super::inputs::{Sizes, TokenInputs, refused};
@@ -92,10 +91,7 @@ impl FluxTransformer {
             Ok((layers.tokens.forward(&packed, &inputs.context.to_dtype(dtype)?)?, emb))
         })?;
         drop(packed);
-        let tables = inputs.tables(dims, sizes, timesteps)?;
-        let lengths = inputs.text_lengths.as_ref();
-        let lengths = lengths.map(|text| text.affine(1.0, tokens[0].size3()?[1] as f64)).transpose()?;
-        let attending = Attending { num_heads: dims.num_heads, tables: &tables, lengths: lengths.as_ref() };
+        let attending = inputs.attending(dims, sizes, timesteps)?;
         let vectors = |_, own: &[kiln_nn::Modulation]| modulations(own, &emb);
         let y = self.trunk.run(tokens, image.tokens(), &vectors, &attending, hook)?;
         let y = T::run(&self.output, |output| output.forward(&y, &emb))?;

@@ -68,7 +68,7 @@ impl Trunk {
         [mut x, mut y]: [T; 2],
         n: usize,
         vectors: MakeVectors<'_, T>,
-        attending: &Attending<'_, T>,
+        attending: &Attending<T>,
         mut hook: Option<ImageHook<'_, T>>,
     ) -> Result<T> {
         for (i, block) in self.double.iter().enumerate() {

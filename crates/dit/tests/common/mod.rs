@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use candle_core::{DType, Device, Tensor};
-use kiln_dit::FluxConfig;
+use kiln_dit::{ChromaConfig, FluxConfig};
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, TEXT_EMBEDS, TEXT_LENGTHS};
 use kiln_network::{Denoiser, DenoiserConfig, Inputs, LatentSpec, TextWidths};
 use kiln_weights::{Placement, RandomSource, load};
@@ -13,11 +13,14 @@ const SIZES: &str = r#""attention_head_dim": 16, "num_attention_heads": 4, "axes
 /// All networks by name.
 pub fn networks() -> Vec<(&'static str, Box<dyn DenoiserConfig>)> {
     let flux = |more: &str| Box::new(FluxConfig::from_json(&format!("{{{SIZES}{more}}}")).unwrap()) as _;
+    let chroma = r#", "approximator_num_channels": 32, "approximator_hidden_dim": 40, "approximator_layers": 2"#;
+    let chroma = ChromaConfig::from_json(&format!("{{{SIZES}{chroma}}}")).unwrap();
     vec![
         ("schnell", flux("")),
         ("dev", flux(r#", "guidance_embeds": true"#)),
         ("Canny", flux(r#", "guidance_embeds": true, "in_channels": 128, "out_channels": 64"#)),
         ("Fill", flux(r#", "guidance_embeds": true, "in_channels": 384, "out_channels": 64"#)),
+        ("Chroma", Box::new(chroma)),
     ]
 }
 
