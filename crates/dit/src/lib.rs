@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod flux;
 pub mod sd3;
 
 pub use error::{Error, Result};
+pub use flux::{ChromaConfig, ChromaTransformer, FluxConfig, FluxDims, FluxTransformer};

@@ -10,6 +10,12 @@ pub const TEXT_EMBEDS: Slot = Slot::each("text_embeds");
 pub const TIME_IDS: Slot = Slot::each("time_ids").keeping_dtype();
 /// The guidance scale that a distilled network takes, `(1)` in f32 and in the network's own unit.
 pub const GUIDANCE: Slot = Slot::shared("guidance").keeping_dtype();
+/// The latents of a reference image, `(b, c, h', w')`, of any size that the network can divide into tokens: its tokens join those
+/// of the image. Scaled as the latents are. Input `k` is the image's number `k`. If all rows have one reference, it is added as a
+/// slot with [`crate::Rows::Shared`] and one row.
+pub const REFERENCE: Slot = Slot::each("reference latents");
+/// The number of tokens of each row's text that are not masked, `(b)` in f32: the first ones.
+pub const TEXT_LENGTHS: Slot = Slot::each("text lengths").keeping_dtype();
 /// Channels besides the latents, `(b, e, h, w)`. They are not scaled as the latents are.
 pub const EXTRA_CHANNELS: Slot = Slot::each("extra_channels");
 

@@ -24,22 +24,23 @@ fn typed<T: Element>(call: &Call<'_>, out: Option<&Tensor>) -> Result<Tensor> {
     let (inputs, branch, gates) = (View::<T>::new(x)?, View::<T>::new(y)?, View::<f32>::new(gate)?);
     let c = x.dims().last().copied().unwrap_or(1).max(1);
     let (rows, tokens) = ((BLOCK / c).max(1), (call.image() / c).max(1));
+    let limit = super::limit(T::DTYPE);
     write::<T>(OP, out, x.dims(), &[x, gate, y], |result| {
         let blocks = result.par_chunks_mut(rows * c).zip(inputs.par_chunks(rows * c)).zip(branch.par_chunks(rows * c));
         blocks.enumerate().for_each(|(block, ((result, x), y))| {
             let rows_of = result.chunks_exact_mut(c).zip(x.chunks_exact(c)).zip(y.chunks_exact(c));
             for (i, ((result, x), y)) in rows_of.enumerate() {
                 let start = if gates.len() == c { 0 } else { (block * rows + i) / tokens * c };
-                add(x, &gates[start..start + c], y, result);
+                add(x, &gates[start..start + c], y, limit, result);
             }
         });
     })
 }
 
 for_every_isa! {
-    fn add<T: Element>(x: &[T], gate: &[f32], y: &[T], result: &mut [T]) {
+    fn add<T: Element>(x: &[T], gate: &[f32], y: &[T], limit: f32, result: &mut [T]) {
         for (((result, x), gate), y) in result.iter_mut().zip(x).zip(gate).zip(y) {
-            *result = T::from_f32(x.to_f32() + gate * y.to_f32());
+            *result = T::from_f32((x.to_f32() + gate * y.to_f32()).clamp(-limit, limit));
         }
     }
 }

@@ -4,6 +4,16 @@
 
 namespace {
 
+// A sum, limited to the finite numbers of f16 in that type; a NaN stays one.
+template <typename T>
+__device__ __forceinline__ float limited(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ float limited<__half>(float x) {
+  return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
+}
+
 // A thread processes N neighbors of a row; N divides c.
 template <typename T, int N>
 __device__ __forceinline__ void gated_residual(const T* x, const T* gate, const T* y, T* result, int64_t total, int c,
@@ -15,7 +25,7 @@ __device__ __forceinline__ void gated_residual(const T* x, const T* gate, const 
   const V by = V::load(gate + first / image * gate_stride + first % c);
   V sum;
 #pragma unroll
-  for (int i = 0; i < N; ++i) sum.set(i, a.get(i) + by.get(i) * b.get(i));
+  for (int i = 0; i < N; ++i) sum.set(i, limited<T>(a.get(i) + by.get(i) * b.get(i)));
   sum.store(result + first);
 }
 

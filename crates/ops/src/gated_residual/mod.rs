@@ -19,6 +19,9 @@ const OP: &str = "gated_residual";
 /// `x + gate y` (adaLN-Zero; Peebles and Xie, arXiv 2212.09748): `x`, `y` and the result are `(b, .., c)`, `gate` is `(b, c)`,
 /// or `(1, c)` for all images; it may be a slice of wider rows. The sum is f32 and rounded once.
 ///
+/// In f16 the result is limited to -65504 to 65504, so that a residual stream stays finite: those of FLUX leave the range of f16
+/// in a few channels. diffusers limits them after each block.
+///
 /// # Errors
 /// [`crate::Error::Shape`] for an operand that does not fit.
 pub fn gated_residual(x: &Tensor, gate: &Tensor, y: &Tensor, out: Option<&Tensor>) -> Result<Tensor> {
@@ -38,6 +41,14 @@ pub struct GatedResidualOp<'a, T = Tensor> {
 }
 
 type Call<'a> = GatedResidualOp<'a>;
+
+/// The largest magnitude of a result.
+fn limit(dtype: DType) -> f32 {
+    if dtype == DType::F16 { F16_MAX } else { f32::INFINITY }
+}
+
+/// The largest finite number in f16. `kernel.cu` has it too.
+const F16_MAX: f32 = 65504.0;
 
 impl<T: Operand> GatedResidualOp<'_, T> {
     fn check(&self) -> Result<()> {
@@ -87,6 +98,8 @@ impl Operator for Call<'_> {
         (shape[0], shape[x.rank() - 1]) = gate.dims2()?;
         let gate = gate.to_dtype(DType::F32)?.reshape(shape)?;
         let sum = (x.to_dtype(DType::F32)? + y.to_dtype(DType::F32)?.broadcast_mul(&gate)?)?;
+        let limit = limit(x.dtype());
+        let sum = if limit.is_finite() { sum.clamp(-limit, limit)? } else { sum };
         Ok(sum.to_dtype(x.dtype())?)
     }
 }

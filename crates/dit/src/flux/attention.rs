@@ -1,0 +1,71 @@
+//! The attention of image and text tokens to each other.
+//!
+//! Image tokens come before text tokens, in another order than in diffusers. The result is the same but for the order of sums:
+//! positions are in the tables. Tokens of the text that are masked are then the last keys, which attention takes as a length.
+
+use kiln_nn::ops::{Attention, GroupedAttention, RopePairs};
+use kiln_nn::{Linear, Result, Rope, RopeTables, TensorLike};
+use kiln_weights::ParamBuilder;
+
+use super::dims::{EPS, FluxDims};
+use super::packing::{join_tokens, tokens};
+
+/// The projections of tokens to queries, keys and values, which are normalized and rotated head by head.
+pub(super) struct Projections {
+    layers: [Linear; 3],
+    norms: [Rope; 2],
+}
+
+impl Projections {
+    /// Declares linear layers of the names `layers`, and the normalizations of queries and keys of the names `norms`.
+    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims, layers: [&str; 3], norms: [&str; 2]) -> Self {
+        let c = dims.channels();
+        let norm = |name| Rope::normed(&p.pp(name), dims.num_heads, dims.head_dim, RopePairs::Interleaved, EPS);
+        Self { layers: layers.map(|name| Linear::new(&p.pp(name).allows_8_bits(), c, c, true)), norms: norms.map(norm) }
+    }
+
+    /// Queries, keys and values of `x` `(b, s, c)` at the positions of `tables`, each `(b, s, c)`.
+    pub(super) fn forward<T: TensorLike>(&self, x: &T, tables: &RopeTables<T>) -> Result<[T; 3]> {
+        let ([q, k, v], [norm_q, norm_k]) = (&self.layers, &self.norms);
+        let q = norm_q.forward(&q.forward(x)?, Some(tables))?;
+        let k = norm_k.forward(&k.forward(x)?, Some(tables))?;
+        Ok([q, k, v.forward(x)?])
+    }
+}
+
+/// The attention of all blocks of a call.
+pub(super) struct Attending<T> {
+    /// Heads.
+    pub(super) num_heads: usize,
+    /// The positions of all tokens.
+    pub(super) tables: RopeTables<T>,
+    /// The number of keys of each row `(b)` in f32, if some are masked: the first ones.
+    pub(super) lengths: Option<T>,
+}
+
+impl<T: TensorLike> Attending<T> {
+    /// Attention of queries `(b, s, c)` to keys and values `(b, s, c)`.
+    pub(super) fn attend(&self, [q, k, v]: [T; 3]) -> Result<T> {
+        let num_heads = self.num_heads;
+        match &self.lengths {
+            None => q.attention(&k, &v, Attention { num_heads, causal: false }),
+            lengths => {
+                let heads = GroupedAttention { num_heads, num_kv_heads: num_heads, causal: false, scale: None };
+                q.grouped_attention([&k, &v], None, lengths.as_ref(), heads)
+            }
+        }
+    }
+
+    /// The results `(b, n, c)` and `(b, s, c)` for image tokens `x` `(b, n, c)` and text tokens `y` `(b, s, c)`, which have
+    /// projections of their own.
+    pub(super) fn joint(&self, [x, y]: [T; 2], [image, text]: [&Projections; 2]) -> Result<[T; 2]> {
+        let ([_, n, _], [_, s, _]) = (x.size3()?, y.size3()?);
+        let [q, k, v] = image.forward(&x, &self.tables.tokens(0, n)?)?;
+        drop(x);
+        let [q_text, k_text, v_text] = text.forward(&y, &self.tables.tokens(n, s)?)?;
+        drop(y);
+        let join = |image: T, text: T| join_tokens(&image, &text);
+        let all = self.attend([join(q, q_text)?, join(k, k_text)?, join(v, v_text)?])?;
+        Ok([tokens(&all, 0, n)?, tokens(&all, n, s)?])
+    }
+}

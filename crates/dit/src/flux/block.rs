@@ -1,0 +1,131 @@
+//! The blocks of FLUX.1's transformer. The vectors that modulate them come from the caller, since families differ in how they make
+//! them.
+
+use kiln_nn::ops::Activation;
+use kiln_nn::{Linear, Mlp, Result, TensorLike, modulate};
+use kiln_weights::ParamBuilder;
+
+use super::attention::{Attending, Projections};
+use super::dims::{EPS, EXPANSION, FluxDims};
+
+/// The vectors of one layer of a block, each `(b, c)` or `(1, c)`.
+pub(super) struct Vectors<T> {
+    shift: T,
+    scale: T,
+    gate: T,
+}
+
+impl<T: TensorLike> Vectors<T> {
+    /// The vectors of `N` layers, shift, scale and gate of each in turn.
+    pub(super) fn of<const N: usize>(all: Vec<T>) -> Result<[Self; N]> {
+        let found = vec![all.len()];
+        let mut all = all.into_iter();
+        let mut layers = Vec::with_capacity(N);
+        while let (Some(shift), Some(scale), Some(gate)) = (all.next(), all.next(), all.next()) {
+            layers.push(Self { shift, scale, gate });
+        }
+        layers.try_into().map_err(|_| {
+            let expected = format!("{} vectors", 3 * N);
+            kiln_nn::ops::Error::Shape { op: "modulation", operand: "vectors", expected, found }.into()
+        })
+    }
+
+    /// The normalization of `x` `(b, s, c)`, modulated.
+    fn modulate(&self, x: &T) -> Result<T> {
+        modulate(x, &self.scale, Some(&self.shift), EPS)
+    }
+
+    /// `x + gate y`.
+    fn add(&self, x: &T, y: &T) -> Result<T> {
+        x.gated_residual(&self.gate, y)
+    }
+}
+
+/// A block with weights of its own for image and text tokens, which attend to each other.
+pub(super) struct DoubleBlock {
+    image: Projections,
+    text: Projections,
+    to_out: Linear,
+    to_add_out: Linear,
+    ff: Mlp,
+    ff_context: Mlp,
+}
+
+impl DoubleBlock {
+    /// Declares `attn`, `ff` and `ff_context`.
+    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+        let (attn, c) = (p.pp("attn"), dims.channels());
+        let out = |name| Linear::new(&attn.pp(name).allows_8_bits(), c, c, true);
+        let sizes = [c, EXPANSION * c, c];
+        let ff = |name| Mlp::new(&p.pp(name), ["net.0.proj", "net.2"], sizes, Activation::GeluTanh, true);
+        let text = ["add_q_proj", "add_k_proj", "add_v_proj"];
+        Self {
+            image: Projections::new(&attn, dims, ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
+            text: Projections::new(&attn, dims, text, ["norm_added_q", "norm_added_k"]),
+            to_out: out("to_out.0"),
+            to_add_out: out("to_add_out"),
+            ff: ff("ff"),
+            ff_context: ff("ff_context"),
+        }
+    }
+
+    /// Image tokens `x` `(b, n, c)` and text tokens `y` `(b, s, c)`, same shapes. The vectors are those of the image's
+    /// attention and feed-forward layer, then those of the text's.
+    pub(super) fn forward<T: TensorLike>(
+        &self,
+        [x, y]: [T; 2],
+        vectors: &[Vectors<T>; 4],
+        attending: &Attending<T>,
+    ) -> Result<[T; 2]> {
+        let [attention, ff, text_attention, text_ff] = vectors;
+        let normed = [attention.modulate(&x)?, text_attention.modulate(&y)?];
+        let [of_image, of_text] = attending.joint(normed, [&self.image, &self.text])?;
+        let x = attention.add(&x, &self.to_out.forward(&of_image)?)?;
+        drop(of_image);
+        let y = text_attention.add(&y, &self.to_add_out.forward(&of_text)?)?;
+        drop(of_text);
+        let x = ff.add(&x, &self.ff.forward(&ff.modulate(&x)?)?)?;
+        let y = text_ff.add(&y, &self.ff_context.forward(&text_ff.modulate(&y)?)?)?;
+        Ok([x, y])
+    }
+}
+
+/// A block with one set of weights for all tokens, whose attention and feed-forward layer have one input and one last layer.
+pub(super) struct SingleBlock {
+    projections: Projections,
+    proj_mlp: Linear,
+    proj_out: Linear,
+}
+
+impl SingleBlock {
+    /// Declares `attn`, `proj_mlp` and `proj_out`.
+    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+        let c = dims.channels();
+        let hidden = EXPANSION * c;
+        Self {
+            projections: Projections::new(&p.pp("attn"), dims, ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
+            proj_mlp: Linear::new(&p.pp("proj_mlp").allows_8_bits(), c, hidden, true),
+            proj_out: Linear::new(&p.pp("proj_out").allows_8_bits(), c + hidden, c, true),
+        }
+    }
+
+    /// All tokens `z` `(b, n + s, c)`, same shape.
+    pub(super) fn forward<T: TensorLike>(
+        &self,
+        z: T,
+        [vectors]: &[Vectors<T>; 1],
+        attending: &Attending<T>,
+    ) -> Result<T> {
+        let normed = vectors.modulate(&z)?;
+        let attended = attending.attend(self.projections.forward(&normed, &attending.tables)?)?;
+        let hidden = self.proj_mlp.forward(&normed)?;
+        drop(normed);
+        let activated = hidden.activation(Activation::GeluTanh)?;
+        drop(hidden);
+        let joined = attended.concat_channels(&activated)?;
+        drop((attended, activated));
+        let y = self.proj_out.forward(&joined)?;
+        drop(joined);
+        vectors.add(&z, &y)
+    }
+}

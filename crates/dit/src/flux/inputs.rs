@@ -1,0 +1,136 @@
+//! The inputs of a call, read and checked, and the tokens that they give.
+
+use kiln_network::Inputs;
+use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, REFERENCE, TEXT_EMBEDS, TEXT_LENGTHS};
+use kiln_nn::TensorLike;
+
+use super::attention::Attending;
+use super::dims::{FluxDims, PATCH};
+use super::packing::{join_channels, join_tokens, pack, repeated};
+use super::positions::{self, Grid};
+use crate::error::{Error, Result};
+
+/// The inputs besides latents and timesteps.
+pub(super) struct TokenInputs<T> {
+    /// The text, `(b, s, context_dim)`.
+    pub(super) context: T,
+    /// The pooled text, `(b, pooled_dim)`.
+    pub(super) pooled: Option<T>,
+    /// The guidance, `(1)` in f32.
+    pub(super) guidance: Option<T>,
+    /// Tokens of each row's text that are not masked, `(b)` in f32.
+    pub(super) text_lengths: Option<T>,
+    extra: Option<T>,
+    references: Vec<T>,
+    positions: Option<T>,
+}
+
+/// The sizes of a call that has been checked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Rows of the batch.
+    pub(super) b: usize,
+    /// The image's tokens.
+    pub(super) image: Grid,
+    /// Text tokens.
+    pub(super) text: usize,
+}
+
+/// The error for an input of the network named `network`.
+pub(super) fn refused(network: &'static str, input: &'static str, expected: String, found: &[usize]) -> Error {
+    Error::Input { network, input, expected, found: found.to_vec() }
+}
+
+impl<T: TensorLike> TokenInputs<T> {
+    /// The inputs among `inputs` of the network named `network`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] without a text.
+    pub(super) fn of(network: &'static str, inputs: &Inputs<T>) -> Result<Self> {
+        let context = inputs.get(CONTEXT).cloned();
+        Ok(Self {
+            context: context.ok_or_else(|| refused(network, CONTEXT.name, "(b, s, d)".into(), &[]))?,
+            pooled: inputs.get(TEXT_EMBEDS).cloned(),
+            guidance: inputs.get(GUIDANCE).cloned(),
+            text_lengths: inputs.get(TEXT_LENGTHS).cloned(),
+            extra: inputs.get(EXTRA_CHANNELS).cloned(),
+            references: inputs.all(REFERENCE).cloned().collect(),
+            positions: positions::prepared(inputs),
+        })
+    }
+
+    /// Checks the inputs that all networks have, for latents `x`.
+    ///
+    /// # Errors
+    /// [`Error::Input`].
+    pub(super) fn check(&self, network: &'static str, dims: &FluxDims, x: &T, timesteps: &T) -> Result<Sizes> {
+        let fail = |input, expected: String, found: &[usize]| Err(refused(network, input, expected, found));
+        let c = dims.latent_channels();
+        let [b, h, w] = match *x.dims() {
+            [b, found, h, w] if found == c && b > 0 && is_divided(h, w) => [b, h, w],
+            _ => return fail("x", format!("(b, {c}, h, w) with even h and w"), x.dims()),
+        };
+        if ![&[1][..], &[b]].contains(&timesteps.dims()) {
+            return fail("timesteps", format!("(1) or ({b})"), timesteps.dims());
+        }
+        let text = match *self.context.dims() {
+            [rows, s, d] if rows == b && s > 0 && d == dims.context_dim => s,
+            _ => return fail(CONTEXT.name, format!("({b}, s, {})", dims.context_dim), self.context.dims()),
+        };
+        let extra = self.extra.as_ref().map(T::dims);
+        match (dims.extra_channels(), extra) {
+            (0, None) => {}
+            (0, Some(found)) => return fail(EXTRA_CHANNELS.name, "none".into(), found),
+            (e, found) if found == Some(&[b, e, h, w]) => {}
+            (e, found) => return fail(EXTRA_CHANNELS.name, format!("({b}, {e}, {h}, {w})"), found.unwrap_or_default()),
+        }
+        for reference in &self.references {
+            if extra.is_some() {
+                return fail(REFERENCE.name, "none with channels besides the latents".into(), reference.dims());
+            }
+            match *reference.dims() {
+                [rows, found, h, w] if (rows == b || rows == 1) && found == c && is_divided(h, w) => {}
+                _ => {
+                    let expected = format!("({b}, {c}, h, w) or (1, {c}, h, w) with even h and w");
+                    return fail(REFERENCE.name, expected, reference.dims());
+                }
+            }
+        }
+        if let Some(lengths) = self.text_lengths.as_ref().filter(|lengths| lengths.dims() != [b]) {
+            return fail(TEXT_LENGTHS.name, format!("({b})"), lengths.dims());
+        }
+        Ok(Sizes { b, image: Grid { index: 0, height: h / PATCH, width: w / PATCH }, text })
+    }
+
+    /// The tokens of the image and of all references, `(b, m, in_channels)`, for latents `x` that were checked.
+    pub(super) fn image_tokens(&self, x: &T) -> kiln_nn::Result<T> {
+        let mut all = match &self.extra {
+            Some(extra) => pack(&join_channels(x, &extra.to_dtype(x.dtype())?)?)?,
+            None => pack(x)?,
+        };
+        for reference in &self.references {
+            let packed = repeated(pack(&reference.to_dtype(x.dtype())?)?, x.size4()?[0])?;
+            all = join_tokens(&all, &packed)?;
+        }
+        Ok(all)
+    }
+
+    /// The attention of a call that was checked: positions of all tokens, and the keys of each row if text is masked. `like` is
+    /// in f32.
+    pub(super) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
+        let mut grids = vec![sizes.image];
+        for (k, reference) in self.references.iter().enumerate() {
+            let [_, _, h, w] = reference.size4()?;
+            grids.push(Grid { index: 1 + k, height: h / PATCH, width: w / PATCH });
+        }
+        let images: usize = grids.iter().map(|grid| grid.tokens()).sum();
+        let lengths = self.text_lengths.as_ref().map(|text| text.affine(1.0, images as f64)).transpose()?;
+        let tables = positions::tables(self.positions.as_ref(), dims, &grids, sizes.text, like)?;
+        Ok(Attending { num_heads: dims.num_heads, tables, lengths })
+    }
+}
+
+/// Whether a map has pixels, in whole squares.
+fn is_divided(h: usize, w: usize) -> bool {
+    h * w > 0 && h.is_multiple_of(PATCH) && w.is_multiple_of(PATCH)
+}

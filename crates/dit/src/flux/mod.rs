@@ -1,0 +1,28 @@
+//! FLUX.1 and networks that have its blocks.
+//!
+//! Image and text are tokens. Double blocks have weights of their own for each of the two, single blocks one set for both; all
+//! tokens attend to each other. Shifts, scales and gates modulate every layer: FLUX.1 makes them in each block of one embedding.
+//!
+//! The latents `(b, 16, h, w)` are packed to tokens within the network, so that samplers see none.
+
+mod attention;
+mod block;
+mod chroma;
+mod config;
+mod denoiser;
+mod dims;
+mod embedders;
+mod inputs;
+mod output;
+mod packing;
+mod positions;
+mod transformer;
+mod trunk;
+
+pub use chroma::{ChromaConfig, ChromaTransformer};
+pub use config::FluxConfig;
+pub use dims::FluxDims;
+pub use transformer::FluxTransformer;
+
+/// The name of FLUX.1's transformer in messages.
+const NETWORK: &str = "FLUX transformer";
