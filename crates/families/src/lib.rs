@@ -13,7 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod component;
+mod defaults;
 mod family;
+mod flow;
 mod flux;
 mod flux2;
 mod held;
@@ -29,7 +31,9 @@ mod variant;
 mod z_image;
 
 pub use component::{Component, ComponentKind};
-pub use family::{DerivedConfig, Family, FamilyDefaults, FamilyRef, LatentColors, TextLayer};
+pub use defaults::{FamilyDefaults, ModelTraits};
+pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
+pub use flow::FlowRules;
 pub use held::held_networks;
 pub use list::{
     Detected, FAMILIES, class_label, detect, known_lora, of_class, of_unet, pipeline_classes, prefixes,

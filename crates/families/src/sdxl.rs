@@ -5,7 +5,8 @@ use kiln_scheduler::SigmaSchedule;
 use kiln_weights::ldm::{ClipDialect, UnetShape};
 
 use crate::component::{Component, ComponentKind};
-use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors, TextLayer};
+use crate::defaults::{FamilyDefaults, ModelTraits};
+use crate::family::{DerivedConfig, Family, LatentColors, TextLayer};
 use crate::lora;
 use crate::sd::{UNET_PREFIXES, VAE_PREFIXES, shape};
 use crate::variant::Variant;
@@ -109,8 +110,8 @@ impl Family for Sdxl {
         if is_refiner { SDXL_REFINER.label } else { BASE.label }
     }
 
-    fn defaults(&self, _class: &str) -> FamilyDefaults {
-        FamilyDefaults { steps: 20, cfg_scale: 5.0 }
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(20, 5.0)
     }
 
     fn text_layer(&self, clip_skip: Option<usize>) -> TextLayer {
