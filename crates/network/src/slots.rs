@@ -21,3 +21,7 @@ pub const CACHED_FEATURE: Slot = Slot::each("cached feature");
 
 /// The number of the last rows with perturbed attention ([`crate::Inputs::with_rows`]).
 pub const PERTURBED: &str = "perturbed";
+
+/// Blocks that the last rows of the batch skip: a constant ([`crate::Inputs::constant`]) in which bit `i` is set for block `i`, and
+/// the number of these rows ([`crate::Inputs::rows_of`]), which may be 0. Results of skipped blocks are their inputs.
+pub const SKIPPED_BLOCKS: &str = "skipped blocks";
