@@ -6,29 +6,22 @@ use std::sync::Arc;
 use kiln_clip::TextEncoderConfig;
 use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
-use kiln_scheduler::SigmaSchedule;
+use kiln_scheduler::{Convention, SigmaSchedule};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
 use serde_json::Value;
 
 use crate::component::{Component, ComponentKind};
+use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::file_networks::{FileDenoiser, FileText};
+use crate::flow::FlowRules;
 use crate::mark::Mark;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
 
 /// A family of [`crate::FAMILIES`].
 pub type FamilyRef = &'static dyn Family;
-
-/// Defaults of a request.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FamilyDefaults {
-    /// The number of steps.
-    pub steps: usize,
-    /// The guidance scale.
-    pub cfg_scale: f64,
-}
 
 /// The hidden layer of a CLIP text encoder that conditions the denoiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,9 +171,25 @@ pub trait Family: Sync {
         self.label()
     }
 
-    /// The defaults of a request for a pipeline of `class`.
-    fn defaults(&self, _class: &str) -> FamilyDefaults {
-        FamilyDefaults { steps: 20, cfg_scale: 7.0 }
+    /// The defaults of a request for this model.
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(20, 7.0)
+    }
+
+    /// The rules for the noise levels of flow models; `None` for a family of diffusion models. `is_dynamic` says whether the
+    /// shift of the model's configuration depends on the size, and `convention` which program's rules are meant.
+    fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
+        None
+    }
+
+    /// Whether diffusers' pipeline turns classifier-free guidance off without a negative prompt.
+    fn guides_by_negative_prompt(&self) -> bool {
+        false
+    }
+
+    /// Whether rows of a batch can leave out blocks of the denoiser, for skip-layer guidance.
+    fn skips_blocks(&self) -> bool {
+        false
     }
 
     /// The hidden layer of CLIP text encoders: the usual one, or layer `clip_skip` from the last.

@@ -1,6 +1,10 @@
 //! FLUX.1 and Chroma, which has its blocks without modulation weights. Recognized, not run.
 
+use kiln_scheduler::{Convention, FlowGrid};
+
+use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::family::Family;
+use crate::flow::FlowRules;
 use crate::mark::Mark;
 
 /// FLUX.1: dev, schnell, Krea, Kontext, Fill and the control models.
@@ -16,6 +20,8 @@ const BLOCKS: Mark =
 /// Blocks with diffusers' names.
 const DIFFUSERS: Mark =
     Mark::names("a FLUX.1 transformer", &["single_transformer_blocks.0.attn.to_q.weight", "x_embedder.weight"]);
+/// The classes of models with a control image.
+const CONTROL_CLASSES: [&str; 3] = ["FluxControlPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline"];
 /// Columns of the image input: 64 latents, 64 of a masked image and 256 of a mask.
 const FILL_COLUMNS: usize = 384;
 /// Columns of the image input: 64 latents and 64 of a control image.
@@ -63,6 +69,36 @@ impl Family for Flux {
         MARKS
     }
 
+    /// The authors' model cards. schnell is the model without a guidance input.
+    fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
+        let is = |class: &str, name: &str| model.class.starts_with(class) || model.is_named(name);
+        let dev = |guidance| FamilyDefaults::new(28, 1.0).with_guidance(guidance).with_strengths(0.6, 0.6);
+        match () {
+            () if !model.takes_guidance => FamilyDefaults::new(4, 1.0).with_strengths(0.6, 0.6),
+            () if is("FluxFill", "fill") => FamilyDefaults::new(50, 1.0).with_guidance(30.0).with_strengths(1.0, 1.0),
+            () if is("FluxKontext", "kontext") => dev(2.5),
+            () if model.is_named("depth") => dev(10.0),
+            () if CONTROL_CLASSES.contains(&model.class) || model.is_named("canny") => dev(30.0),
+            () if model.is_named("krea") => dev(4.5),
+            () => dev(3.5),
+        }
+    }
+
+    /// ComfyUI's `ModelSamplingFlux` and Forge's `PredictionFlux`. For schnell, whose shift is static, ComfyUI has a plain table,
+    /// and Forge the exponent 1.
+    fn flow(&self, is_dynamic: bool, convention: Convention) -> Option<FlowRules> {
+        let rules = FlowRules::of_pipeline(FlowGrid::Even);
+        Some(match (is_dynamic, convention) {
+            (true, _) => rules.with_table(10_000, 1.15),
+            (false, Convention::Automatic1111) => rules.with_table(10_000, 1.0),
+            (false, _) => rules,
+        })
+    }
+
+    fn guides_by_negative_prompt(&self) -> bool {
+        true
+    }
+
     fn lora_marks(&self) -> &'static [&'static str] {
         &["double_blocks", "single_blocks", "single_transformer_blocks"]
     }
@@ -86,6 +122,15 @@ impl Family for Chroma {
     fn marks(&self) -> &'static [Mark] {
         const MARKS: &[Mark] = &[Mark::names("a Chroma transformer", &["distilled_guidance_layer.in_proj.weight"])];
         MARKS
+    }
+
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(35, 5.0).with_strengths(0.9, 0.6)
+    }
+
+    /// ComfyUI has a plain table with the shift 1.
+    fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
+        Some(FlowRules { table_mu: Some(0.0), ..FlowRules::of_pipeline(FlowGrid::Even) })
     }
 
     fn lora_marks(&self) -> &'static [&'static str] {

@@ -14,9 +14,11 @@
 
 mod clip_unet;
 mod component;
+mod defaults;
 mod error;
 mod family;
 mod file_networks;
+mod flow;
 mod flux;
 mod flux2;
 mod held;
@@ -36,8 +38,10 @@ mod z_image;
 pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
 pub use error::{Error, Result};
-pub use family::{DerivedConfig, Family, FamilyDefaults, FamilyRef, LatentColors, TextLayer};
 pub use file_networks::{FileDenoiser, FileText};
+pub use defaults::{FamilyDefaults, ModelTraits};
+pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
+pub use flow::FlowRules;
 pub use held::held_networks;
 pub use list::{
     Detected, FAMILIES, class_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes,

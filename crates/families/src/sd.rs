@@ -8,8 +8,9 @@ use kiln_weights::ldm::{Names, UnetShape};
 
 use crate::clip_unet;
 use crate::component::{Component, ComponentKind};
+use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
-use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors};
+use crate::family::{DerivedConfig, Family, LatentColors};
 use crate::lora;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
@@ -27,7 +28,7 @@ const LCM_CLASSES: [&str; 2] = ["LatentConsistencyModelPipeline", "LatentConsist
 /// Default guidance scale of a latent consistency model.
 pub const LCM_GUIDANCE: f64 = 8.5;
 /// Defaults of a latent consistency model.
-const LCM_DEFAULTS: FamilyDefaults = FamilyDefaults { steps: 4, cfg_scale: LCM_GUIDANCE };
+const LCM_DEFAULTS: FamilyDefaults = FamilyDefaults::new(4, LCM_GUIDANCE);
 
 /// Prefixes of a U-Net's names: in whole models, in U-Net files, in files of some programs.
 pub(crate) const UNET_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "unet."];
@@ -134,10 +135,10 @@ impl Family for Sd {
         }
     }
 
-    fn defaults(&self, class: &str) -> FamilyDefaults {
-        match LCM_CLASSES.contains(&class) {
+    fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
+        match LCM_CLASSES.contains(&model.class) {
             true => LCM_DEFAULTS,
-            false => FamilyDefaults { steps: 20, cfg_scale: 7.0 },
+            false => FamilyDefaults::new(20, 7.0),
         }
     }
 

@@ -10,8 +10,9 @@ use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
 
 use crate::clip_unet;
 use crate::component::{Component, ComponentKind};
+use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
-use crate::family::{DerivedConfig, Family, FamilyDefaults, LatentColors, TextLayer};
+use crate::family::{DerivedConfig, Family, LatentColors, TextLayer};
 use crate::lora;
 use crate::sd::{UNET_PREFIXES, VAE_PREFIXES, shape};
 use crate::text_part::TextPart;
@@ -132,8 +133,8 @@ impl Family for Sdxl {
         if is_refiner { SDXL_REFINER.label } else { BASE.label }
     }
 
-    fn defaults(&self, _class: &str) -> FamilyDefaults {
-        FamilyDefaults { steps: 20, cfg_scale: 5.0 }
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(20, 5.0)
     }
 
     fn text_layer(&self, clip_skip: Option<usize>) -> TextLayer {

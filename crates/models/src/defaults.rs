@@ -1,6 +1,6 @@
 //! Defaults of a model's requests: the family's, and those of the file `kiln.json`.
 
-use kiln_families::{FamilyDefaults, FamilyRef};
+use kiln_families::{FamilyDefaults, FamilyRef, ModelTraits};
 use kiln_vae::VaeConfig;
 use serde::Deserialize;
 
@@ -24,6 +24,12 @@ pub struct Defaults {
     pub steps: usize,
     /// The guidance scale.
     pub cfg_scale: f64,
+    /// The guidance scale that the denoiser takes as an input beside it, if it takes one.
+    pub guidance: Option<f64>,
+    /// The fraction of the steps that runs on an input image.
+    pub strength: f64,
+    /// The fraction of the steps that runs on an input image with a mask.
+    pub mask_strength: f64,
 }
 
 #[derive(Default, Deserialize)]
@@ -33,6 +39,7 @@ struct DefaultsFile {
     height: Option<usize>,
     steps: Option<usize>,
     cfg_scale: Option<f64>,
+    guidance: Option<f64>,
     /// Factors from latents to colors, a row for each channel, and perhaps an offset.
     latent_rgb: Option<Vec<[f32; 3]>>,
 }
@@ -47,11 +54,14 @@ impl DefaultsFile {
             named(name, length.map_or(Ok(()), |length| limits::side(length, multiple).map(drop)))?;
         }
         named("steps", self.steps.map_or(Ok(()), |steps| limits::in_range(steps, 1, MAX_STEPS).map(drop)))?;
-        named("cfg_scale", self.cfg_scale.map_or(Ok(()), |scale| limits::guidance(scale).map(drop)))
+        for (name, scale) in [("cfg_scale", self.cfg_scale), ("guidance", self.guidance)] {
+            named(name, scale.map_or(Ok(()), |scale| limits::guidance(scale).map(drop)))?;
+        }
+        Ok(())
     }
 }
 
-/// The defaults of the family for a pipeline of `class`, overridden by those of the folder, and the colors of its previews.
+/// The defaults of the family for a model with `traits`, overridden by those of the folder, and the colors of its previews.
 /// `size` is width and height.
 ///
 /// # Errors
@@ -59,7 +69,7 @@ impl DefaultsFile {
 pub(crate) fn defaults(
     files: &ModelFiles,
     family: FamilyRef,
-    class: &str,
+    traits: &ModelTraits<'_>,
     size: (usize, usize),
     vae: &VaeConfig,
 ) -> Result<(Defaults, Option<LatentRgb>)> {
@@ -74,13 +84,16 @@ pub(crate) fn defaults(
             (own, colors)
         }
     };
-    let FamilyDefaults { steps, cfg_scale } = family.defaults(class);
+    let FamilyDefaults { steps, cfg_scale, guidance, strength, mask_strength } = family.defaults(traits);
     let latent_rgb = latent_rgb.or_else(|| LatentRgb::of_family(family, vae));
     let defaults = Defaults {
         width: own.width.unwrap_or(size.0),
         height: own.height.unwrap_or(size.1),
         steps: own.steps.unwrap_or(steps),
         cfg_scale: own.cfg_scale.unwrap_or(cfg_scale),
+        guidance: guidance.map(|guidance| own.guidance.unwrap_or(guidance)),
+        strength,
+        mask_strength,
     };
     Ok((defaults, latent_rgb))
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_families::{Component as ComponentSpec, FamilyRef, TextPart, of_class};
+use kiln_families::{Component as ComponentSpec, FamilyRef, ModelTraits, TextPart, of_class};
 use kiln_network::{DenoiserConfig, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
@@ -113,12 +113,24 @@ impl ModelFolder {
             scheduler = scheduler.for_stable_diffusion();
         }
         if let Some(prediction) = options.prediction {
+            if scheduler.is_flow() {
+                let (found, expected) =
+                    (prediction.id().into(), "none: this model predicts the velocity of a flow".into());
+                return Err(Error::Value { field: "prediction", found, expected });
+            }
             scheduler.prediction_type = Some(prediction.id().into());
         }
         let json: Value = parse(&files, &denoiser_config)?;
         let size = sample_size(&json["sample_size"], family.sample_size(), vae.downscale())
             .map_err(|problem| Error::model(&files.config_path(&denoiser_config), problem))?;
-        let (defaults, latent_rgb) = defaults(&files, family, class.unwrap_or_default(), size, &vae)?;
+        let traits = ModelTraits {
+            class: class.unwrap_or_default(),
+            name: &name_of(path),
+            takes_guidance: denoiser.takes_guidance(),
+            is_distilled: index["is_distilled"].as_bool(),
+            shift: scheduler.shift,
+        };
+        let (defaults, latent_rgb) = defaults(&files, family, &traits, size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
             options: options.clone(),
@@ -145,12 +157,7 @@ impl ModelFolder {
 
     /// The name of the folder, or of the file without its extension, as in image metadata.
     pub fn name(&self) -> String {
-        if let Some(name) = kiln_hub::cached_name(&self.path) {
-            return name; // the folder is named after a commit, and a file is a link
-        }
-        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        let name = if path.is_file() { path.file_stem() } else { path.file_name() };
-        name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+        name_of(&self.path)
     }
 
     /// The overrides of its files.
@@ -220,10 +227,15 @@ impl ModelFolder {
         self.text_facts
     }
 
-    /// Whether the denoiser has the guidance scale as an input, because it was distilled with guidance. It then runs
-    /// without an unconditional half, and negative prompts have no effect.
+    /// Whether the denoiser has the scale of classifier-free guidance as an input, because it was distilled with guidance. It then
+    /// runs without an unconditional half, and negative prompts have no effect.
     pub fn has_guidance_inside(&self) -> bool {
-        self.unet_config().is_some_and(|unet| unet.time_cond_proj_dim.is_some())
+        self.denoiser.takes_guidance() && self.defaults.guidance.is_none()
+    }
+
+    /// Whether the denoiser takes a guidance scale of its own beside classifier-free guidance, as FLUX.1 dev.
+    pub fn takes_guidance(&self) -> bool {
+        self.denoiser.takes_guidance() && self.defaults.guidance.is_some()
     }
 
     /// How it was distilled, and the number of steps that it was made for, where its name or its notes say so. Latent
@@ -290,6 +302,16 @@ impl ModelFolder {
         }
         Ok(())
     }
+}
+
+/// The name of the model at `path`: see [`ModelFolder::name`].
+fn name_of(path: &Path) -> String {
+    if let Some(name) = kiln_hub::cached_name(path) {
+        return name; // the folder is named after a commit, and a file is a link
+    }
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let name = if path.is_file() { path.file_stem() } else { path.file_name() };
+    name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// The error for a folder without the file `index`: what it has instead.

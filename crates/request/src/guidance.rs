@@ -22,8 +22,19 @@ impl GuidanceOptions {
             let expected = format!("at most `guidance_end`, which is {}", self.end);
             return Err(Error::Value { name: "guidance_start", found: self.start.to_string(), expected });
         }
+        if self.slg_start > self.slg_end {
+            let expected = format!("at most `slg_end`, which is {}", self.slg_end);
+            return Err(Error::Value { name: "slg_start", found: self.slg_start.to_string(), expected });
+        }
         self.mimic_scale = self.percentile.map(|_| self.mimic_scale.unwrap_or(MIMIC_SCALE));
         Ok(self)
+    }
+
+    /// Whether skip-layer guidance acts in an evaluation of so many: strictly between start and end, as in diffusers'
+    /// `StableDiffusion3Pipeline`.
+    pub fn skips_at(&self, evaluation: usize, evaluations: usize) -> bool {
+        let (place, all) = (evaluation as f64, evaluations as f64);
+        self.slg_scale > 0.0 && place > all * self.slg_start && place < all * self.slg_end
     }
 
     /// Dynamic thresholding, if it is on.
@@ -37,10 +48,24 @@ impl GuidanceOptions {
 mod tests {
     use super::*;
 
+    /// `num_inference_steps * start < i < num_inference_steps * stop`.
+    #[test]
+    fn skip_layer_guidance_is_strictly_between_its_ends() {
+        let of = |slg_start, slg_end| {
+            let options = GuidanceOptions { slg_scale: 2.8, slg_start, slg_end, ..GuidanceOptions::default() };
+            (0..5).filter(|&i| options.skips_at(i, 5)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0.01, 0.6), [1, 2]);
+        assert_eq!(of(0.0, 1.0), [1, 2, 3, 4]);
+        assert_eq!(of(0.2, 0.4), [0usize; 0]);
+        assert!(!GuidanceOptions::default().skips_at(1, 100));
+    }
+
     #[test]
     fn impossible_values_are_named() {
         let message = |options: GuidanceOptions| options.check().unwrap_err().to_string();
         let default = GuidanceOptions::default();
+        assert!(message(GuidanceOptions { slg_start: 0.8, slg_end: 0.5, ..default }).contains("at most `slg_end`"));
         assert!(message(GuidanceOptions { start: 0.8, end: 0.5, ..default }).contains("at most `guidance_end`"));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use kiln_models::ModelFolder;
+use kiln_models::{FamilyRef, ModelFolder};
 use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
-use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SigmaSchedule};
+use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule};
 use serde::Serialize;
 use serde_json::json;
 
@@ -17,6 +17,7 @@ use crate::input::{Input, Rule};
 use crate::limits::check_images;
 use crate::lora::LoraUse;
 use crate::notes::Notes;
+use crate::options::FlowOptions;
 use crate::options::GuidanceOptions;
 use crate::options::ImageOptions;
 use crate::options::NetworkOptions;
@@ -55,6 +56,8 @@ pub struct Job {
     pub sampling: SamplerOptions,
     /// Guidance options other than the scale.
     pub guidance: GuidanceOptions,
+    /// Options of flow models. The guidance scale is there if the denoiser takes one.
+    pub flow: FlowOptions,
     /// Options that change the network.
     pub network: NetworkOptions,
     /// Which generator draws the noise.
@@ -87,6 +90,9 @@ pub struct Job {
     /// [`ModelFolder::has_guidance_inside`]: the denoiser runs without an unconditional half whatever the strength.
     #[serde(skip)]
     pub guidance_inside: bool,
+    /// Whether there is no guidance without a negative prompt: [`kiln_models::Family::guides_by_negative_prompt`].
+    #[serde(skip)]
+    pub needs_negative_prompt: bool,
     /// The initial latents.
     pub init: Init,
     /// Options of the input image.
@@ -170,6 +176,7 @@ impl Job {
             Some(strengths) => strengths.iter().any(|&strength| strength != 1.0),
             None => self.cfg_scale != 1.0,
         };
+        let is_stronger = is_stronger && !self.lacks_negative_prompt();
         !self.guidance_inside && (is_stronger || self.sampler.needs_unconditional())
     }
 
@@ -208,10 +215,21 @@ impl Job {
     /// noise where `starts` is false.
     pub(crate) fn schedule_of(&self, model: &ModelFolder, starts: bool) -> Result<Schedule> {
         let blame = |error| Error::from(model.scheduler_error(error));
-        let scheduler = model.family().sigma_schedule(self.scheduler);
-        let config = model.scheduler_config().resolve(self.sampler, scheduler).map_err(blame)?;
+        self.schedule_from((model.scheduler_config(), model.family()), starts, &blame)
+    }
+
+    /// [`Self::schedule_of`] a model of `family` with this configuration. `blame` says whose fault an error is.
+    pub(crate) fn schedule_from(
+        &self,
+        (config, family): (&SchedulerConfig, FamilyRef),
+        starts: bool,
+        blame: &dyn Fn(kiln_scheduler::Error) -> Error,
+    ) -> Result<Schedule> {
+        let scheduler = family.sigma_schedule(self.scheduler);
+        let config = config.resolve(self.sampler, scheduler).map_err(blame)?;
+        let config = self.with_flow(config, family).map_err(blame)?;
         let config = config.with_options(&self.sampling).map_err(blame)?;
-        if let Some(config) = self.in_part(&config, model)?.filter(|_| starts) {
+        if let Some(config) = self.in_part(&config, family)?.filter(|_| starts) {
             return Schedule::new(&config, self.steps).map_err(blame);
         }
         let schedule = |steps: usize| Schedule::new(&config, steps).map_err(blame);
@@ -228,7 +246,7 @@ impl Job {
                 let steps = schedule.step_starts();
                 // AUTOMATIC1111's timesteps end with one that is no step (`sample_img2img` and `ddim` of
                 // `modules/sd_samplers_timesteps.py`): of the last `int(min(strength, 0.999) steps)` all but this one run.
-                let skipped = match self.sampler.is_on_timesteps() {
+                let skipped = match config.is_on_timesteps() {
                     true => (steps.len() + 1).saturating_sub(self.encoded_steps(strength)),
                     false => skipped,
                 };
@@ -242,15 +260,14 @@ impl Job {
     /// The configuration with a part of the distilled timesteps where a latent consistency model with guidance inside begins with an
     /// image: all steps run, over that part of its timesteps (`LatentConsistencyModelImg2ImgPipeline` of diffusers, which
     /// has no such class for SDXL nor for masks).
-    fn in_part(&self, config: &Resolved, model: &ModelFolder) -> Result<Option<Resolved>> {
+    fn in_part(&self, config: &Resolved, family: FamilyRef) -> Result<Option<Resolved>> {
         let strength = match self.init {
             Init::Image { strength, .. } | Init::FirstPass { strength, .. } => strength,
             Init::Noise | Init::Masked { .. } => return Ok(None),
         };
         let mut config = config.clone();
         config.distilled_part = strength;
-        let of_rule =
-            self.image.rule == Rule::Diffusers && self.guidance_inside && model.family().has_distilled_img2img();
+        let of_rule = self.image.rule == Rule::Diffusers && self.guidance_inside && family.has_distilled_img2img();
         let Some((_, kept)) = config.distilled().filter(|_| of_rule) else { return Ok(None) };
         if kept < self.steps {
             let name = if self.is_second_pass() { "hires_strength" } else { "strength" };
@@ -265,7 +282,9 @@ impl Job {
     /// A key of the schedule: jobs of one model with equal keys have equal schedules.
     pub fn schedule_key(&self) -> String {
         let Self { sampler, scheduler, sampling, steps, init, image, refiner, refining, .. } = self;
-        json!([sampler, scheduler, sampling, steps, init, image, refiner, refining]).to_string()
+        // A flow model's levels may depend on the size.
+        let flow = (self.width, self.height, self.flow.shift);
+        json!([sampler, scheduler, sampling, steps, init, image, refiner, refining, flow]).to_string()
     }
 
     /// Has the job use the spans of another job of its model with the same [`Self::schedule_key`]: many jobs share one
@@ -303,7 +322,10 @@ impl Job {
     }
 
     /// Refuses what a rule of another program is not known for.
-    pub fn check_rule(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Value`] names the option and what goes with the rule.
+    pub fn check_rule(&self, model: &ModelFolder) -> Result<()> {
         let rule = self.image.rule;
         let refuse = |expected: &str| {
             Err(Error::Value { name: "rule", found: rule.id().into(), expected: format!("diffusers with {expected}") })
@@ -318,7 +340,8 @@ impl Job {
         if is_ddim && self.sampling.convention != Convention::Automatic1111 {
             return refuse("the sampler ddim, whose timesteps here are those of `convention` a1111");
         }
-        if (self.sampler.is_on_timesteps() && !is_ddim) || self.sampler == SamplerKind::UniPc {
+        let is_on_timesteps = self.sampler.is_on_timesteps() && !model.scheduler_config().is_flow();
+        if (is_on_timesteps && !is_ddim) || self.sampler == SamplerKind::UniPc {
             return refuse(&format!("the sampler {}, or a sampler on noise levels such as euler", self.sampler));
         }
         if rule == Rule::Comfy && self.sampling.sigmas.is_some() {

@@ -21,9 +21,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod block_set;
 mod control;
 mod error;
 mod few_steps;
+mod flow;
 mod guidance;
 mod hires;
 mod image_prompt;
@@ -48,6 +50,7 @@ mod strength;
 mod upscaler;
 mod wildcards;
 
+pub use block_set::BlockSet;
 pub use control::{
     Control, ControlMode, ControlPasses, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active,
     scales,
@@ -66,9 +69,9 @@ pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files
 pub use network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 pub use notes::Notes;
 pub use options::{
-    GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, NetworkOptions, OPTIONS, OptionGroup, OptionKind,
-    OptionRow, OptionValue, RefinerOptions, Request, SizeOptions, find_option, nearest_option, request_schema, respell,
-    shown,
+    FlowOptions, GuidanceOptions, ImageOptions, InfotextKey, MAX_IMAGES, ModelFeature, NetworkOptions, OPTIONS,
+    OptionGroup, OptionKind, OptionRow, OptionValue, RefinerOptions, Request, SizeOptions, find_option, nearest_option,
+    request_schema, respell, shown,
 };
 pub use parameters::{FilesInText, parameters};
 pub use prompt_steps::PromptSteps;

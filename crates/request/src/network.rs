@@ -126,6 +126,8 @@ macro_rules! as_text {
     )*};
 }
 
+pub(crate) use as_text;
+
 as_text!(PagLayers, FreeuFactors, CacheUse);
 
 choice! {

@@ -22,7 +22,7 @@ impl PartialEq for Notes {
 }
 
 /// Options of guidance, which need some.
-const OF_GUIDANCE: [&str; 7] = [
+const OF_GUIDANCE: [&str; 10] = [
     "negative_prompt",
     "guidance_rescale",
     "guidance_start",
@@ -30,6 +30,9 @@ const OF_GUIDANCE: [&str; 7] = [
     "apg_eta",
     "mimic_scale",
     "dynamic_thresholding",
+    "slg_scale",
+    "cfg_zero_star",
+    "cfg_norm",
 ];
 /// Options of the noise that churn adds.
 const OF_CHURN: [&str; 3] = ["s_tmin", "s_tmax", "s_noise"];
@@ -68,6 +71,12 @@ impl Request {
             "subseed" if job.seeds.subseed_strength == 0.0 => Some("`subseed_strength` is 0"),
             // Requests of a model of few steps often have one.
             "negative_prompt" if self.negative_prompt.as_ref().is_some_and(String::is_empty) => None,
+            "cfg_scale" | "cfg_schedule"
+                if job.passes().all(|pass| pass.lacks_negative_prompt() && !pass.is_guided())
+                    && self.asks_for_guidance() =>
+            {
+                Some("there is no `negative_prompt`, without which this model has no guidance but `guidance`")
+            }
             _ if OF_GUIDANCE.contains(&name) && job.passes().all(|pass| !pass.is_guided()) => {
                 Some("there is no guidance (`cfg_scale` 1)")
             }
@@ -76,6 +85,11 @@ impl Request {
             }
             _ => None,
         }
+    }
+
+    /// Whether it asks for classifier-free guidance.
+    fn asks_for_guidance(&self) -> bool {
+        self.cfg_scale.is_some_and(|scale| scale != 1.0) || self.cfg_schedule.is_some()
     }
 
     /// Sentences about tags that are left out, and lists that stay text.

@@ -13,7 +13,7 @@ use crate::limits::{check_images, in_range, random_seed, side};
 use crate::lora::tagged;
 use crate::notes::Notes;
 pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
-use crate::options::{OptionSet, SizeOptions, check, refuse_ignored, sampling};
+use crate::options::{OptionSet, SizeOptions, check, refuse_foreign, refuse_ignored, sampling};
 use crate::prompts::Parsed;
 use crate::refiner::Refiner;
 use crate::seeds::SeedOptions;
@@ -52,6 +52,10 @@ impl Request {
         let defaults = model.defaults();
         let multiple = model.size_multiple();
         check(self)?;
+        refuse_foreign(self, model)?;
+        if let Some(with) = self.with_default_strength(model) {
+            return with.resolve_with(model, inputs);
+        }
         refuse_ignored(self, model.ignored_text_options())?;
         let prepared = inputs.prepare(self, multiple)?;
         let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
@@ -88,7 +92,8 @@ impl Request {
             sampler: sampler.kind,
             scheduler,
             sampling,
-            guidance: self.guidance()?,
+            guidance: self.guidance_options()?,
+            flow: self.flow_options(model),
             network: self.network(model.unet_config())?,
             rng: self.rng,
             loras,
@@ -104,6 +109,8 @@ impl Request {
             literal_prompt: self.literal_prompt,
             literal_negative_prompt: self.literal_negative_prompt,
             guidance_inside: model.has_guidance_inside(),
+            needs_negative_prompt: model.family().guides_by_negative_prompt()
+                && self.convention == Convention::Diffusers,
             init: Init::Noise,
             image: self.image_options(),
             input: None,
@@ -128,7 +135,7 @@ impl Request {
                 Job { init, input: Some(input), ..job }
             }
         };
-        job.check_rule()?;
+        job.check_rule(model)?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         let hires = self.second_pass(&job, model)?;
         let job = Job { hires, ..job };
@@ -217,7 +224,11 @@ impl Request {
         }
     }
 
-    fn guidance(&self) -> Result<GuidanceOptions> {
+    /// Its options of guidance beside the strength.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an option that needs another one.
+    pub fn guidance_options(&self) -> Result<GuidanceOptions> {
         if let (Some(mimic_scale), None) = (self.mimic_scale, self.dynamic_thresholding) {
             let expected = "`dynamic_thresholding` too".into();
             return Err(Error::Value { name: "mimic_scale", found: mimic_scale.to_string(), expected });
@@ -225,6 +236,13 @@ impl Request {
         let apg = [("apg_threshold", self.apg_threshold), ("apg_momentum", self.apg_momentum)];
         if let (None, Some((name, Some(found)))) = (self.apg_eta, apg.into_iter().find(|(_, value)| value.is_some())) {
             return Err(Error::Value { name, found: format!("{found:?}"), expected: "`apg_eta` too".into() });
+        }
+        let slg = [("slg_start", self.slg_start), ("slg_end", self.slg_end)]
+            .map(|(name, part)| (name, part.map(|part| part.to_string())));
+        let slg = slg.into_iter().chain([("slg_layers", self.slg_layers.map(|layers| layers.to_string()))]);
+        if let (None, Some((name, Some(found)))) = (self.slg_scale, slg.into_iter().find(|(_, value)| value.is_some()))
+        {
+            return Err(Error::Value { name, found, expected: "`slg_scale` too".into() });
         }
         GuidanceOptions::of(self).check()
     }

@@ -79,16 +79,15 @@ impl SizeConditions {
 }
 
 impl SizeOptions {
-    /// Refuses sizes out of range, and all of them for a model that takes none.
+    /// Refuses sizes out of range, and targets for a refiner. Rows of the table refuse all of them for a model that takes none.
     pub(crate) fn check(self, request: &Request, model: &ModelFolder) -> Result<Self> {
         let asked = |name: &str| OPTIONS.iter().find(|row| row.name == name).map(|row| row.value(request));
         let refuse = |name: &'static str, expected: String| {
             Err(Error::Value { name, found: asked(name).map(|value| value.shown()).unwrap_or_default(), expected })
         };
         let is_asked = |name: &&&str| asked(name).is_some_and(|value| value.is_set());
-        let Some(&first) = Self::NAMES.iter().find(is_asked) else { return Ok(self) };
-        if !model.family().takes_sizes() {
-            return refuse(first, format!("none: {} is not an SDXL model, and only those take sizes", model.name()));
+        if !Self::NAMES.iter().any(|name| is_asked(&name)) {
+            return Ok(self);
         }
         let targets = ["target_size", "negative_target_size"];
         if let Some(&target) = targets.iter().find(|name| model.is_refiner() && is_asked(name)) {
@@ -153,7 +152,10 @@ mod tests {
     fn sizes_that_mean_nothing_are_refused() {
         let crop = Request { crop: Some(Crop::default()), ..Request::default() };
         let message = resolved("sd1", crop).unwrap_err().to_string();
-        assert_eq!(message, "`crop` is \"0,0\", expected none: sd1 is not an SDXL model, and only those take sizes");
+        assert_eq!(
+            message,
+            "`crop` is \"0,0\", expected none: it works with models that take sizes, as SDXL, and sd1 is none"
+        );
         for size in [(0, 8), (8, 65_537)] {
             let request = Request { negative_original_size: Some(size), ..Request::default() };
             let message = resolved("sdxl", request).unwrap_err().to_string();

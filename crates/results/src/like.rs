@@ -254,6 +254,7 @@ impl Like {
                 }
                 let hash = own.refiner.as_ref().and_then(|refiner| refiner.sha256.as_deref());
                 request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
+                self.warnings.extend(request.drop_foreign(model));
                 request
             }
             Source::Text(text) => {
@@ -261,11 +262,14 @@ impl Like {
                 self.warnings.extend(warnings);
                 let hash = text.get(labels::REFINER).and_then(|text| from_infotext::refiner_name(text).1);
                 request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
+                self.warnings.extend(request.drop_foreign(model));
                 request
             }
             Source::Program(taken) => {
                 self.warnings.extend(taken.warnings.iter().cloned());
-                taken.request.clone()
+                let mut request = taken.request.clone();
+                self.warnings.extend(request.drop_foreign(model));
+                request
             }
         }
     }

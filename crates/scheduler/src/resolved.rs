@@ -79,6 +79,12 @@ impl Resolved {
         self.flow().is_some()
     }
 
+    /// Whether the sampler steps from timestep to timestep and preserves the latents' variance, as DDIM does. On a flow model
+    /// no sampler does: LCM has noise levels there.
+    pub fn is_on_timesteps(&self) -> bool {
+        self.sampler.is_on_timesteps() && !self.is_flow()
+    }
+
     /// LCM and TCD on the timesteps of their distillation: each how many-th training timestep these are, and how many a schedule
     /// is spread over.
     pub fn distilled(&self) -> Option<(usize, usize)> {

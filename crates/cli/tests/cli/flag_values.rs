@@ -40,9 +40,9 @@ const PART: &[Bad] = &[
     ("", NUMBER),
 ];
 const SCORE: &[Bad] = &[("-1", "a number from 0 to 10"), ("11", "a number from 0 to 10"), ("x", NUMBER), ("", NUMBER)];
-const XL_SIZE: &[Bad] = &[("512", "as in 512x768"), ("64x64", "is not an SDXL model"), ("", "as in 512x768")];
+const XL_SIZE: &[Bad] = &[("512", "as in 512x768"), ("64x64", "models that take sizes"), ("", "as in 512x768")];
 const XL_CROP: &[Bad] =
-    &[("16", "as in 16,0"), ("x,0", "as in 16,0"), ("0,0", "is not an SDXL model"), ("", "as in 16,0")];
+    &[("16", "as in 16,0"), ("x,0", "as in 16,0"), ("0,0", "models that take sizes"), ("", "as in 16,0")];
 const LEVELS: &str = "expected none, fast, balanced, best";
 const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, all, or a list";
 const PARALLEL: &str = "expected cfg";

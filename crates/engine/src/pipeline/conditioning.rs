@@ -8,7 +8,6 @@ use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
 use kiln_network::text::{self, TextTensors};
 use kiln_prompt::PromptSchedule;
 use kiln_request::{ParsedPrompt, SizeConditions};
-use kiln_unet::guidance_input;
 
 use crate::error::Result;
 use crate::pipeline::batch::Batch;
@@ -104,6 +103,15 @@ pub struct StepRows {
     pub guided: bool,
     /// Whether the conditional rows are there once more, at the end: for perturbed attention.
     pub perturbed: bool,
+    /// Whether they are there once more for skip-layer guidance. No network has both.
+    pub skipped: bool,
+}
+
+impl StepRows {
+    /// Whether the conditional rows are there once more.
+    pub fn repeats(self) -> bool {
+        self.perturbed || self.skipped
+    }
 }
 
 /// The numbers that a network takes besides texts.
@@ -147,25 +155,25 @@ pub struct SharedConditions {
     time_ids: Option<[Tensor; 2]>,
     /// The guidance input of a distilled network, `(1)` in f32.
     guidance: Option<Tensor>,
-    /// That strength.
-    strength: Option<f64>,
+    /// Its value.
+    guidance_value: Option<f32>,
 }
 
 impl SharedConditions {
     /// The conditions of unconditional and of conditional rows with these sizes, for a network that takes these numbers, and
-    /// the guidance strength, if set.
+    /// its guidance input in its own unit ([`kiln_request::Job::guidance_input`]), if it takes one.
     ///
     /// # Errors
     /// [`crate::Error::Candle`] if the device has no memory.
-    pub fn new(time_ids: TimeIds, sizes: [SizeConditions; 2], guidance: Option<f64>, device: &Device) -> Result<Self> {
+    pub fn new(time_ids: TimeIds, sizes: [SizeConditions; 2], guidance: Option<f32>, device: &Device) -> Result<Self> {
         let row = |ids: &Vec<f32>| -> Result<Tensor> { Ok(Tensor::new(&ids[..], device)?.unsqueeze(0)?) };
         let time_ids = match time_ids.rows(sizes) {
             Some([unconditional, conditional]) => Some([row(&unconditional)?, row(&conditional)?]),
             None => None,
         };
-        let strength = guidance;
-        let guidance = strength.map(|scale| Tensor::new(&[guidance_input(scale)], device)).transpose()?;
-        Ok(Self { time_ids, guidance, strength })
+        let guidance_value = guidance;
+        let guidance = guidance_value.map(|value| Tensor::new(&[value], device)).transpose()?;
+        Ok(Self { time_ids, guidance, guidance_value })
     }
 
     /// The inputs of rows with these texts, of which the first `unconditional` are unconditional: `context` `(b, s, d)` and
@@ -181,8 +189,8 @@ impl SharedConditions {
     ) -> Result<Inputs> {
         let rows = context.dim(0)?;
         let mut inputs = Inputs::new().with(CONTEXT, context);
-        if let (Some(guidance), Some(strength)) = (&self.guidance, self.strength) {
-            inputs = inputs.with_shared(GUIDANCE, strength.to_bits(), guidance.clone());
+        if let (Some(guidance), Some(value)) = (&self.guidance, self.guidance_value) {
+            inputs = inputs.with_shared(GUIDANCE, u64::from(value.to_bits()), guidance.clone());
         }
         let Some(ids) = &self.time_ids else { return Ok(inputs) };
         let counts = [unconditional.min(rows), rows.saturating_sub(unconditional)];
@@ -289,7 +297,7 @@ impl Conditions {
             Row::Texts { schedule, texts } => texts.get(schedule.index_at(step)).copied(),
         };
         let conditional = &self.plan.rows[self.unconditional()..];
-        let again = if of.perturbed { conditional } else { &[] };
+        let again = if of.repeats() { conditional } else { &[] };
         self.rows(of.guided).iter().chain(again).map(text).collect()
     }
 

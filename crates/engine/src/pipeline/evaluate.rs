@@ -56,7 +56,9 @@ impl Engine {
         let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));
         controls.add_to(&mut inputs, at, of_image)?;
         prompts.add_to(&mut inputs, at, of_image)?;
-        let inputs = NetworkParts::new(job).inputs(now.rows(), images, of_image.1).add_to(inputs);
+        let network = NetworkParts::new(job);
+        let inputs = network.inputs(now.rows(), images, of_image.1).add_to(inputs);
+        let inputs = network.add_skipped(inputs, now.rows(), images, of_image.1);
         let step = GuidedStep::new(&inputs, now.within_step, self.dtype)?;
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;

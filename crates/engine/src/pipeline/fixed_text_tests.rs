@@ -138,7 +138,7 @@ fn texts_are_planned_encoded_and_cached() {
     let mut text = open(&model, &stage);
     // A schedule of two texts, and a part.
     let prompt = "a [cat:dog:1] on a very long wall AND snow";
-    let rows = StepRows { guided: true, perturbed: false };
+    let rows = StepRows { guided: true, ..StepRows::default() };
     let mut first = conditions(&mut text, &model, prompt).unwrap();
     let inputs = first.at(0, rows).unwrap();
     let context = inputs.get(kiln_network::slots::CONTEXT).unwrap();

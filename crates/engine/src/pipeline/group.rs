@@ -275,7 +275,7 @@ impl Group {
             hooks.cache = self.network.cache(now.rows(), shape, denoiser, on)?;
             hooks.map = self.network.map(shape, denoiser, on.1)?;
             hooks.shrink = self.network.shrink(now.timestep, shape, denoiser, on.1)?;
-            inputs = hooks.add_to(inputs);
+            inputs = self.network.add_skipped(hooks.add_to(inputs), now.rows(), images, of_image.1);
         }
         self.key = Some(Arc::new(inputs.group_key(images)));
         self.state = inputs.state().map(|(slot, tensor)| (*slot, tensor.clone())).collect();

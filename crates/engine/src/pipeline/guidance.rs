@@ -41,6 +41,10 @@ pub(crate) struct EvaluationGuidance {
     strength: f64,
     /// The strength of perturbed attention guidance.
     pag_scale: f64,
+    /// The strength of skip-layer guidance.
+    slg_scale: f64,
+    /// Whether the prediction is replaced by 0: the first evaluation of CFG-Zero*.
+    is_left_out: bool,
     /// The strength that the step itself applies; `None` if it gives all its predictions.
     pub(crate) within_step: Option<f64>,
 }
@@ -48,7 +52,7 @@ pub(crate) struct EvaluationGuidance {
 impl EvaluationGuidance {
     /// The rows of the step.
     pub(crate) fn rows(&self) -> StepRows {
-        StepRows { guided: self.on, perturbed: self.pag_scale != 0.0 }
+        StepRows { guided: self.on, perturbed: self.pag_scale != 0.0, skipped: self.slg_scale != 0.0 }
     }
 
     /// The part of it that belongs to the step: steps with equal ones can be one call.
@@ -112,7 +116,12 @@ impl Guidance {
         let does_something = strength != 1.0 || self.strengths.len() == 1 || self.both;
         let on = self.is_on(evaluation) && does_something;
         let pag_scale = self.network.pag_scale_at(timestep);
+        let skips = on && self.options.skips_at(evaluation, self.evaluations);
+        let slg_scale = if skips { self.options.slg_scale } else { 0.0 };
         let is_plain = pag_scale == 0.0
+            && slg_scale == 0.0
+            && !self.options.zero_star
+            && self.options.norm == 0.0
             && self.network.sag_scale == 0.0
             && !self.both
             && self.options.rescale == 0.0
@@ -124,6 +133,8 @@ impl Guidance {
             timestep,
             strength,
             pag_scale,
+            slg_scale,
+            is_left_out: on && self.options.zero_star && evaluation == 0,
             within_step: (is_plain && (on || self.composed)).then_some(within),
         }
     }
@@ -163,15 +174,16 @@ impl Guidance {
             let unconditional = self.both.then(|| output.clone());
             return Ok(ModelOutput { unconditional, ..output.into() });
         }
-        let StepRows { guided, perturbed } = now.rows();
+        let rows = now.rows();
+        let guided = rows.guided;
         let has_unconditional = guided || self.composed;
-        let count = 1 + usize::from(has_unconditional) + usize::from(perturbed);
+        let count = 1 + usize::from(has_unconditional) + usize::from(rows.repeats());
         let n = output.dim(0)? / count;
         let part = |i: usize| output.narrow(0, i * n, n);
         let conditional = part(usize::from(has_unconditional))?;
-        // `s (c - p)` of perturbed attention guidance, or `s (first - degraded)` of self-attention guidance.
-        let away = match (perturbed, degraded) {
-            (true, _) => Some(((&conditional - part(count - 1)?)? * now.pag_scale)?),
+        // `s (c - p)` of perturbed attention and of skip-layer guidance, or `s (first - degraded)` of self-attention guidance.
+        let away = match (rows.repeats(), degraded) {
+            (true, _) => Some(((&conditional - part(count - 1)?)? * (now.pag_scale + now.slg_scale))?),
             (false, Some(degraded)) => Some(((part(0)? - degraded)? * self.network.sag_scale)?),
             (false, None) => None,
         };
@@ -187,7 +199,10 @@ impl Guidance {
             let unconditional = self.both.then(|| output.clone());
             return Ok(ModelOutput { unconditional, ..output.into() });
         }
-        let unconditional = part(0)?;
+        let unconditional = match self.options.zero_star {
+            true => zero_star(part(0)?, &conditional)?,
+            false => part(0)?,
+        };
         let difference = (&conditional - &unconditional)?;
         let difference = match &mut self.projection {
             Some(projection) => projection.project(difference, &conditional)?,
@@ -195,6 +210,8 @@ impl Guidance {
         };
         let guided = |scale: f64| -> Result<Tensor> {
             let guided = moved((&unconditional + (&difference * scale)?)?)?;
+            let guided =
+                if self.options.norm == 0.0 { guided } else { bounded(&guided, &conditional, self.options.norm)? };
             if self.options.rescale == 0.0 {
                 return Ok(guided);
             }
@@ -205,8 +222,29 @@ impl Guidance {
             None => None,
         };
         let output = guided(now.strength)?;
+        let output = if now.is_left_out { output.zeros_like()? } else { output };
         Ok(ModelOutput { output, unconditional: self.both.then_some(unconditional), mimic })
     }
+}
+
+/// `unconditional` (n, c, h, w) scaled to what it has of `conditional` in each image: CFG-Zero*, arXiv 2503.18886, equation 8, as
+/// in diffusers' `ClassifierFreeZeroStarGuidance`.
+fn zero_star(unconditional: Tensor, conditional: &Tensor) -> Result<Tensor> {
+    let sum = |products: Tensor| -> Result<Tensor> { Ok(products.flatten_from(1)?.sum_keepdim(D::Minus1)?) }; // (n, 1)
+    let (product, square) = (sum(conditional.mul(&unconditional)?)?, sum(unconditional.sqr()?)?);
+    let factor = product.div(&(square + 1e-8)?)?.reshape((unconditional.dim(0)?, 1, 1, 1))?;
+    Ok(unconditional.broadcast_mul(&factor)?)
+}
+
+/// `guided` (n, c, h, w) with a norm of at most `factor` times that of `conditional` in each image: `cfg_normalization` of
+/// diffusers' `ZImagePipeline`.
+fn bounded(guided: &Tensor, conditional: &Tensor, factor: f64) -> Result<Tensor> {
+    let norm =
+        |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.flatten_from(1)?.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?) };
+    let (found, most) = (norm(guided)?, (norm(conditional)? * factor)?);
+    let scaled = most.div(&found.maximum(f64::from(f32::MIN_POSITIVE))?)?;
+    let factor = found.gt(&most)?.where_cond(&scaled, &found.ones_like()?)?.reshape((guided.dim(0)?, 1, 1, 1))?;
+    Ok(guided.broadcast_mul(&factor)?)
 }
 
 /// `guided` (n, c, h, w) with the deviation of each image moved towards `conditional`'s: arXiv 2305.08891, equations 15
@@ -219,129 +257,4 @@ fn rescaled(guided: &Tensor, conditional: &Tensor, phi: f64) -> Result<Tensor> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use candle_core::Device;
-
-    fn guide(options: GuidanceOptions, both: bool) -> Guidance {
-        Guidance { options, both, ..Guidance::plain(3.0, true, 10) }
-    }
-
-    fn values(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    /// The guidance of the first evaluation, on or off.
-    fn now(guide: &Guidance, on: bool) -> EvaluationGuidance {
-        let off =
-            |end| Guidance { options: GuidanceOptions { end, ..guide.options }, ..Guidance::plain(3.0, true, 10) };
-        let off = Guidance { both: guide.both, composed: guide.composed, ..off(if on { 1.0 } else { 0.0 }) };
-        off.at(0, 500.0)
-    }
-
-    /// The answer to [`halves`].
-    fn answer_of(mut guide: Guidance, on: bool) -> Result<ModelOutput> {
-        let now = now(&guide, on);
-        guide.answer(halves(), &now, None)
-    }
-
-    /// Two images of two values, unconditional first.
-    fn halves() -> Tensor {
-        let values = [0f32, 1.0, 2.0, 4.0, 1.0, 0.0, 4.0, 8.0];
-        Tensor::new(&values, &Device::Cpu).unwrap().reshape((4, 1, 1, 2)).unwrap()
-    }
-
-    #[test]
-    fn guidance_is_on_between_its_ends() {
-        let options = GuidanceOptions { start: 0.2, end: 0.7, ..Default::default() };
-        let on: Vec<bool> = (0..10).map(|i| guide(options, false).at(i, 500.0).on).collect();
-        assert_eq!(on.iter().position(|&on| on), Some(2));
-        assert_eq!(on.iter().filter(|&&on| on).count(), 5);
-        assert!((0..10).all(|i| guide(GuidanceOptions::default(), false).at(i, 500.0).on));
-    }
-
-    /// AUTOMATIC1111's `step / total_steps <= skip_early_cond`, over ten evaluations.
-    #[test]
-    fn early_steps_are_skipped_as_in_automatic1111() {
-        let skipped = |start, counted| {
-            let options = GuidanceOptions { start, ..Default::default() };
-            let guide = Guidance { counted: Some(counted), ..guide(options, false) };
-            (0..10).filter(|&i| !guide.at(i, 500.0).on).count()
-        };
-        // Steps 0, 1 and 2 of 10 are at or before 0.2; of 20 steps 0 to 4.
-        assert_eq!([skipped(0.2, 10), skipped(0.25, 10), skipped(0.2, 20), skipped(0.0, 10)], [3, 3, 5, 0]);
-    }
-
-    /// diffusers' `rescale_noise_cfg`: with 1 the deviation is the conditional answer's.
-    #[test]
-    fn rescaled_guidance_has_the_conditional_deviation() -> Result<()> {
-        let options = GuidanceOptions { rescale: 1.0, ..Default::default() };
-        let answer = answer_of(guide(options, false), true)?;
-        // u + 3 (c - u) = [3, -2], [8, 16], whose differences 5 and 8 become 1 and 4.
-        let expected = [0.6, -0.4, 4.0, 8.0];
-        assert!(values(&answer.output).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{}", answer.output);
-        let half = GuidanceOptions { rescale: 0.5, ..Default::default() };
-        let answer = answer_of(guide(half, false), true)?;
-        assert!((values(&answer.output)[0] - 1.8).abs() < 1e-6);
-        Ok(())
-    }
-
-    #[test]
-    fn samplers_get_both_answers_where_they_need_them() -> Result<()> {
-        let answer = answer_of(guide(GuidanceOptions::default(), true), true)?;
-        assert_eq!(values(&answer.output), [3.0, -2.0, 8.0, 16.0]);
-        assert_eq!(answer.unconditional.map(|u| values(&u)), Some(vec![0.0, 1.0, 2.0, 4.0]));
-        let options = GuidanceOptions { percentile: Some(1.0), mimic_scale: Some(1.0), ..Default::default() };
-        let answer = answer_of(guide(options, false), true)?;
-        assert_eq!(answer.mimic.map(|mimic| values(&mimic.output)), Some(vec![1.0, 0.0, 4.0, 8.0]));
-        assert!(answer.unconditional.is_none());
-        let off = answer_of(guide(GuidanceOptions::default(), true), false)?;
-        assert_eq!(values(&off.output), off.unconditional.map(|u| values(&u)).unwrap_or_default());
-        Ok(())
-    }
-
-    /// Combined conditions stay combined without guidance: at strength 1 within the step, else as the conditional half.
-    #[test]
-    fn combined_conditions_hold_without_guidance_too() -> Result<()> {
-        let composed = |options, both| Guidance { composed: true, ..guide(options, both) };
-        let plain = || composed(GuidanceOptions::default(), false);
-        assert_eq!([true, false].map(|on| now(&plain(), on).within_step), [Some(3.0), Some(1.0)]);
-        assert_eq!(values(&answer_of(plain(), false)?.output), values(&halves()));
-        for guide in [
-            composed(GuidanceOptions { rescale: 0.5, ..Default::default() }, false),
-            composed(GuidanceOptions::default(), true),
-        ] {
-            assert_eq!(now(&guide, false).within_step, None);
-            assert_eq!(values(&answer_of(guide, false)?.output), [1.0, 0.0, 4.0, 8.0]);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn a_strength_that_changes_between_steps_holds_for_the_rest() {
-        let mut guide = Guidance::plain(3.0, true, 4);
-        guide.set_strength(5.0).unwrap();
-        assert_eq!(guide.at(2, 500.0).within_step, Some(5.0));
-        guide.set_strength(1.0).unwrap();
-        assert!(!guide.at(3, 250.0).on, "a step of strength 1 has one half");
-        assert!(guide.set_strength(f64::NAN).is_err() && guide.set_strength(-1.0).is_err());
-        let mut plain = Guidance::plain(1.0, false, 4);
-        assert!(plain.set_strength(1.0).is_ok());
-        let message = plain.set_strength(2.0).unwrap_err().to_string();
-        assert!(message.contains("began without guidance"), "{message}");
-    }
-
-    #[test]
-    fn schedules_are_spread_over_the_evaluations() {
-        let at = |strengths: &[f64], evaluations| {
-            let guide = Guidance { strengths: strengths.to_vec(), ..Guidance::plain(1.0, true, evaluations) };
-            (0..evaluations).map(|i| guide.at(i, 500.0)).map(|now| now.within_step.unwrap_or(-1.0)).collect::<Vec<_>>()
-        };
-        assert_eq!(at(&[9.0, 7.0, 4.0], 3), [9.0, 7.0, 4.0]);
-        assert_eq!(at(&[8.0, 2.0], 4), [8.0, 6.0, 4.0, 2.0]);
-        assert_eq!(at(&[8.0, 4.0, 1.0, 1.0], 4), [8.0, 4.0, -1.0, -1.0]); // no guidance at strength 1
-        assert_eq!(at(&[5.0, 3.0], 1), [5.0]);
-        assert_eq!(at(&[3.0], 2), [3.0, 3.0]);
-        assert_eq!(at(&[9.0, 1.0, 5.0], 2), [9.0, 5.0]);
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use candle_core::{DType, Device, Tensor};
 use kiln_media::Gray8Image;
 use kiln_request::{ImageOptions, Rule};
-use kiln_scheduler::{Evaluation, MimicCfg, ModelOutput, Schedule, Stepper};
+use kiln_scheduler::{Evaluation, MimicCfg, ModelOutput, Point, Schedule, Stepper};
 
 use crate::error::Result;
 use crate::pipeline::soft_inpaint::SoftInpainting;
@@ -50,7 +50,7 @@ impl Kept {
         let blend = match options.rule {
             Rule::Diffusers => Blend::Latents,
             Rule::Automatic1111 if options.soft_inpainting => Blend::Soft(SoftInpainting::new(options)),
-            Rule::Automatic1111 if schedule.config().sampler.is_on_timesteps() => Blend::Input,
+            Rule::Automatic1111 if schedule.config().is_on_timesteps() => Blend::Input,
             Rule::Automatic1111 => Blend::Images,
             Rule::Comfy => Blend::InputAndImages,
         };
@@ -117,7 +117,10 @@ impl Kept {
             }
             Blend::Soft(options) => Box::new(move |output| {
                 let found = stepper.interpret(&f32(output)?, evaluation.latents())?.x0;
-                let sigma = stepper.point().map_or(0.0, |point| point.sigma / point.alpha);
+                // A flow model begins without any signal; its programs pass the level itself.
+                let is_flow = stepper.schedule().config().is_flow();
+                let level = |point: Point| if is_flow { point.sigma } else { point.sigma / point.alpha };
+                let sigma = stepper.point().map_or(0.0, level);
                 let blended = options.blend(&self.image, &found, &self.mask, sigma)?;
                 Ok(stepper.output_for(&blended, evaluation)?)
             }),
@@ -165,3 +168,6 @@ impl Kept {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE};
-use kiln_network::{Denoiser, StepShape};
+use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE, SKIPPED_LAYERS};
+use kiln_network::{Denoiser, Inputs, StepShape};
 use kiln_request::{CacheUse, Job, NetworkOptions};
 use kiln_unet::{AttentionMap, DeepShrink, FeatureCache, HookInputs, PerturbedAttention};
 
@@ -16,6 +16,8 @@ use crate::pipeline::self_attention::degraded;
 #[derive(Default)]
 pub(crate) struct NetworkParts {
     options: NetworkOptions,
+    /// The blocks that skip-layer guidance leaves out, a bit each.
+    skipped: u64,
     stored: Option<Stored>,
     /// Groups with self-attention guidance run by themselves: each has a number of its own.
     alone: Option<u64>,
@@ -47,7 +49,7 @@ impl NetworkParts {
     /// The hooks of a job.
     pub(crate) fn new(job: &Job) -> Self {
         let alone = (job.network.sag_scale > 0.0).then(|| ALONE.fetch_add(1, Ordering::Relaxed));
-        Self { options: job.network, stored: None, alone, map: None }
+        Self { options: job.network, skipped: job.guidance.slg_layers.bits(), stored: None, alone, map: None }
     }
 
     /// The hooks without state at an evaluation with these rows: for each of `images` images, `others` follow the unconditional
@@ -57,6 +59,15 @@ impl NetworkParts {
         let (layers, count) = (self.options.pag_layers.0, images * (others / 2));
         let perturbed = rows.perturbed.then_some(PerturbedAttention { layers, rows: count });
         HookInputs { perturbed, freeu: self.options.freeu(), cache: None, shrink: None, map: None }
+    }
+
+    /// Adds the blocks that the last rows leave out at an evaluation with these rows; `images` and `others` are those of
+    /// [`Self::inputs`].
+    pub(crate) fn add_skipped(&self, inputs: Inputs, rows: StepRows, images: usize, others: usize) -> Inputs {
+        match rows.skipped {
+            true => inputs.with_constant(SKIPPED_LAYERS, self.skipped).with_rows(SKIPPED_LAYERS, images * (others / 2)),
+            false => inputs,
+        }
     }
 
     /// Whether an evaluation with these rows uses the stored feature.

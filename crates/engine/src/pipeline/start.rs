@@ -82,7 +82,7 @@ fn noisy(image: &Tensor, noise: &Tensor, schedule: &Schedule, rule: Rule) -> Res
             let factor = (point.sigma / point.alpha).hypot(1.0) * point.alpha;
             Ok(((image * point.alpha)? + (noise * factor)?)?)
         }
-        Rule::Automatic1111 if schedule.config().sampler.is_on_timesteps() => {
+        Rule::Automatic1111 if schedule.config().is_on_timesteps() => {
             Ok(schedule.add_noise(image, noise, start.saturating_sub(1))?)
         }
         _ => Ok(schedule.add_noise(image, noise, start)?),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::slots::{ATTENTION_MAP, PERTURBED};
+use kiln_network::slots::{ATTENTION_MAP, PERTURBED, SKIPPED_LAYERS};
 use kiln_network::{Access, Denoiser, Forward, Inputs, Rows, Slot};
 use kiln_nn::TensorLike;
 use kiln_ops::graph::is_recordable;
@@ -166,17 +166,18 @@ pub(crate) fn with_step_inputs<T>(mut inputs: Inputs<T>, cfg_scale: Option<T>, w
 /// The number of predictions that a step with these inputs gives for each of `n` images: all if no strength joins them. Parts
 /// that are combined are one.
 pub(super) fn predictions<T: TensorLike>(inputs: &Inputs<T>, n: usize) -> usize {
-    let perturbed = perturbed(inputs, n);
+    let repeated = repeated(inputs, n);
     match (inputs.get(CFG_SCALE), inputs.get(PART_WEIGHTS)) {
         (Some(_), _) => 1,
-        (None, Some(_)) => (copies(inputs, n) - perturbed).min(2) + perturbed.min(1),
+        (None, Some(_)) => (copies(inputs, n) - repeated).min(2) + repeated.min(1),
         (None, None) => copies(inputs, n),
     }
 }
 
-/// The number of the network's rows with perturbed attention for each of `n` images.
-fn perturbed<T>(inputs: &Inputs<T>, n: usize) -> usize {
-    inputs.rows_of(PERTURBED) / n.max(1)
+/// The number of the network's rows for each of `n` images that are there once more, with perturbed attention or without some
+/// blocks.
+fn repeated<T>(inputs: &Inputs<T>, n: usize) -> usize {
+    (inputs.rows_of(PERTURBED) + inputs.rows_of(SKIPPED_LAYERS)) / n.max(1)
 }
 
 /// The number of the network's rows for each of `n` images.
@@ -188,7 +189,7 @@ fn copies<T: TensorLike>(inputs: &Inputs<T>, n: usize) -> usize {
 /// guided as far as the step does so, in f32.
 fn joined<T: TensorLike>(inputs: &Inputs<T>, mut y: T, n: usize, out: Option<&T>) -> Result<T> {
     if let Some(weights) = inputs.get(PART_WEIGHTS) {
-        y = compose(&y, weights, perturbed(inputs, n) > 0)?;
+        y = compose(&y, weights, repeated(inputs, n) > 0)?;
     }
     let Some(scale) = inputs.get(CFG_SCALE) else {
         // Both halves: guidance is applied outside of the step.
@@ -231,11 +232,11 @@ pub(crate) fn guided_step<T: TensorLike>(
 
 /// Composable diffusion (Liu et al., arXiv 2206.01714, section 4): of outputs `((1 + k) n, c, h, w)`, the unconditional
 /// ones first, those two halves `(2 n, c, h, w)` in f32 whose guidance is the weighted sum of the parts' guidances: the
-/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`. Where `perturbed` rows `(k n, ..)` follow, they
+/// second is `uncond + sum_i w_i (cond_i - uncond)`. `weights` are `(k n, c, h, w)`. Where `repeated` rows `(k n, ..)` follow, they
 /// are combined in the same way.
-fn compose<T: TensorLike>(all: &T, weights: &T, perturbed: bool) -> Result<T> {
+fn compose<T: TensorLike>(all: &T, weights: &T, repeated: bool) -> Result<T> {
     let ([parts, ..], [batch, ..]) = (weights.size4()?, all.size4()?);
-    let kinds = if perturbed { 2 } else { 1 };
+    let kinds = if repeated { 2 } else { 1 };
     let n = batch - kinds * parts;
     let all = all.to_dtype(DType::F32)?;
     let uncond = all.narrow(0, 0, n)?;

@@ -266,7 +266,7 @@ impl TextEncoders {
         let encoded = lengths.fill_texts(&mut conditions, &encoded, empty.as_ref(), self.stage.as_ref())?;
         let there = |encoded: TextTensors| on_device(&encoded, &self.device);
         let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;
-        let guidance = job.guidance_inside.then_some(job.cfg_scale);
+        let guidance = job.guidance_input();
         let RefinerOptions { aesthetic_score, negative_aesthetic_score, .. } = job.refining;
         let time_ids = match self.time_ids {
             0 => TimeIds::None,

@@ -325,13 +325,15 @@ impl Networks<'_> {
         let before = inputs.bytes();
         let inputs = denoiser.prepare(inputs.clone())?;
         let prepared = inputs.bytes() - before;
-        let hooked =
-            |is_shortcut| work.network.inputs(work, shape.rows, feature.as_ref(), is_shortcut).add_to(inputs.clone());
+        let hooked = |is_shortcut| {
+            let hooks = work.network.inputs(work, shape.rows, feature.as_ref(), is_shortcut);
+            work.network.add_skipped(work, shape.rows, hooks.add_to(inputs.clone()))
+        };
         let whole = hooked(false);
         // A recorded step has inputs of its own.
         let _recorded = device.target().is_gpu().then(|| whole.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
-        let cfg_scale = (work.text.guided && !work.network.perturbed).then(|| device.uncounted(&[1], DType::F32));
+        let cfg_scale = (work.text.guided && !work.network.repeats()).then(|| device.uncounted(&[1], DType::F32));
         let weights = (work.text.guided && work.text.parts > 1)
             .then(|| device.tensor(&[work.text.parts * n, c, h, w], DType::F32));
         // A step that uses a stored feature is recorded, too, and the second call of self-attention guidance.

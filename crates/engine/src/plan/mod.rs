@@ -77,7 +77,7 @@ impl Workload {
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             pasted: job.input.as_ref().map_or(0, |input| input.pasted),
             refiner_steps: job.refiner.as_ref().map_or(0, |_| Self::refined(steps, job.refining.switch)),
-            network: NetworkWork::of(&job.network),
+            network: NetworkWork::of(&job.network, &job.guidance),
             vae: VaeMemory::default(),
         }
     }
@@ -120,8 +120,8 @@ impl Workload {
 
     /// Rows of the U-Net's batch for each image.
     fn rows_of_image(&self) -> usize {
-        let perturbed = if self.network.perturbed { self.text.parts } else { 0 };
-        self.text.usual() + perturbed
+        let repeated = if self.network.repeats() { self.text.parts } else { 0 };
+        self.text.usual() + repeated
     }
 }
 

@@ -185,7 +185,7 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Request`] for an option that needs another one, or that this network cannot have.
     pub fn with_network(&self, work: Workload, request: &Request) -> Result<Workload> {
-        let network = NetworkWork::of(&request.network_options(self.model.unet())?);
+        let network = NetworkWork::of(&request.network_options(self.model.unet())?, &request.guidance_options()?);
         Ok(Workload { network, ..work })
     }
 

@@ -143,7 +143,8 @@ impl Request {
             return Err(Error::Value { name, found, expected });
         }
         let (sampler, scheduler, sampling) = self.second_sampler(first);
-        let rule = self.rule.unwrap_or(match sampler.is_on_timesteps() || sampler == SamplerKind::UniPc {
+        let is_on_timesteps = sampler.is_on_timesteps() && !model.scheduler_config().is_flow();
+        let rule = self.rule.unwrap_or(match is_on_timesteps || sampler == SamplerKind::UniPc {
             true => Rule::Diffusers, // AUTOMATIC1111 has other rules for these
             false => Rule::Automatic1111,
         });
@@ -179,7 +180,7 @@ impl Request {
             parsed: Parsed::default(),
             ..first.clone()
         };
-        job.check_rule()?;
+        job.check_rule(model)?;
         job.schedule(model)?;
         let (upscaler, network) = self.opened_upscaler((first.width, first.height), enlarged)?;
         let request = Request {

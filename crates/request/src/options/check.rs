@@ -1,5 +1,8 @@
 //! Range checks, by the rows of the table.
 
+use kiln_models::{FamilyRef, ModelFolder};
+
+use super::feature::ModelFeature;
 use super::row::{OptionKind, OptionRow};
 use super::table::{OPTIONS, Request};
 use crate::error::{Error, Result};
@@ -26,6 +29,17 @@ pub(crate) fn refuse_ignored(request: &Request, ignored: &[&str]) -> Result<()> 
     Err(Error::Value { name: row.name, found: row.value(request).shown(), expected })
 }
 
+/// Refuses options that are set and have no meaning for `model`.
+///
+/// # Errors
+/// [`Error::Value`] with the first such option.
+pub(crate) fn refuse_foreign(request: &Request, model: &ModelFolder) -> Result<()> {
+    let foreign = request.foreign(|feature| feature.is_of(model)).next();
+    let Some((row, feature)) = foreign else { return Ok(()) };
+    let expected = format!("none: {}", feature.reason(&model.name()));
+    Err(Error::Value { name: row.name, found: row.value(request).shown(), expected })
+}
+
 fn out_of_range(request: &Request) -> impl Iterator<Item = Error> {
     OPTIONS.iter().filter_map(|row| {
         let value = row.value(request);
@@ -38,6 +52,36 @@ impl Request {
     /// All values that are out of their ranges, whatever the model, where [`Request::resolve`] gives the first.
     pub fn range_errors(&self) -> Vec<Error> {
         out_of_range(self).collect()
+    }
+
+    /// Removes options that have no meaning for `model`, and returns a sentence for each. For settings of an image that was made
+    /// with another model.
+    pub fn drop_foreign(&mut self, model: &ModelFolder) -> Vec<String> {
+        self.drop_without(|feature| feature.is_of(model), &model.name())
+    }
+
+    /// [`Self::drop_foreign`] for options that no model of `family` can have.
+    pub fn drop_foreign_to_family(&mut self, family: FamilyRef) -> Vec<String> {
+        self.drop_without(|feature| feature.may_be_of(family), family.label())
+    }
+
+    fn drop_without(&mut self, has: impl Fn(ModelFeature) -> bool, name: &str) -> Vec<String> {
+        let foreign: Vec<_> = self.foreign(has).collect();
+        let dropped = foreign.into_iter().map(|(row, feature)| {
+            let key = row.infotext_keys().next().unwrap_or(row.name);
+            let sentence = format!("{key}: {} is left out: {}", row.value(self).shown(), feature.reason(name));
+            row.copy(&Self::default(), self);
+            sentence
+        });
+        dropped.collect()
+    }
+
+    /// The options that are set, and need a feature that the model lacks.
+    fn foreign(&self, has: impl Fn(ModelFeature) -> bool) -> impl Iterator<Item = (&'static OptionRow, ModelFeature)> {
+        OPTIONS.iter().filter_map(move |row| {
+            let lacked = row.needs.filter(|&feature| !has(feature) && !row.value(self).is_default());
+            lacked.map(|feature| (row, feature))
+        })
     }
 }
 
@@ -90,6 +134,42 @@ mod tests {
             refuse_ignored(&request, &ignored).unwrap_err().to_string(),
             "`clip_skip` is 2, expected no value: it has no effect on this model's text encoders"
         );
+    }
+
+    /// A value that turns every option on which needs a feature.
+    #[test]
+    fn options_that_a_model_cannot_have_are_refused_by_their_rows() {
+        let model = ModelFolder::open(&kiln_testkit::fixtures("models/sd1")).unwrap();
+        let mut count = 0;
+        for row in OPTIONS.iter().filter(|row| row.needs.is_some_and(|feature| !feature.is_of(&model))) {
+            let mut request = Request::default();
+            let text = row.kind.samples().remove(0);
+            row.value_mut(&mut request).read(&text).unwrap();
+            let message = refuse_foreign(&request, &model).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("`{}` is ", row.name)), "{message}");
+            assert!(message.contains(", expected none: it works with ") && message.contains("sd1"), "{message}");
+            let dropped = request.drop_foreign(&model);
+            assert!(dropped.len() == 1 && dropped[0].contains(" is left out: it works with "), "{dropped:?}");
+            assert_eq!(request, Request::default(), "{}", row.name);
+            count += 1;
+        }
+        assert!(count >= 14, "{count}");
+        assert!(
+            refuse_foreign(&Request { freeu: Some("1,1,1,1".parse().unwrap()), ..Request::default() }, &model).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_transformer_takes_no_options_of_u_nets() {
+        let sd3 = kiln_families::FAMILIES.iter().copied().find(|family| family.id() == "sd3").unwrap();
+        let mut request =
+            Request { pag_scale: Some(3.0), shift: Some(2.0), slg_scale: Some(2.8), ..Request::default() };
+        let kept = Request { pag_scale: None, ..request.clone() };
+        assert_eq!(
+            request.drop_foreign_to_family(sd3),
+            ["PAG scale: 3.0 is left out: it works with U-Nets, and Stable Diffusion 3 has a transformer"]
+        );
+        assert_eq!(request, kept);
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub(super) const EMPTY: OptionRow = OptionRow {
     aliases: &[],
     short_names: &[],
     group: OptionGroup::Sampling,
+    needs: None,
     get: |request| &request.prompt,
     get_mut: |request| &mut request.prompt,
     copy: |_, _| {},

@@ -14,6 +14,7 @@
 
 mod check;
 mod declare;
+mod feature;
 mod kinds;
 mod resolved;
 mod row;
@@ -27,14 +28,17 @@ mod value;
 
 use kiln_scheduler::{MAX_NAME, closest};
 
-pub(crate) use check::{check, refuse_ignored};
+pub(crate) use check::{check, refuse_foreign, refuse_ignored};
+pub use feature::ModelFeature;
 pub use kinds::MAX_IMAGES;
 pub(crate) use resolved::OptionSet;
 pub use row::{InfotextKey, OptionGroup, OptionKind, OptionRow};
 pub use schema::request_schema;
 pub use spelling::respell;
 pub use spelling::shown;
-pub use table::{GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request, SizeOptions};
+pub use table::{
+    FlowOptions, GuidanceOptions, ImageOptions, NetworkOptions, OPTIONS, RefinerOptions, Request, SizeOptions,
+};
 pub(crate) use table::{sampling, set_sampling};
 pub use value::OptionValue;
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::feature::ModelFeature;
 use super::table::Request;
 use super::value::OptionValue;
 
@@ -29,6 +30,8 @@ pub struct OptionRow {
     pub short_names: &'static [&'static str],
     /// Its group in lists.
     pub group: OptionGroup,
+    /// The property that a model must have for it; `None` for an option of all models.
+    pub needs: Option<ModelFeature>,
     pub(super) get: fn(&Request) -> &dyn OptionValue,
     pub(super) get_mut: fn(&mut Request) -> &mut dyn OptionValue,
     pub(super) copy: fn(&Request, &mut Request),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
 
+use crate::block_set::BlockSet;
 use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
@@ -308,6 +309,16 @@ impl Scalar for Extend {
 }
 
 impl Scalar for PagLayers {
+    fn parse(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn infotext(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+impl Scalar for BlockSet {
     fn parse(text: &str) -> Result<Self, String> {
         parsed(text)
     }

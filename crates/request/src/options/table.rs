@@ -8,6 +8,7 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, Si
 use serde::{Deserialize, Serialize};
 
 use super::declare::{EMPTY, options};
+use super::feature::ModelFeature::{Flow, Guidance, Sizes, SkippedBlocks, Unet};
 use super::kinds::{
     BACKTRACK, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, NOISE_LEVEL, PART, RHO, S_NOISE, SAMPLER,
     SCHEDULE, SCORE, SIDE, SIGMA_RANGE, SOFTNESS, STEPS, STRENGTH, UNIPC,
@@ -20,6 +21,7 @@ use super::row::OptionKind::{
     Switch, Text, Upscaler, Whole,
 };
 use super::row::{OptionGroup, OptionRow};
+use crate::block_set::BlockSet;
 use crate::control::ControlUse;
 use crate::hires::HiresUpscaler;
 use crate::image_prompt::IpAdapterUse;
@@ -69,7 +71,7 @@ options! {
         controls: Vec<ControlUse> { kind: Controls, short_names: &["control"] }
         /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
         /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.
-        ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"] }
+        ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"], needs: Some(Unet) }
         /// Number of batches.
         batch_count: Option<usize> { kind: IMAGES, default: "1" }
         /// Number of images in a batch, which are generated at once.
@@ -147,6 +149,49 @@ options! {
         dynamic_thresholding as percentile: Option<f64> = None; Option<f64> {
             kind: PART, default: "off", infotext: Changed(labels::PERCENTILE),
         }
+        /// Skip-layer guidance of Stable Diffusion 3.5: away from what the network predicts without some of its blocks. Half as much
+        /// time again for a step that has it.
+        slg_scale as slg_scale: f64 = 0.0; Option<f64> {
+            kind: Number { min: 0.0, max: 100.0 }, usual: "2.5 to 3", default: "0", infotext: Changed("Skip layer guidance scale"),
+            needs: Some(SkippedBlocks),
+        }
+        /// Skip-layer guidance: the blocks that are left out, by their numbers from 0 on.
+        slg_layers as slg_layers: BlockSet = BlockSet::default(); Option<BlockSet> {
+            kind: Form("7,8,9"), default: "7,8,9", infotext: Changed("Skip layer guidance layers"), aliases: &["skip_layers"],
+            needs: Some(SkippedBlocks),
+        }
+        /// Skip-layer guidance: the fraction of the steps after which it begins.
+        slg_start as slg_start: f64 = 0.01; Option<f64> {
+            kind: PART, default: "0.01", infotext: Changed("Skip layer guidance start"), aliases: &["skip_layer_start"],
+            needs: Some(SkippedBlocks),
+        }
+        /// Skip-layer guidance: the fraction of the steps at which it ends.
+        slg_end as slg_end: f64 = 0.2; Option<f64> {
+            kind: PART, default: "0.2", infotext: Changed("Skip layer guidance end"), aliases: &["skip_layer_end"],
+            needs: Some(SkippedBlocks),
+        }
+        /// CFG-Zero* (arXiv 2503.18886): scales the unconditional prediction to the conditional one, and leaves out the first step.
+        cfg_zero_star as zero_star: bool = false; bool { kind: Flag, infotext: Changed("CFG Zero Star"), needs: Some(Flow) }
+        /// Bound of the guided prediction's norm, as a multiple of the conditional one's; 0 is none (cfg_normalization of
+        /// Z-Image).
+        cfg_norm as norm: f64 = 0.0; Option<f64> {
+            kind: Number { min: 0.0, max: 100.0 }, usual: "1", default: "0", infotext: Changed("CFG norm"), needs: Some(Flow),
+        }
+    }
+    by_hand in Sampling {}
+    /// Options of flow models.
+    group FlowOptions in Sampling {
+        /// Shift of a flow model's noise levels, the same for all sizes: the more, the more steps at high noise.
+        shift as shift: Option<f64> = None; Option<f64> {
+            kind: Number { min: 0.01, max: 100.0 }, usual: "1 to 6", default: "the model's", infotext: Changed("Shift"),
+            aliases: &["flow_shift"], needs: Some(Flow),
+        }
+        /// Guidance scale that a distilled model takes as an input, as FLUX.1 dev. It costs no time, unlike `cfg_scale`, which may
+        /// be used beside it with a negative prompt.
+        guidance as guidance: Option<f64> = None; Option<f64> {
+            kind: STRENGTH, usual: "1.5 to 5, for FLUX.1 Fill 30", default: "the model's, usually 3.5",
+            infotext: Changed("Distilled CFG Scale"), needs: Some(Guidance),
+        }
     }
     by_hand in Sampling {}
     /// Changes of the network. The default changes nothing.
@@ -155,63 +200,76 @@ options! {
         /// the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual.
         pag_scale as pag_scale: f64 = 0.0; Option<f64> {
             kind: STRENGTH, usual: "1 to 5", default: "0", infotext: Changed("PAG scale"), infotext_aliases: &["PAG Scale"],
+            needs: Some(Unet),
         }
         /// Perturbed attention guidance: how much its strength falls with each timestep from 1000 on, to 0 at least.
         pag_adaptive_scale as pag_adaptive_scale: f64 = 0.0; Option<f64> {
             kind: STRENGTH, usual: "0.001 to 0.01", default: "0", infotext: Changed("PAG adaptive scale"),
+            needs: Some(Unet),
         }
         /// Perturbed attention guidance: the layers, as begins of their names: mid, up_blocks.1, up_blocks.1.attentions.0, with
         /// commas between several.
         pag_layers as pag_layers: PagLayers = PagLayers::default(); Option<PagLayers> {
             kind: Form("mid,up_blocks.1"), default: "mid", infotext: Changed("PAG layers"),
+            needs: Some(Unet),
         }
         /// FreeU (arXiv 2309.11497): factors b1,b2,s1,s2 of the up path's features in two stages, and of the low frequencies
         /// of the skip connections. 1.5,1.6,0.9,0.2 is usual for SD1.5, 1.4,1.6,0.9,0.2 for SD2, 1.3,1.4,0.9,0.2 for SDXL.
         freeu as freeu: Option<FreeuFactors> = None; Option<FreeuFactors> {
             kind: Form("1.5,1.6,0.9,0.2"), default: "off", infotext: Changed("FreeU"),
+            needs: Some(Unet),
         }
         /// FreeU: diffusers (constant factors in the first two up blocks), v1 (the same where the up path has four times and
         /// twice the channels of the first convolution) or v2 (there, with factors that follow the mean of the features).
         freeu_version as freeu_version: FreeuVersion = FreeuVersion::Diffusers; Option<FreeuVersion> {
             kind: Choice(|| FreeuVersion::IDS.to_vec()), default: "diffusers", infotext: Changed("freeu_version"),
+            needs: Some(Unet),
         }
         /// Strength of self-attention guidance (SAG, arXiv 2210.00939): away from what the network predicts where the parts of
         /// the image are blurred that it attends to. One more call of the network in each step; 0.75 is usual.
         sag_scale as sag_scale: f64 = 0.0; Option<f64> {
             kind: Number { min: 0.0, max: 100.0 }, usual: "0.5 to 1", default: "0", infotext: Changed("SAG scale"),
             infotext_aliases: &["SAG Scale"],
+            needs: Some(Unet),
         }
         /// Self-attention guidance: the standard deviation of the blur in latents.
         sag_sigma as sag_sigma: f64 = 1.0; Option<f64> {
             kind: Number { min: 0.1, max: 10.0 }, usual: "1 to 2", default: "1", infotext: Changed("SAG blur sigma"),
+            needs: Some(Unet),
         }
         /// Self-attention guidance: tokens that get more attention than this are blurred; the mean is 1.
         sag_threshold as sag_threshold: f64 = 1.0; Option<f64> {
             kind: Number { min: 0.0, max: 100.0 }, usual: "1", default: "1", infotext: Changed("SAG threshold"),
+            needs: Some(Unet),
         }
         /// DeepCache (arXiv 2312.00858): deepcache:3 runs the whole network in every third evaluation, and in the others only its
         /// outermost layers; deepcache:3:1 has more of them. Faster, with small differences.
         cache as cache: Option<CacheUse> = None; Option<CacheUse> {
             kind: Form("deepcache:3"), default: "off", infotext: Changed("Cache"),
+            needs: Some(Unet),
         }
         /// Deep shrink (kohya-ss's high-resolution fix): by how much the maps of the deep part of the network are smaller in the
         /// first steps, for images larger than those that the model was trained with; 2 is usual.
         deep_shrink as deep_shrink: Option<f64> = None; Option<f64> {
             kind: Number { min: 1.0, max: 8.0 }, usual: "1.5 to 2", default: "off",
             infotext: Changed("kohya_hrfix_downscale_factor"),
+            needs: Some(Unet),
         }
         /// Deep shrink: the step on the way down after which maps are smaller; 0 is the first convolution, each layer and each
         /// downsampling is one more.
         deep_shrink_block as deep_shrink_block: usize = 3; Option<usize> {
             kind: Whole { min: 0, max: 32 }, default: "3", infotext: Changed("kohya_hrfix_block_number"),
+            needs: Some(Unet),
         }
         /// Deep shrink: the part of the noise levels at which it begins.
         deep_shrink_start as deep_shrink_start: f64 = 0.0; Option<f64> {
             kind: PART, default: "0", infotext: Changed("kohya_hrfix_start_percent"),
+            needs: Some(Unet),
         }
         /// Deep shrink: the part of the noise levels at which it ends.
         deep_shrink_end as deep_shrink_end: f64 = 0.35; Option<f64> {
             kind: PART, default: "0.35", infotext: Changed("kohya_hrfix_end_percent"),
+            needs: Some(Unet),
         }
     }
     by_hand in Sampling {
@@ -401,24 +459,29 @@ options! {
         /// results as from small images.
         original_size as original: Option<(usize, usize)> = None; Option<(usize, usize)> {
             kind: Size, default: "the results' size", infotext: Changed("SDXL original size"),
+            needs: Some(Sizes),
         }
         /// SDXL: the pixels that were cut off to the left and above, as 256,0; 0,0 gives results whose object is in the middle.
-        crop as crop: Option<Crop> = None; Option<Crop> { kind: Form("256,0"), default: "0,0", infotext: Changed("SDXL crop") }
+        crop as crop: Option<Crop> = None; Option<Crop> { kind: Form("256,0"), default: "0,0", infotext: Changed("SDXL crop"), needs: Some(Sizes) }
         /// SDXL: width and height that results have for the denoiser.
         target_size as target: Option<(usize, usize)> = None; Option<(usize, usize)> {
             kind: Size, default: "the results' size", infotext: Changed("SDXL target size"),
+            needs: Some(Sizes),
         }
         /// SDXL: the value of `original_size` for the negative prompt.
         negative_original_size as negative_original: Option<(usize, usize)> = None; Option<(usize, usize)> {
             kind: Size, default: "the prompt's", infotext: Changed("SDXL negative original size"),
+            needs: Some(Sizes),
         }
         /// SDXL: the value of `crop` for the negative prompt.
         negative_crop as negative_crop: Option<Crop> = None; Option<Crop> {
             kind: Form("256,0"), default: "the prompt's", infotext: Changed("SDXL negative crop"),
+            needs: Some(Sizes),
         }
         /// SDXL: the value of `target_size` for the negative prompt.
         negative_target_size as negative_target: Option<(usize, usize)> = None; Option<(usize, usize)> {
             kind: Size, default: "the prompt's", infotext: Changed("SDXL negative target size"),
+            needs: Some(Sizes),
         }
     }
     by_hand in Image {}

@@ -244,6 +244,7 @@ impl Job {
         };
         set_sampling(&mut request, &self.sampling);
         self.guidance.write(&mut request);
+        self.flow.write(&mut request);
         self.network.write(&mut request);
         self.sizes.write(&mut request);
         if let Some(pass) = self.second_pass() {

@@ -28,7 +28,7 @@ fn foreseen_texts_are_encoded_one_by_one_beside_the_steps() {
         let plan = text.plan(&Batch::of_jobs([job])).unwrap();
         let known = text.knows(&plan);
         let mut conditions = text.conditions(job, plan, &WeightResidency::Whole, true, &mut |_, _| Ok(())).unwrap();
-        let inputs = conditions.at(0, StepRows { guided: true, perturbed: false }).unwrap();
+        let inputs = conditions.at(0, StepRows { guided: true, ..StepRows::default() }).unwrap();
         let context = inputs.get(kiln_network::slots::CONTEXT).unwrap();
         (known, context.flatten_all().unwrap().to_vec1::<f32>().unwrap())
     };

@@ -63,13 +63,18 @@ pub fn request(info: &Infotext, family: FamilyRef) -> (Request, Vec<String>) {
     if family.a1111_ignores_clip_skip() && !by_kiln && request.clip_skip.is_some() {
         request.clip_skip = None; // it does nothing there
     }
+    for sentence in request.drop_foreign_to_family(family) {
+        fields.warn(sentence);
+    }
     for (name, value) in request.drop_unfit() {
         fields.warn(format!("{name}: {value} is left out: the sampler has no such choice"));
     }
     mask(&mut request, &mut fields, by_kiln);
     // Those that this rule is known for.
+    let is_flow = family.flow(false, Convention::Automatic1111).is_some();
     let is_known = request.sampler.is_some_and(|sampler| {
-        !(sampler.kind.is_on_timesteps() || sampler.kind == SamplerKind::UniPc) || sampler.kind == SamplerKind::Ddim
+        !((sampler.kind.is_on_timesteps() && !is_flow) || sampler.kind == SamplerKind::UniPc)
+            || sampler.kind == SamplerKind::Ddim
     });
     if info.fields.iter().any(|(name, _)| name.starts_with("Hires ")) {
         request.hires_strength = request.strength.take(); // the second pass has it
