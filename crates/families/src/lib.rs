@@ -25,6 +25,7 @@ mod sd;
 mod sd3;
 mod sdxl;
 mod shared;
+pub mod text;
 mod variant;
 mod z_image;
 
