@@ -24,6 +24,7 @@ pub struct Chunk {
 /// The chunks of a prompt, at least one. With [`ChunkCut::Comma`] a full chunk is cut after its last comma if that is
 /// at most `backtrack` tokens back, so that phrases stay together. With 0 it is cut where it is full. `BREAK` ends a
 /// chunk. With [`ChunkCut::Word`], words are separated by spaces and belong to one span, and `backtrack` is ignored.
+/// With [`ChunkCut::Truncate`] there is one chunk of the first tokens, and `BREAK` is left out.
 /// One of `words` counts as many tokens as it has vectors, and is never split; vectors that do not fit into a chunk are
 /// omitted.
 ///
@@ -38,9 +39,17 @@ pub fn chunks(
 ) -> Result<Vec<Chunk>> {
     let mut builder = Builder { tokenizer, backtrack, chunks: Vec::new(), open: Vec::new(), last_comma: None };
     for (span, Span { text, weight }) in spans.iter().enumerate() {
-        if spans[span].is_break() {
-            builder.end_chunk();
-            continue;
+        match (spans[span].is_break(), cut) {
+            (true, ChunkCut::Truncate) => continue,
+            (true, _) => {
+                builder.end_chunk();
+                continue;
+            }
+            (false, ChunkCut::Truncate) => {
+                builder.push_fitting(&tokenizer.encode_with(text, words)?, *weight as f32, span);
+                continue;
+            }
+            (false, ChunkCut::Comma | ChunkCut::Word) => {}
         }
         if cut == ChunkCut::Word {
             for word in text.split([' ', '\n']).filter(|word| !word.is_empty()) {
@@ -119,6 +128,12 @@ impl Builder<'_> {
             }
             ids = later;
         }
+    }
+
+    /// Adds those of the first tokens that the chunk has room for.
+    fn push_fitting(&mut self, ids: &[u32], weight: f32, span: usize) {
+        let room = self.capacity().saturating_sub(self.open.len());
+        self.open.extend(ids.iter().take(room).map(|&id| (id, weight, span)));
     }
 
     fn end_chunk(&mut self) {

@@ -30,6 +30,7 @@ mod sd;
 mod sd3;
 mod sdxl;
 mod shared;
+pub mod text;
 mod text_part;
 mod transformer_configs;
 mod variant;

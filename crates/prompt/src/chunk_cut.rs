@@ -16,14 +16,20 @@ pub enum ChunkCut {
     Comma,
     /// Before the word that does not fit, unless it has 8 tokens or more: ComfyUI's.
     Word,
+    /// The text has one chunk, and what does not fit is cut off: diffusers'.
+    Truncate,
 }
 
 impl ChunkCut {
+    /// All rules, in the order of help texts.
+    pub const ALL: [Self; 3] = [Self::Comma, Self::Word, Self::Truncate];
+
     /// Its name on a command line.
     pub fn id(self) -> &'static str {
         match self {
             Self::Comma => "comma",
             Self::Word => "word",
+            Self::Truncate => "truncate",
         }
     }
 }
@@ -32,7 +38,6 @@ impl FromStr for ChunkCut {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let all = [Self::Comma, Self::Word];
-        all.into_iter().find(|cut| cut.id() == text).ok_or_else(|| "expected comma or word".into())
+        Self::ALL.into_iter().find(|cut| cut.id() == text).ok_or_else(|| "expected comma, word or truncate".into())
     }
 }

@@ -13,22 +13,25 @@ pub struct TextOptions {
     pub chunk_cut: ChunkCut,
     /// The maximum number of tokens that a full chunk moves back to its last comma.
     pub comma_backtrack: usize,
+    /// The number of tokens of a T5 text encoder, with its padding. `None`: the model's own.
+    pub max_length: Option<usize>,
 }
 
 impl TextOptions {
     /// The names of the options in a request.
-    pub const NAMES: [&str; 4] = ["clip_skip", "emphasis", "chunk_cut", "comma_backtrack"];
+    pub const NAMES: [&str; 5] = ["clip_skip", "emphasis", "chunk_cut", "comma_backtrack", "max_length"];
 
     /// The options that differ from their defaults, by name and as text.
     pub fn changed(&self) -> Vec<(&'static str, String)> {
-        let [clip_skip, emphasis, chunk_cut, comma_backtrack] = Self::NAMES;
+        let [clip_skip, emphasis, chunk_cut, comma_backtrack, max_length] = Self::NAMES;
         let usual = Self::default();
         let skip = self.clip_skip.map(|skip| (clip_skip, skip.to_string()));
         let weights = (self.emphasis != usual.emphasis).then(|| (emphasis, self.emphasis.id().into()));
         let cut = (self.chunk_cut != usual.chunk_cut).then(|| (chunk_cut, self.chunk_cut.id().into()));
         let commas = (self.comma_backtrack != usual.comma_backtrack)
             .then(|| (comma_backtrack, self.comma_backtrack.to_string()));
-        [skip, weights, cut, commas].into_iter().flatten().collect()
+        let length = self.max_length.map(|length| (max_length, length.to_string()));
+        [skip, weights, cut, commas, length].into_iter().flatten().collect()
     }
 }
 
@@ -39,6 +42,7 @@ impl Default for TextOptions {
             clip_skip: None,
             chunk_cut: ChunkCut::default(),
             comma_backtrack: COMMA_BACKTRACK,
+            max_length: None,
         }
     }
 }
@@ -55,8 +59,9 @@ mod tests {
             clip_skip: Some(2),
             chunk_cut: ChunkCut::Word,
             comma_backtrack: 0,
+            max_length: Some(77),
         };
-        let values = ["2", "comfy", "word", "0"].map(String::from);
+        let values = ["2", "comfy", "word", "0", "77"].map(String::from);
         assert_eq!(all.changed(), TextOptions::NAMES.into_iter().zip(values).collect::<Vec<_>>());
     }
 }

@@ -78,6 +78,8 @@ pub struct Job {
     pub comma_backtrack: usize,
     /// Where texts are cut that have more tokens than a chunk holds.
     pub chunk_cut: ChunkCut,
+    /// How many tokens a T5 text encoder gets, if set.
+    pub max_length: Option<usize>,
     /// Whether texts of unequal length get empty chunks up to the longer one.
     pub pad_conds: bool,
     /// The lists that the prompts name.
@@ -129,8 +131,8 @@ const MOST_STRENGTH: f64 = 0.999;
 impl Job {
     /// The options that decide how its texts are encoded.
     pub fn text_options(&self) -> TextOptions {
-        let Self { emphasis, clip_skip, chunk_cut, comma_backtrack, .. } = *self;
-        TextOptions { emphasis, clip_skip, chunk_cut, comma_backtrack }
+        let Self { emphasis, clip_skip, chunk_cut, comma_backtrack, max_length, .. } = *self;
+        TextOptions { emphasis, clip_skip, chunk_cut, comma_backtrack, max_length }
     }
 
     /// The values that jobs of one batch share: all but texts and noise. Jobs with equal ones may still need batches of

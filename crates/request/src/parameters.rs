@@ -171,6 +171,7 @@ mod tests {
             clip_skip: None,
             comma_backtrack: 20,
             chunk_cut: ChunkCut::Comma,
+            max_length: None,
             pad_conds: true,
             wildcards: Default::default(),
             literal_prompt: false,

@@ -104,6 +104,7 @@ impl Request {
             clip_skip: self.clip_skip.map(|skip| in_range("clip_skip", skip, 1, text_layers)).transpose()?,
             comma_backtrack: self.comma_backtrack.unwrap_or(COMMA_BACKTRACK),
             chunk_cut: self.chunk_cut,
+            max_length: self.max_length,
             pad_conds: self.pad_conds.unwrap_or(true),
             wildcards: self.wildcards()?,
             literal_prompt: self.literal_prompt,

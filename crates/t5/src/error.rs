@@ -1,6 +1,8 @@
 //! The errors of T5 text encoders and of their tokenizers.
 
-/// The reason why a T5 text encoder cannot be built or run.
+use std::path::{Path, PathBuf};
+
+/// The reason why a T5 text encoder cannot be built or run, or why a text cannot be tokenized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,6 +38,42 @@ pub enum Error {
         /// Its shape.
         found: Vec<usize>,
     },
+    /// A token id is outside of the encoder's vocabulary.
+    #[error(
+        "token id {id} is outside of the T5 text encoder's vocabulary of {vocab_size}; tokenizer and text encoder must be of one \
+         model"
+    )]
+    Token {
+        /// The id.
+        id: u32,
+        /// The encoder's vocabulary.
+        vocab_size: usize,
+    },
+    /// A file of a tokenizer could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// A folder contains no tokenizer.
+    #[error("{}: no tokenizer found, looked for tokenizer.json or spiece.model", folder.display())]
+    NoTokenizer {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file of a tokenizer has invalid contents.
+    #[error("{}: {problem}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The problem, and the remedy.
+        problem: String,
+    },
+    /// The tokenizer failed on a text.
+    #[error("the text cannot be tokenized: {0}")]
+    Tokenize(String),
     /// A part of the network failed; the message has its path.
     #[error("T5: {0}")]
     Nn(#[from] kiln_nn::Error),
@@ -53,5 +91,19 @@ impl Error {
     }
 }
 
+impl From<Error> for kiln_network::text::Error {
+    fn from(error: Error) -> Self {
+        if error.is_stopped() {
+            return Self::Stopped;
+        }
+        Self::Network { out_of_memory: error.is_out_of_memory(), error: Box::new(error) }
+    }
+}
+
 /// A result with this crate's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error for a file with invalid contents.
+pub(crate) fn format_error(path: &Path, problem: impl Into<String>) -> Error {
+    Error::Format { path: path.to_path_buf(), problem: problem.into() }
+}

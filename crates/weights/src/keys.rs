@@ -21,6 +21,9 @@ impl KeyRule {
     /// The prefix that text encoders have in files of transformers before version 5, and lack in others.
     pub const TEXT_MODEL: &'static [Self] = &[Self { canonical: "text_model.", alternative: "" }];
 
+    /// The name of T5's token table in files that hold the encoder alone.
+    pub const T5_TABLE: &'static [Self] = &[Self { canonical: "shared.", alternative: "encoder.embed_tokens." }];
+
     /// The names of the autoencoder's attention before diffusers 0.18.
     pub const VAE_ATTENTION: &'static [Self] = &[
         Self { canonical: ".to_q.", alternative: ".query." },

@@ -1,7 +1,7 @@
 //! CLIP's text encoders as the text stage of a model: one encoder, or several next to each other.
 //!
 //! Each encoder sees the same text in chunks of 77 tokens. Their hidden states are joined along the channels; the last
-//! encoder's pooled vector of the first chunk is the text's.
+//! encoder's pooled vector of the first chunk is the text's, or those of all encoders are.
 
 mod fill;
 mod run;
@@ -40,16 +40,45 @@ pub struct ClipEncoder {
 pub struct ClipText {
     encoders: Vec<ClipEncoder>,
     layer: HiddenLayer,
+    pooled: Pooled,
+}
+
+/// The encoders whose pooled vectors are a text's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pooled {
+    /// The last one: SDXL.
+    Last,
+    /// All, joined along the channels: Stable Diffusion 3.
+    All,
 }
 
 impl ClipText {
-    /// The options without effect: none.
-    pub const IGNORES: &[&str] = &[];
+    /// The options without effect.
+    pub const IGNORES: &[&str] = &["max_length"];
 
     /// A stage with these encoders. `layer` is the model's own: [`TextOptions::clip_skip`] replaces its number, and whether the
     /// final normalization follows stays.
     pub fn new(encoders: Vec<ClipEncoder>, layer: HiddenLayer) -> Self {
-        Self { encoders, layer }
+        Self { encoders, layer, pooled: Pooled::Last }
+    }
+
+    /// This stage with the pooled vectors of all encoders next to each other, instead of the last one's.
+    pub fn with_all_pooled(self) -> Self {
+        Self { pooled: Pooled::All, ..self }
+    }
+
+    /// Channels of the hidden states of all encoders together.
+    pub fn context_width(&self) -> usize {
+        self.encoders.iter().map(|own| own.encoder.config().hidden_size).sum()
+    }
+
+    /// Channels of the pooled vector.
+    pub fn pooled_width(&self) -> usize {
+        let widths = self.encoders.iter().map(|own| own.encoder.config().pooled_size());
+        match self.pooled {
+            Pooled::Last => widths.last().unwrap_or(0),
+            Pooled::All => widths.sum(),
+        }
     }
 
     /// The tokens of a chunk.
@@ -78,7 +107,7 @@ impl TextStage for ClipText {
     }
 
     fn effective(&self, options: TextOptions) -> TextOptions {
-        TextOptions { clip_skip: Some(self.layer(&options).from_end), ..options }
+        TextOptions { clip_skip: Some(self.layer(&options).from_end), max_length: None, ..options }
     }
 
     fn tokenize(&self, text: &PromptText, words: &dyn Words) -> Result<Tokens> {
@@ -111,13 +140,11 @@ impl TextStage for ClipText {
 
     fn encode(&self, texts: &[(PromptText, Arc<Tokens>)], on: &mut dyn Runs) -> Result<Vec<TextTensors>> {
         let layers: Vec<HiddenLayer> = texts.iter().map(|(text, _)| self.layer(&text.options)).collect();
-        encode(&self.encoders, texts, &layers, on)
+        encode(&self.encoders, texts, (&layers, self.pooled), on)
     }
 
     fn shapes(&self, length: usize) -> Vec<(&'static str, Vec<usize>)> {
-        let width = self.encoders.iter().map(|own| own.encoder.config().hidden_size).sum();
-        let pooled = self.encoders.last().map_or(0, |own| own.encoder.config().pooled_size());
-        vec![(CONTEXT, vec![1, length, width]), (POOLED, vec![1, pooled])]
+        vec![(CONTEXT, vec![1, length, self.context_width()]), (POOLED, vec![1, self.pooled_width()])]
     }
 
     /// The penultimate layer's hidden state, which takes as much memory as any other.

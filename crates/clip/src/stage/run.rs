@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use kiln_network::text::{CONTEXT, Error, POOLED, PromptText, Result, Runs, TextTensors, Tokens};
 
-use super::{ClipEncoder, ClipTokens};
+use super::{ClipEncoder, ClipTokens, Pooled};
 use crate::config::TextEncoderConfig;
 use crate::encoder::HiddenLayer;
 use crate::tokenizer::Tokenizer;
@@ -47,20 +47,19 @@ impl RunPortion for Portions<'_> {
     }
 }
 
-/// Encodes texts, each with the hidden state of its layer.
+/// Encodes texts, each with the hidden state of its layer, and with the pooled vectors of `which` encoders.
 pub(super) fn encode(
     encoders: &[ClipEncoder],
     texts: &[(PromptText, Arc<Tokens>)],
-    layers: &[HiddenLayer],
+    (layers, which): (&[HiddenLayer], Pooled),
     on: &mut dyn Runs,
 ) -> Result<Vec<TextTensors>> {
-    let mut contexts = vec![Vec::new(); texts.len()];
-    let mut pooled = Vec::new();
+    let mut outputs = vec![(Vec::new(), Vec::new()); texts.len()];
     for (network, ClipEncoder { encoder, tokenizer, .. }) in encoders.iter().enumerate() {
-        pooled.clear();
         let device = on.enter(network)?;
         let empty = tokenizer.as_ref().map(Tokenizer::empty_chunk).unwrap_or_default();
-        for (i, (((text, tokens), layer), contexts)) in texts.iter().zip(layers).zip(&mut contexts).enumerate() {
+        for (i, (((text, tokens), layer), (contexts, pooled))) in texts.iter().zip(layers).zip(&mut outputs).enumerate()
+        {
             on.proceed(i, texts.len())?;
             let Some((chunks, words)) = tokens.own().and_then(|own: &ClipTokens| own.of_encoder(network)) else {
                 continue;
@@ -74,8 +73,10 @@ pub(super) fn encode(
         }
         on.leave(network);
     }
-    let join = |(contexts, pooled): (Vec<Tensor>, Tensor)| -> Result<TextTensors> {
+    let join = |(contexts, pooled): (Vec<Tensor>, Vec<Tensor>)| -> Result<TextTensors> {
+        let first = if which == Pooled::All { 0 } else { pooled.len().saturating_sub(1) };
+        let pooled = Tensor::cat(pooled.get(first..).unwrap_or_default(), D::Minus1)?;
         Ok(TextTensors::default().with(CONTEXT, Tensor::cat(&contexts, D::Minus1)?).with(POOLED, pooled))
     };
-    contexts.into_iter().zip(pooled).map(join).collect()
+    outputs.into_iter().map(join).collect()
 }

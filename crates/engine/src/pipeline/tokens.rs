@@ -48,6 +48,10 @@ impl TokenizedTexts {
             self.known.clear();
         }
         let tokens = Arc::new(stage.tokenize(text, embeddings)?);
+        if let Some(cut) = tokens.cut() {
+            let (used, room) = (tokens.used(), text.options.max_length.unwrap_or(tokens.room()));
+            tracing::warn!("a text has {used} tokens and T5 takes {room} with the end: `{cut}` has no effect there");
+        }
         self.count += 1;
         self.known.insert(text.clone(), tokens.clone());
         Ok(tokens)

@@ -20,13 +20,14 @@ pub struct Tokens {
     used: usize,
     room: usize,
     heaviest: f32,
+    cut: Option<String>,
     own: Box<dyn Any + Send + Sync>,
 }
 
 impl Tokens {
     /// The tokens `own` of a stage for a text with `length` rows of context. The weight that differs most from 0 is 1.
     pub fn new(length: usize, own: impl Any + Send + Sync) -> Self {
-        Self { length, used: length, room: length, heaviest: 1.0, own: Box::new(own) }
+        Self { length, used: length, room: length, heaviest: 1.0, cut: None, own: Box::new(own) }
     }
 
     /// These tokens of a text that has `used` of `room` possible tokens.
@@ -37,6 +38,11 @@ impl Tokens {
     /// These tokens with the weight that differs most from 0.
     pub fn with_heaviest(self, heaviest: f32) -> Self {
         Self { heaviest, ..self }
+    }
+
+    /// These tokens of a text whose end, `cut`, does not fit into [`Self::room`] and has no tokens.
+    pub fn with_cut(self, cut: Option<String>) -> Self {
+        Self { cut, ..self }
     }
 
     /// The rows of context that the text has alone, including begin, end and padding.
@@ -57,6 +63,11 @@ impl Tokens {
     /// The weight of a token that differs most from 0.
     pub fn heaviest(&self) -> f32 {
         self.heaviest
+    }
+
+    /// The end of the text that was cut off.
+    pub fn cut(&self) -> Option<&str> {
+        self.cut.as_deref()
     }
 
     /// The stage's own tokens; `None` if another kind of stage made them.

@@ -1,7 +1,7 @@
 //! Kinds of values with their ranges and names: those that several options have, and those whose names other crates have.
 
 use kiln_models::limits::{MAX_SIDE, MAX_STEPS};
-use kiln_prompt::Emphasis;
+use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, InitialNoise, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale, limits};
 
 use super::row::OptionKind::{self, Choice, Name, Number, Side, Whole};
@@ -17,6 +17,8 @@ pub(super) const IMAGES: OptionKind = Whole { min: 1, max: MAX_IMAGES };
 pub(super) const SIDE: OptionKind = Side { max: MAX_SIDE };
 /// Tokens to a comma, within a chunk of 75.
 pub(super) const BACKTRACK: OptionKind = Whole { min: 0, max: 75 };
+/// Tokens of a T5 text encoder; diffusers takes as many at most.
+pub(super) const LENGTH: OptionKind = Whole { min: 1, max: 512 };
 /// A fraction.
 pub(super) const PART: OptionKind = Number { min: 0.0, max: 1.0 };
 /// A strength of guidance.
@@ -49,6 +51,9 @@ pub(super) const FIRST_LATENTS: OptionKind = Choice(|| ids(InitialNoise::CHOICES
 pub(super) const UNIPC: OptionKind = Choice(|| ids(UniPcScale::CHOICES));
 /// Rules for weights in a prompt.
 pub(super) const EMPHASIS: OptionKind = Choice(|| Emphasis::ALL.into_iter().map(Emphasis::id).collect());
+
+/// Rules for cutting long texts.
+pub(super) const CHUNK_CUT: OptionKind = Choice(|| ChunkCut::ALL.into_iter().map(ChunkCut::id).collect());
 
 const fn between((min, max): (f64, f64)) -> OptionKind {
     Number { min, max }

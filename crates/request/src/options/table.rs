@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::declare::{EMPTY, options};
 use super::feature::ModelFeature::{Flow, Guidance, Sizes, SkippedBlocks, Unet};
 use super::kinds::{
-    BACKTRACK, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, NOISE_LEVEL, PART, RHO, S_NOISE, SAMPLER,
-    SCHEDULE, SCORE, SIDE, SIGMA_RANGE, SOFTNESS, STEPS, STRENGTH, UNIPC,
+    BACKTRACK, CHUNK_CUT, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, LENGTH, NOISE_LEVEL, PART, RHO,
+    S_NOISE, SAMPLER, SCHEDULE, SCORE, SIDE, SIGMA_RANGE, SOFTNESS, STEPS, STRENGTH, UNIPC,
 };
 use super::resolved::{OptionSet, Resolved};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
@@ -296,8 +296,14 @@ options! {
         pad_conds: Option<bool> { kind: Switch, default: "on", infotext: Changed("Pad conds"), group: Prompt }
         /// A full chunk of 75 tokens ends at its last comma if that is at most this number of tokens back; 0 turns this off.
         comma_backtrack: Option<usize> { kind: BACKTRACK, default: "20", group: Prompt }
-        /// Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), or word, as ComfyUI does.
-        chunk_cut: ChunkCut { kind: Choice(|| vec!["comma", "word"]), default: "comma", group: Prompt }
+        /// Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), word, as ComfyUI does, or truncate,
+        /// which cuts off what does not fit into one chunk, as diffusers does.
+        chunk_cut: ChunkCut { kind: CHUNK_CUT, default: "comma", group: Prompt }
+        /// Tokens of the text for a T5 text encoder: shorter texts are padded, and longer ones are cut off. For models with T5.
+        max_length: Option<usize> {
+            kind: LENGTH, default: "the model's: 256 for Stable Diffusion 3 and FLUX.1 schnell, 512 for other FLUX.1",
+            infotext: Changed("Max length"), group: Prompt,
+        }
         /// Keeps what follows a # in a prompt. Without it, # begins a comment that ends with the line.
         keep_comments: bool { kind: Flag, group: Prompt }
         /// A folder of lists: __name__ in a prompt becomes a line of name.txt, selected by the image's seed, as is one of

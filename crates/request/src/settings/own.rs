@@ -239,6 +239,7 @@ impl Job {
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),
             chunk_cut: self.chunk_cut,
+            max_length: self.max_length,
             pad_conds: (!self.pad_conds).then_some(false),
             ..Request::default() // it makes this image alone, and its lists have been read
         };

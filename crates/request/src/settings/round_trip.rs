@@ -112,7 +112,7 @@ fn request(draws: &mut Draws) -> Request {
         emphasis: draws.one(&Emphasis::ALL),
         clip_skip: draws.maybe(|draws| 1 + draws.below(2)),
         comma_backtrack: draws.maybe(|draws| draws.below(75)),
-        chunk_cut: draws.one(&[ChunkCut::Comma, ChunkCut::Word]),
+        chunk_cut: draws.one(&ChunkCut::ALL),
         pad_conds: draws.maybe(|draws| draws.below(2) == 0),
         keep_comments: draws.below(2) == 0,
         ..Request::default()
