@@ -13,8 +13,12 @@ use crate::family::{FamilyRef, TextLayer};
 use crate::text_part::TextPart;
 
 /// The configuration of a U-Net for text encoders whose pooled text has `pooled` channels.
-pub(crate) fn denoiser(json: &str, pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
-    Ok(Arc::new(UnetConfig::from_json(json)?.for_pooled(pooled)))
+pub(crate) fn denoiser(json: &str, pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+    let config = UnetConfig::from_json(json)?;
+    Ok(Arc::new(match pooled {
+        Some(pooled) => config.for_pooled(pooled),
+        None => config,
+    }))
 }
 
 /// The configuration of a text encoder of CLIP.
@@ -24,15 +28,15 @@ pub(crate) fn text_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
 
 /// CLIP's text encoders next to each other, for a model of `family`.
 pub(crate) fn text_stage(family: FamilyRef, parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
-    let encoders = parts.iter().map(|part| clip_encoder(family, part)).collect::<Result<_>>()?;
+    let encoders = parts.iter().map(|part| clip_encoder(family.label(), part)).collect::<Result<_>>()?;
     let TextLayer { from_end, final_layer_norm } = family.text_layer(None);
     Ok(Box::new(ClipText::new(encoders, HiddenLayer { from_end, final_layer_norm })))
 }
 
-/// A text encoder of CLIP with its tokenizer, for a model of `family`.
-pub(crate) fn clip_encoder(family: FamilyRef, part: &TextPart) -> Result<ClipEncoder> {
+/// A text encoder of CLIP with its tokenizer, for a model of the family with the name `family`.
+pub(crate) fn clip_encoder(family: &'static str, part: &TextPart) -> Result<ClipEncoder> {
     let TextPart { component, config, tokenizer } = part;
-    let other = Error::OtherEncoder { folder: component.folder, family: family.label() };
+    let other = Error::OtherEncoder { folder: component.folder, family };
     let config = config.own::<TextEncoderConfig>().ok_or(other)?;
     Ok(ClipEncoder {
         encoder: TextEncoder::new(config.clone())?,

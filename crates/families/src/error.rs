@@ -15,12 +15,18 @@ pub enum Error {
         /// The name of the family.
         family: &'static str,
     },
+    /// CLIP's tokenizer, which is in the program, in the place of T5's.
+    #[error("the model has no tokenizer for T5, which the program does not contain; give a folder with one as `config`")]
+    OtherTokenizer,
     /// A text encoder or a tokenizer of CLIP is invalid.
     #[error(transparent)]
     Clip(#[from] kiln_clip::Error),
     /// A U-Net is invalid.
     #[error(transparent)]
     Unet(#[from] kiln_unet::Error),
+    /// A text encoder or a tokenizer of T5 is invalid.
+    #[error(transparent)]
+    T5(#[from] kiln_t5::Error),
     /// A diffusion transformer is invalid.
     #[error(transparent)]
     Dit(#[from] kiln_dit::Error),

@@ -85,8 +85,14 @@ pub trait Family: Sync {
         &[]
     }
 
-    /// Tensors by which the networks are recognized, if Kiln does not run the family; the most specific marks first.
+    /// Tensors by which networks are recognized that Kiln does not run; the most specific marks first.
     fn marks(&self) -> &'static [Mark] {
+        &[]
+    }
+
+    /// Tensors by which the denoiser is recognized, if Kiln runs the family and the denoiser is no U-Net; the most specific marks
+    /// first.
+    fn denoiser_marks(&self) -> &'static [Mark] {
         &[]
     }
 
@@ -100,11 +106,12 @@ pub trait Family: Sync {
         &[]
     }
 
-    /// The configuration of the denoiser, from the text of its `config.json`. The pooled text has `pooled` channels.
+    /// The configuration of the denoiser, from the text of its `config.json`. The pooled text has `pooled` channels, if that is
+    /// known.
     ///
     /// # Errors
     /// Errors of the network for an invalid value, and [`Error::NotRun`].
-    fn denoiser(&self, _json: &str, _pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
+    fn denoiser(&self, _json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         Err(Error::NotRun(self.label()))
     }
 
@@ -116,12 +123,12 @@ pub trait Family: Sync {
         Err(Error::NotRun(self.label()))
     }
 
-    /// The text encoders of a model, which has those of [`Self::components`] in `parts`, in this order. The networks of the
-    /// stage are in the order of `parts`. No weights are read.
+    /// The text encoders of a model with the denoiser `denoiser`. The model has those of [`Self::components`] in `parts`, in this
+    /// order, which is that of the stage's networks. No weights are read.
     ///
     /// # Errors
     /// Errors of tokenizers, [`Error::OtherEncoder`] and [`Error::NotRun`].
-    fn text_stage(&self, _parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
+    fn text_stage(&self, _parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         Err(Error::NotRun(self.label()))
     }
 
@@ -246,7 +253,12 @@ pub trait Family: Sync {
 
     /// The prefix and the names that the tensors of a converted text encoder have in a single file. `place` is its place among
     /// `count` encoders.
-    fn text_names(&self, (place, count): (usize, usize), config: &dyn EncoderConfig) -> (&'static str, Names) {
+    fn text_names(
+        &self,
+        (place, count): (usize, usize),
+        _component: &Component,
+        config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
         // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
         let is_open = config.own::<TextEncoderConfig>().is_some_and(|config| config.hidden_act == "gelu");
         let (prefix, dialect) = self.single_text(place, count, is_open);

@@ -1,16 +1,42 @@
-//! FLUX.1 and Chroma, which has its blocks without modulation weights. Recognized, not run.
+//! FLUX.1: CLIP-L and T5, and a transformer of double and single blocks. Chroma, which has its blocks without modulation weights,
+//! is recognized and not run.
 
+use std::sync::Arc;
+
+use kiln_dit::FluxConfig;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_scheduler::{Convention, FlowGrid};
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::{ClipDialect, FluxDialect, FluxShape, Names, same_names};
+use serde_json::{Value, json};
 
+use crate::clip_unet::{self, clip_encoder};
+use crate::component::{Component, ComponentKind};
 use crate::defaults::{FamilyDefaults, ModelTraits};
-use crate::family::Family;
+use crate::error::Result;
+use crate::family::{DerivedConfig, Family};
+use crate::file_networks::FileDenoiser;
 use crate::flow::FlowRules;
+use crate::lora;
 use crate::mark::Mark;
+use crate::sd::VAE_PREFIXES;
+use crate::sd3::{CLIP_L, TRANSFORMER_PREFIXES};
+use crate::text::ClipT5Text;
+use crate::text_part::{TextPart, t5_encoder, t5_part};
+use crate::transformer_configs::flux_config;
+use crate::variant::Variant;
 
 /// FLUX.1: dev, schnell, Krea, Kontext, Fill and the control models.
 pub(crate) static FLUX: &dyn Family = &Flux;
 /// Chroma.
 pub(crate) static CHROMA: &dyn Family = &Chroma;
+
+/// T5's tokens if a request does not say how many: of models with a guidance input, and of schnell.
+const MAX_LENGTHS: [usize; 2] = [512, 256];
+
+const DEV: Variant = Variant { id: "flux_dev", label: "FLUX.1 dev" };
+const SCHNELL: Variant = Variant { id: "flux_schnell", label: "FLUX.1 schnell" };
 
 struct Flux;
 
@@ -38,6 +64,105 @@ impl Family for Flux {
         "FLUX.1"
     }
 
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        &[
+            CLIP_L,
+            Component {
+                folder: "text_encoder_2",
+                kind: ComponentKind::T5,
+                tokenizer: Some("tokenizer_2"),
+                prefixes: &["text_encoders.t5xxl.transformer.", "text_encoder_2.", ""],
+                lora: Some(lora::TEXT_ENCODER_2_T5),
+            },
+            Component {
+                folder: "transformer",
+                kind: ComponentKind::Transformer,
+                tokenizer: None,
+                prefixes: TRANSFORMER_PREFIXES,
+                lora: Some(lora::TRANSFORMER_FLUX),
+            },
+            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
+        ]
+    }
+
+    fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+        Ok(Arc::new(FluxConfig::from_json(json)?))
+    }
+
+    fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        match component.kind {
+            ComponentKind::T5 => t5_encoder(json),
+            _ => clip_unet::text_encoder(json),
+        }
+    }
+
+    fn text_stage(&self, parts: &[TextPart], denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
+        let part = |folder| parts.iter().find(|part| part.component.folder == folder);
+        let clip = part("text_encoder").map(|part| clip_encoder(self.label(), part)).transpose()?;
+        let t5 = part("text_encoder_2").map(|part| t5_part(self.label(), part)).transpose()?;
+        let length = MAX_LENGTHS[usize::from(!denoiser.takes_guidance())];
+        Ok(Box::new(ClipT5Text::flux(clip, t5, denoiser.text(), length)))
+    }
+
+    fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {
+        let blocks = config.own::<FluxConfig>().map(|config| (config.dims.layers, config.dims.single_layers));
+        blocks.map(|(double, single)| FluxDialect::Authors.names(double, single)).unwrap_or_default()
+    }
+
+    fn text_names(&self, _place: (usize, usize), component: &Component, _config: &dyn EncoderConfig) -> (&'static str, Names) {
+        let prefix = component.prefixes.first().copied().unwrap_or_default();
+        match component.kind {
+            ComponentKind::T5 => (prefix, same_names()),
+            _ => (prefix, ClipDialect::Transformers.names()),
+        }
+    }
+
+    fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
+        let shape = FluxShape::read(source).filter(|shape| shape.approximator.is_none())?;
+        let variant = if shape.guidance { DEV } else { SCHNELL };
+        Some(FileDenoiser { names: Arc::new(shape.names()), config: flux_config(&shape), variant })
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig {
+            scaling_factor: 0.3611,
+            shift_factor: Some(0.1159),
+            vae_sample_size: 1024,
+            force_upcast: false,
+            gguf: "flux",
+        })
+    }
+
+    /// The shift of dev depends on the size; schnell has none.
+    fn derived_scheduler(&self, denoiser: &FileDenoiser) -> Value {
+        let mut config = json!({
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "base_image_seq_len": 256,
+            "base_shift": 0.5,
+            "max_image_seq_len": 4096,
+            "max_shift": 1.15,
+            "num_train_timesteps": 1000,
+            "shift": 3.0,
+            "use_dynamic_shifting": true,
+        });
+        if denoiser.variant == SCHNELL {
+            (config["shift"], config["use_dynamic_shifting"]) = (json!(1.0), json!(false));
+        }
+        config
+    }
+
+    fn sample_size(&self) -> usize {
+        128
+    }
+
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("FluxFill", "a FLUX.1 model (Fill, for inpainting)"),
@@ -61,6 +186,12 @@ impl Family for Flux {
             Mark { label: CONTROL, ..BLOCKS.with_columns("img_in.weight", CONTROL_COLUMNS) },
             Mark { label: FILL, ..DIFFUSERS.with_columns("x_embedder.weight", FILL_COLUMNS) },
             Mark { label: CONTROL, ..DIFFUSERS.with_columns("x_embedder.weight", CONTROL_COLUMNS) },
+        ];
+        MARKS
+    }
+
+    fn denoiser_marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] = &[
             BLOCKS,
             Mark::names("a FLUX.1 transformer", &["double_blocks.0.img_attn.norm.key_norm.scale"]),
             Mark::names("a FLUX.1 transformer", &["double_blocks.0.img_attn.norm.key_norm.weight"]),

@@ -8,7 +8,7 @@
 //! use kiln_families::{FAMILIES, of_class};
 //!
 //! assert_eq!(of_class("StableDiffusionXLPipeline").unwrap().id(), "sdxl");
-//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 2);
+//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 4);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
 pub use flow::FlowRules;
 pub use held::held_networks;
 pub use list::{
-    Detected, FAMILIES, class_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes,
+    Detected, FAMILIES, class_label, denoiser_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes, prefixes,
     prefixes_of_kind, runnable_labels, text_components,
 };
 pub use lora::{

@@ -58,10 +58,18 @@ pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
     of_family.or_else(|| is_shared().map(|mark| Detected { label: mark.label, family: None }))
 }
 
+/// The name with the article of a denoiser in a file, of a family that Kiln runs. `None` for U-Nets and other files.
+pub fn denoiser_label(file: &dyn ParamSource) -> Option<&'static str> {
+    let keys = file.keys();
+    let mut marks = FAMILIES.iter().flat_map(|family| family.denoiser_marks());
+    marks.find(|mark| mark.prefix(&keys, file).is_some()).map(|mark| mark.label)
+}
+
 /// The family that a LoRA with these tensors is for, if Kiln does not run it.
 pub fn known_lora(keys: &[String]) -> Option<FamilyRef> {
     let has = |part: &&str| keys.iter().any(|key| key.contains(part));
-    FAMILIES.iter().copied().find(|family| family.lora_marks().iter().any(has))
+    let mut others = FAMILIES.iter().copied().filter(|family| !family.runs());
+    others.find(|family| family.lora_marks().iter().any(has))
 }
 
 /// The family whose pipelines of this class run.
@@ -129,9 +137,9 @@ pub fn text_components() -> Vec<&'static Component> {
     all
 }
 
-/// The models that run, for messages: `Stable Diffusion 1, 2 and XL`.
+/// The models that run, for messages.
 pub fn runnable_labels() -> &'static str {
-    "Stable Diffusion 1, 2 and XL"
+    "Stable Diffusion 1, 2, XL and 3 and FLUX.1"
 }
 
 #[cfg(test)]

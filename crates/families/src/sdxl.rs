@@ -98,7 +98,7 @@ impl Family for Sdxl {
         ]
     }
 
-    fn denoiser(&self, json: &str, pooled: usize) -> Result<Arc<dyn DenoiserConfig>> {
+    fn denoiser(&self, json: &str, pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         clip_unet::denoiser(json, pooled)
     }
 
@@ -106,7 +106,7 @@ impl Family for Sdxl {
         clip_unet::text_encoder(json)
     }
 
-    fn text_stage(&self, parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
+    fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         clip_unet::text_stage(SDXL, parts)
     }
 

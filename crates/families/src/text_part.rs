@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, Tokenizer};
 use kiln_network::text::EncoderConfig;
+use kiln_t5::{T5Config, T5Encoder};
 
 use crate::component::Component;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::text::T5Part;
 
 /// A text encoder of a model.
 #[derive(Debug, Clone)]
@@ -45,6 +47,18 @@ pub enum TokenizerFiles {
 }
 
 impl TokenizerFiles {
+    /// Reads a tokenizer of T5.
+    ///
+    /// # Errors
+    /// Errors of [`kiln_t5::Tokenizer::open`].
+    pub fn t5(&self) -> Result<kiln_t5::Tokenizer> {
+        Ok(match self {
+            Self::Folder(folder) => kiln_t5::Tokenizer::open(folder)?,
+            Self::Kept { origin, texts } => kiln_t5::Tokenizer::from_texts(origin, texts)?,
+            Self::Clip(_) => return Err(Error::OtherTokenizer),
+        })
+    }
+
     /// Reads a tokenizer of CLIP.
     ///
     /// # Errors
@@ -56,4 +70,20 @@ impl TokenizerFiles {
             Self::Clip(padding) => Tokenizer::clip(*padding)?,
         })
     }
+}
+
+/// The configuration of a text encoder of T5.
+pub(crate) fn t5_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
+    Ok(Arc::new(T5Config::from_json(json)?))
+}
+
+/// A text encoder of T5 with its tokenizer, for a model of the family with the name `family`.
+pub(crate) fn t5_part(family: &'static str, part: &TextPart) -> Result<T5Part> {
+    let TextPart { component, config, tokenizer } = part;
+    let config = config.own::<T5Config>().ok_or(Error::OtherEncoder { folder: component.folder, family })?;
+    Ok(T5Part {
+        encoder: T5Encoder::new(config.clone())?,
+        tokenizer: tokenizer.as_ref().map(|files| files.t5()).transpose()?,
+        network: component.lora,
+    })
 }

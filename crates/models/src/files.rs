@@ -290,7 +290,7 @@ impl ModelFiles {
             None => Ok(base),
             Some(ComponentSource::Folder(folder)) => {
                 let path = folder.join("config.json");
-                family.denoiser(&read(&path)?, pooled).map_err(|error| Error::model(&path, error))
+                family.denoiser(&read(&path)?, Some(pooled)).map_err(|error| Error::model(&path, error))
             }
             Some(ComponentSource::File(file)) => {
                 let source = file.denoiser().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))?;
@@ -303,7 +303,7 @@ impl ModelFiles {
                 match unet().or_else(of_family).filter(|_| !fits) {
                     None => Ok(base), // if it does not match, loading names the tensor
                     Some(json) => {
-                        family.denoiser(&json.to_string(), pooled).map_err(|error| Error::model(&file.path, error))
+                        family.denoiser(&json.to_string(), Some(pooled)).map_err(|error| Error::model(&file.path, error))
                     }
                 }
             }

@@ -102,9 +102,10 @@ impl ModelFolder {
         let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
         let widths: Vec<usize> = texts.iter().map(|text| text.config.width()).collect();
         files.replace_text_encoders(&widths)?;
-        let text_facts = TextFacts::of(family.text_stage(&texts)?.as_ref());
         let denoiser_config = files.set_family(family);
-        let denoiser = config(&files, &denoiser_config, |json| family.denoiser(json, text_facts.pooled))?;
+        let base = config(&files, &denoiser_config, |json| family.denoiser(json, None))?;
+        let text_facts = TextFacts::of(family.text_stage(&texts, base.as_ref())?.as_ref());
+        let denoiser = config(&files, &denoiser_config, |json| family.denoiser(json, Some(text_facts.pooled)))?;
         let denoiser = files.denoiser_config(family, denoiser, (text_facts.pooled, options.prediction))?;
         let latents = denoiser.build().latents();
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;

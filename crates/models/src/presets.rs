@@ -128,12 +128,14 @@ impl Architecture {
             Ok(TextPart { component, config, tokenizer: None })
         };
         let texts = components.zip(&file.text_encoders).map(text).collect::<Result<Vec<_>>>()?;
-        let TextFacts { pooled, .. } = TextFacts::of(family.text_stage(&texts)?.as_ref());
+        let json = file.denoiser.to_string();
+        let base = family.denoiser(&json, None)?;
+        let TextFacts { pooled, .. } = TextFacts::of(family.text_stage(&texts, base.as_ref())?.as_ref());
         Ok(Self {
             name: preset.id().into(),
             family,
             texts,
-            denoiser: family.denoiser(&file.denoiser.to_string(), pooled)?,
+            denoiser: family.denoiser(&json, Some(pooled))?,
             vae: VaeConfig::from_json(&file.vae.to_string())?,
             taesd: file.taesd,
             guided: file.guided,

@@ -24,7 +24,7 @@ impl ModelFolder {
             }
         };
         let parts = self.texts().iter().enumerate().map(with_tokenizer).collect::<Result<Vec<_>>>()?;
-        Ok(self.family().text_stage(&parts)?)
+        Ok(self.family().text_stage(&parts, self.denoiser_config())?)
     }
 
     /// The options of a request that have no effect on its text encoders: those of [`TextStage::ignores`].
@@ -39,7 +39,7 @@ impl Architecture {
     /// # Errors
     /// Errors of the networks for an invalid configuration.
     pub fn text_stage(&self) -> Result<Box<dyn TextStage>> {
-        Ok(self.family.text_stage(&self.texts)?)
+        Ok(self.family.text_stage(&self.texts, self.denoiser.as_ref())?)
     }
 }
 

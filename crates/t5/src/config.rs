@@ -1,6 +1,7 @@
 //! The configuration of a T5 text encoder: `config.json` of transformers.
 
 use kiln_nn::limits;
+use kiln_network::text::EncoderConfig;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -122,6 +123,16 @@ impl T5Config {
             return refuse("layer_norm_epsilon", found, "more than 0 and at most 1".into());
         }
         Ok(())
+    }
+}
+
+impl EncoderConfig for T5Config {
+    fn width(&self) -> usize {
+        self.d_model
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 }
 

@@ -57,10 +57,12 @@ impl ConvertedModel {
             Ok(TextPart { component, config, tokenizer: None })
         };
         let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
-        let stage = family.text_stage(&texts)?;
-        let pooled = TextFacts::of(stage.as_ref()).pooled;
         let name = files.denoiser().config();
-        let config = family.denoiser(&files.config(&name)?, pooled).map_err(Error::in_file(path_of(&name)))?;
+        let json = files.config(&name)?;
+        let denoiser = |pooled| family.denoiser(&json, pooled).map_err(Error::in_file(path_of(&name)));
+        let stage = family.text_stage(&texts, denoiser(None)?.as_ref())?;
+        let pooled = TextFacts::of(stage.as_ref()).pooled;
+        let config = denoiser(Some(pooled))?;
         let config = files.denoiser_config(family, config, (pooled, None))?;
         let denoiser = ConvertedComponent::new(files.denoiser_weights()?, &[config.build().segments()])?;
         let vae_config =
@@ -74,7 +76,7 @@ impl ConvertedModel {
                 converted.keys.push(POSITION_IDS.into());
                 converted.keys.sort();
             }
-            let place = family.text_names((i, texts.len()), part.config.as_ref());
+            let place = family.text_names((i, texts.len()), part.component, part.config.as_ref());
             text.push(ConvertedText { part: converted, place, padding: clip_padding(part.config.as_ref()) });
         }
         let (denoiser_names, vae_levels) =

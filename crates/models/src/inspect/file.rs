@@ -17,7 +17,6 @@ use crate::single_file::SingleFile;
 use crate::single_file::configs::configs;
 use crate::single_file::kept::{self, Kept};
 use crate::single_file::kind::{self, ModelInput, Prediction};
-use crate::text_stage::TextFacts;
 
 /// The contents of a checkpoint file.
 #[derive(Debug, Clone, Serialize)]
@@ -139,31 +138,27 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     let Some(family) = index.as_ref().and_then(|index| of_class(index["_class_name"].as_str()?)) else {
         return problems;
     };
-    let mut parts = Vec::new();
+    let denoiser = family.components().iter().find(|component| component.is_denoiser());
+    let denoiser = denoiser.and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, None));
+    let denoiser = match denoiser {
+        Some(Ok(config)) => config,
+        Some(Err(error)) => return vec![error.to_string()],
+        None => return problems,
+    };
     for component in family.components().iter().filter(|component| component.kind.is_text_encoder()) {
         let Some(json) = json(&component.config()) else { continue };
         let i = file.text_of(component.folder, component.kind);
         let part = family.text_encoder(component, &json);
         let part = part.map(|config| TextPart { component, config, tokenizer: None });
-        problems.extend(match part.and_then(|part| Ok((family.text_stage(std::slice::from_ref(&part))?, part))) {
-            Ok((stage, part)) => {
-                parts.push(part);
-                stage
-                    .networks()
-                    .iter()
-                    .flat_map(|network| fit(network.segments, i.and_then(|i| file.text_encoder(i))))
-                    .collect()
+        problems.extend(match part.and_then(|part| family.text_stage(&[part], denoiser.as_ref())) {
+            Ok(stage) => {
+                let fit = |segments| fit(segments, i.and_then(|i| file.text_encoder(i)));
+                stage.networks().iter().flat_map(|network| fit(network.segments)).collect()
             }
             Err(error) => vec![error.to_string()],
         });
     }
-    let pooled = family.text_stage(&parts).map_or(0, |stage| TextFacts::of(stage.as_ref()).pooled);
-    let denoiser = family.components().iter().find(|component| component.is_denoiser());
-    problems.extend(match denoiser.and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, pooled)) {
-        None => Vec::new(),
-        Some(Ok(config)) => fit(config.build().segments(), file.denoiser()),
-        Some(Err(error)) => vec![error.to_string()],
-    });
+    problems.extend(fit(denoiser.build().segments(), file.denoiser()));
     problems.extend(match json("vae/config.json").map(|json| VaeConfig::from_json(&json)) {
         None => Vec::new(),
         Some(Ok(config)) => fit(Decoder::new(&config).segments(), file.vae()),
