@@ -9,4 +9,7 @@ mod error;
 mod flux;
 
 pub use error::{Error, Result};
-pub use flux::{ChromaConfig, ChromaTransformer, FluxConfig, FluxDims, FluxTransformer};
+pub use flux::{
+    ChromaConfig, ChromaTransformer, FluxConfig, FluxControlConfig, FluxControlInput, FluxControlNet, FluxDims,
+    FluxTransformer,
+};
