@@ -73,7 +73,7 @@ impl<T: TensorLike> Residuals<T> {
         Ok(Self { double: add(&self.double, &other.double)?, single: add(&self.single, &other.single)? })
     }
 
-    /// The same values for all of `b` rows, which are a multiple.
+    /// These values for all of `b` rows, a multiple of their own.
     pub(super) fn for_rows(self, b: usize) -> kiln_nn::Result<Self> {
         let each = |all: Vec<T>| {
             all.into_iter()
