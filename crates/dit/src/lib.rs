@@ -10,4 +10,7 @@ mod flux;
 pub mod sd3;
 
 pub use error::{Error, Result};
-pub use flux::{ChromaConfig, ChromaTransformer, FluxConfig, FluxDims, FluxTransformer};
+pub use flux::{
+    ChromaConfig, ChromaTransformer, FluxConfig, FluxControlConfig, FluxControlInput, FluxControlNet, FluxDims,
+    FluxTransformer,
+};

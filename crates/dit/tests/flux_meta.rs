@@ -19,7 +19,8 @@ static ALLOCATOR: HostPool = HostPool;
 #[test]
 fn a_dry_run_equals_a_run() {
     const SMALL: f64 = 200e3;
-    for (name, config) in networks() {
+    // The others differ in the first layers alone.
+    for (name, config) in networks().into_iter().filter(|(name, _)| ["dev", "Fill", "Chroma"].contains(name)) {
         for (dtype, rows) in [(DType::F32, 2), (DType::BF16, 1)] {
             let network = build(config.as_ref(), dtype);
             let latents = network.latents();

@@ -2,10 +2,11 @@
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Capabilities, Control, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
+use super::control::ControlledFlux;
 use super::dims::{FluxDims, PATCH};
 use super::positions;
 use super::transformer::FluxTransformer;
@@ -32,7 +33,11 @@ impl Denoiser for FluxTransformer {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities { controls: true, ..Capabilities::default() }
+    }
+
+    fn with_controls<'a>(&'a self, controls: Vec<&'a dyn Control>) -> Result<Box<dyn Denoiser + 'a>> {
+        Ok(Box::new(ControlledFlux::new(self, controls)?))
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {

@@ -59,6 +59,18 @@ impl<T: TensorLike> TokenInputs<T> {
         })
     }
 
+    /// The inputs of the rows that `rows` takes of a tensor, without references and channels besides the latents.
+    pub(super) fn of_image(self, rows: impl Fn(&T) -> kiln_nn::Result<T>) -> kiln_nn::Result<Self> {
+        Ok(Self {
+            context: rows(&self.context)?,
+            pooled: self.pooled.as_ref().map(&rows).transpose()?,
+            text_lengths: self.text_lengths.as_ref().map(&rows).transpose()?,
+            extra: None,
+            references: Vec::new(),
+            ..self
+        })
+    }
+
     /// Checks the inputs that all networks have, for latents `x`.
     ///
     /// # Errors

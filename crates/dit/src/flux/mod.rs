@@ -9,6 +9,7 @@ mod attention;
 mod block;
 mod chroma;
 mod config;
+mod control;
 mod denoiser;
 mod dims;
 mod embedders;
@@ -21,6 +22,7 @@ mod trunk;
 
 pub use chroma::{ChromaConfig, ChromaTransformer};
 pub use config::FluxConfig;
+pub use control::{FluxControlConfig, FluxControlInput, FluxControlNet};
 pub use dims::FluxDims;
 pub use transformer::FluxTransformer;
 

@@ -12,7 +12,7 @@ use super::dims::{FluxDims, THETA};
 use super::packing::join_tokens;
 
 /// The table, `(2, n, head_dim / 2)` in f32: cosines, then sines.
-const POSITIONS: Slot = Slot::shared("positions").keeping_dtype();
+const POSITIONS: Slot = Slot::shared("rotary positions").keeping_dtype();
 /// The rows of a table that serves images of any usual size: 8,192 x 8,192 pixels.
 const USUAL: usize = 512;
 

@@ -77,7 +77,7 @@ mod tests {
             |name: &str| segments.iter().flat_map(|part| part.params()).filter(|p| p.key.contains(name)).count();
         assert_eq!((names("norm1"), names("norm.linear"), names("time_text_embed"), names("norm_out")), (0, 0, 0, 0));
         assert_eq!((names("distilled_guidance_layer.norms."), names("distilled_guidance_layer.layers.4.")), (5, 4));
-        // 8.9 billion, as its card has it.
+        // 8.9 billion, as published.
         assert_eq!((segments.parameters() + 50_000_000) / 100_000_000, 89);
     }
 
