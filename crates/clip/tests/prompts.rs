@@ -212,3 +212,20 @@ fn words_are_not_cut_as_in_comfyui() {
         assert_eq!(found, expected, "{lengths:?}");
     }
 }
+
+#[test]
+fn a_truncated_text_has_the_first_tokens_alone() {
+    let tokenizer = Tokenizer::clip(kiln_clip::ClipPadding::End).unwrap();
+    let span = |text: String, weight| Span { text, weight };
+    let spans = [
+        span("apple ".repeat(40), 1.0),
+        span("BREAK".into(), -1.0),
+        span("pear, ".repeat(10), 1.5),
+        span("fig ".repeat(30), 1.0),
+    ];
+    let found = chunks(&tokenizer, &spans, ChunkCut::Truncate, 20, &TokenEmbeddings::default()).unwrap();
+    let [chunk] = found.as_slice() else { panic!("{} chunks", found.len()) };
+    let of = |span: usize| chunk.spans.iter().filter(|found| **found == Some(span)).count();
+    assert_eq!([of(0), of(1), of(2), of(3)], [40, 0, 20, 15]);
+    assert_eq!((chunk.ids[76], chunk.weights[41], chunk.weights[76]), (tokenizer.eos(), 1.5, 1.0));
+}

@@ -295,10 +295,15 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     ),
     (
         "--chunk-cut",
-        &[("Comma", "expected comma or word"), ("8", "expected comma or word"), ("", "expected comma or word")],
+        &[
+            ("Comma", "expected comma, word or truncate"),
+            ("8", "expected comma, word or truncate"),
+            ("", "expected comma, word or truncate"),
+        ],
     ),
     ("--pad-conds", &[("yes", "expected on or off"), ("1", "expected on or off"), ("", "expected on or off")]),
     ("--comma-backtrack", &[("76", "a number from 0 to 75"), ("-1", WHOLE), ("near", WHOLE), ("", WHOLE)]),
+    ("--max-length", &[("0", "a number from 1 to 512"), ("513", "a number from 1 to 512"), ("-1", WHOLE), ("", WHOLE)]),
     ("--wildcards-dir", &[("", REQUIRED)]),
     (
         "--prompt-cache",

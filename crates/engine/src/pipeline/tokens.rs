@@ -10,6 +10,8 @@ use crate::words::Embeddings;
 
 /// The number of texts that are kept: those of the images that a set looks ahead at. One of a single chunk takes some KiB.
 const REMEMBERED: usize = 4096;
+/// The letters of a text's cut end that a warning shows.
+const SHOWN: usize = 60;
 
 /// The texts that were tokenized.
 #[derive(Default)]
@@ -48,12 +50,17 @@ impl TokenizedTexts {
             self.known.clear();
         }
         let tokens = Arc::new(stage.tokenize(text, embeddings)?);
-        if let Some(cut) = tokens.cut() {
-            let (used, room) = (tokens.used(), text.options.max_length.unwrap_or(tokens.room()));
-            tracing::warn!("a text has {used} tokens and T5 takes {room} with the end: `{cut}` has no effect there");
-        }
+        warn_of_cut(text, &tokens);
         self.count += 1;
         self.known.insert(text.clone(), tokens.clone());
         Ok(tokens)
     }
+}
+
+/// Logs a warning if the end of a text is not encoded.
+fn warn_of_cut(text: &PromptText, tokens: &Tokens) {
+    let Some(cut) = tokens.cut() else { return };
+    let room = text.options.max_length.map_or(tokens.room(), |length| length.saturating_sub(1));
+    let (used, begin) = (tokens.used(), cut.chars().take(SHOWN).collect::<String>());
+    tracing::warn!("a text has {used} tokens and T5 takes {room}: T5 does not see what begins with `{begin}`");
 }

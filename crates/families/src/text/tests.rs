@@ -79,7 +79,10 @@ fn t5() -> T5Part {
     let letters = ('a'..='z').map(|letter| json!([letter.to_string(), -3.0]));
     let special = [json!(["<pad>", 0.0]), json!(["</s>", 0.0]), json!(["<unk>", 0.0]), json!(["▁", -2.0])];
     let file = json!({
-        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "WhitespaceSplit"},
+            {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+        ]},
         "model": {"type": "Unigram", "unk_id": 2, "vocab": special.into_iter().chain(letters).collect::<Vec<_>>()},
     });
     let texts = BTreeMap::from([("tokenizer.json".to_string(), file.to_string())]);
@@ -137,7 +140,7 @@ fn texts_have_their_own_bits_and_the_shapes_of_plans() {
         let planned: Vec<Vec<usize>> = planned.iter().map(|meta| meta.dims().to_vec()).collect();
         let real = together.iter().flat_map(|text| text.iter().map(|(_, tensor)| tensor.dims().to_vec()));
         assert_eq!(planned, real.collect::<Vec<_>>());
-        assert!(device.ledger().peak() > 0);
+        assert!(device.take_flop().total() > 0.0);
         let sample = Arc::new(stage.sample(1));
         let plain = PromptText { text: String::new(), options: stage.effective(TextOptions::default()) };
         let sampled = stage.encode(&[(plain, sample)], &mut OnCpu::default()).unwrap();
@@ -245,9 +248,9 @@ fn the_number_of_tokens_is_an_option_and_what_does_not_fit_is_named() {
         |length| text(&stage, "a fox in (snow:1.2)", TextOptions { max_length: length, ..TextOptions::default() }).1;
     assert_eq!((length(None).length(), length(Some(20)).length()), (77 + LENGTH, 97));
     // `▁a`, `▁fox`, `▁in` and `▁snow` are letter by letter.
-    assert_eq!((length(None).used(), length(None).cut()), (14, Some("ow")));
+    assert_eq!((length(None).used(), length(None).cut()), (14, Some("now")));
     assert_eq!((length(Some(15)).used(), length(Some(15)).cut()), (14, None));
-    assert_eq!(length(Some(4)).cut(), Some("ox in snow"));
+    assert_eq!(length(Some(4)).cut(), Some("fox in snow"));
     assert!((length(None).heaviest() - 1.2).abs() < 1e-6);
     assert!(text(&stage, "a", TextOptions::default()).1.cut().is_none());
 }

@@ -268,8 +268,11 @@ class RequestOptions(TypedDict, total=False):
     comma_backtrack: int | None
     """A full chunk of 75 tokens ends at its last comma if that is at most this number of tokens back; 0 turns this off."""
 
-    chunk_cut: Literal["comma", "word"] | None
-    """Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), or word, as ComfyUI does."""
+    chunk_cut: Literal["comma", "word", "truncate"] | None
+    """Where a text with more tokens than a chunk is split: comma (see `comma_backtrack`), word, as ComfyUI does, or truncate, which cuts off what does not fit into one chunk, as diffusers does."""
+
+    max_length: int | None
+    """Tokens of the text for a T5 text encoder: shorter texts are padded, and longer ones are cut off. For models with T5."""
 
     keep_comments: bool | None
     """Keeps what follows a # in a prompt. Without it, # begins a comment that ends with the line."""
