@@ -1,10 +1,10 @@
 //! Flow models: their noise levels, and the guidance scale that distilled ones take.
 
-use kiln_models::{FamilyRef, ModelFolder};
+use kiln_models::{Defaults, FamilyRef, ModelFolder};
 use kiln_scheduler::{Error, FlowShift, Resolved};
 
 use crate::job::Job;
-use crate::options::{FlowOptions, Request};
+use crate::options::{FlowOptions, ImageOptions, Request};
 
 impl Request {
     /// The options for flow models, with the guidance scale that the denoiser of `model` takes.
@@ -13,14 +13,13 @@ impl Request {
         FlowOptions { shift: self.shift, guidance }
     }
 
-    /// The request with the model's default of `strength`, if that is another one than the option's and the request has an input
+    /// The request with a model's default of `strength`, if that is another one than the option's and the request has an input
     /// image without a strength.
-    pub(crate) fn with_default_strength(&self, model: &ModelFolder) -> Option<Self> {
-        let defaults = model.defaults();
+    pub(crate) fn with_default_strength(&self, defaults: Defaults) -> Option<Self> {
         let is_masked = self.mask.is_some() || self.extend.is_some();
         let strength = if is_masked { defaults.mask_strength } else { defaults.strength };
         let is_missing = self.init.is_some() && self.strength.is_none();
-        let is_other = strength != crate::options::ImageOptions::default().strength;
+        let is_other = strength != ImageOptions::default().strength;
         (is_missing && is_other).then(|| Self { strength: Some(strength), ..self.clone() })
     }
 }

@@ -53,7 +53,7 @@ impl Request {
         let multiple = model.size_multiple();
         check(self)?;
         refuse_foreign(self, model)?;
-        if let Some(with) = self.with_default_strength(model) {
+        if let Some(with) = self.with_default_strength(defaults) {
             return with.resolve_with(model, inputs);
         }
         refuse_ignored(self, model.ignored_text_options())?;

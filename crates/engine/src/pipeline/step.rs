@@ -263,6 +263,18 @@ pub fn count_not_finite(tensor: &Tensor) -> Result<usize> {
 mod tests {
     use super::*;
 
+    /// Rows of skip-layer guidance are one more prediction of each image, as those with perturbed attention.
+    #[test]
+    fn rows_that_skip_blocks_are_predictions_of_their_own() {
+        let context = Tensor::zeros((6, 1, 1), DType::F32, &Device::Cpu).unwrap();
+        let inputs = Inputs::new().with(kiln_network::slots::CONTEXT, context);
+        let skipped = inputs.clone().with_constant(SKIPPED_BLOCKS, 0b110).with_rows(SKIPPED_BLOCKS, 2);
+        assert_eq!((repeated(&inputs, 2), repeated(&skipped, 2)), (0, 1));
+        assert_eq!(predictions(&skipped, 2), 3);
+        let weights = Tensor::zeros((2, 1, 1, 1), DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(predictions(&with_step_inputs(skipped, None, Some(weights)), 2), 3);
+    }
+
     #[test]
     fn parts_count_by_their_weights() {
         // Two images of one value each: unconditional 1 and 2, first parts 3 and 5, second parts 0 and 10.

@@ -105,10 +105,8 @@ fn lcm_on_a_flow_model_is_on_noise_levels() {
     let request = Request { sampler: Some("lcm".parse().unwrap()), ..euler(4) };
     let mut job = job(request);
     let of_euler = self::job(euler(4));
-    for job in [&mut job] {
-        job.init = crate::Init::FirstPass { strength: 0.5, steps: None };
-        job.image.rule = crate::Rule::Automatic1111;
-    }
+    job.init = crate::Init::FirstPass { strength: 0.5, steps: None };
+    job.image.rule = crate::Rule::Automatic1111;
     let with_lcm = schedule(&job, STATIC, family("sd3")).unwrap();
     let with_euler = Job { init: job.init.clone(), image: job.image, ..of_euler };
     let with_euler = schedule(&with_euler, STATIC, family("sd3")).unwrap();
@@ -155,6 +153,76 @@ fn skip_layer_options_need_its_scale() {
     assert_eq!(message, "`slg_layers` is 1,2, expected `slg_scale` too");
     let request = Request { slg_scale: Some(2.8), ..request };
     assert_eq!(request.guidance_options().unwrap().slg_layers.bits(), 0b110);
+}
+
+#[test]
+fn an_input_image_has_the_models_strength() {
+    let defaults = kiln_models::Defaults { strength: 0.6, mask_strength: 1.0, ..sd1().defaults() };
+    let image = Request { init: Some("a.png".into()), ..Request::default() };
+    let strength = |request: &Request| request.with_default_strength(defaults).map(|with| with.strength);
+    assert_eq!(strength(&image), Some(Some(0.6)));
+    assert_eq!(strength(&Request { mask: Some("m.png".into()), ..image.clone() }), Some(Some(1.0)));
+    assert_eq!(strength(&Request { strength: Some(0.75), ..image.clone() }), None);
+    assert_eq!(strength(&Request::default()), None);
+    assert!(image.with_default_strength(sd1().defaults()).is_none(), "the option's own default");
+}
+
+#[test]
+fn guidance_without_a_negative_prompt_is_noted() {
+    let request = Request { cfg_scale: Some(3.0), cfg_norm: Some(1.0), ..euler(4) };
+    let notes = |negative_prompt: Option<String>| {
+        let resolved = job(Request { cfg_norm: None, ..request.clone() });
+        let job = Job { needs_negative_prompt: true, negative_prompt, ..resolved };
+        request.notes(&job, &sd1()).0
+    };
+    let found = notes(None);
+    assert!(found[0].starts_with("`cfg_scale` has no effect: there is no `negative_prompt`"), "{found:?}");
+    assert!(found[1].starts_with("`cfg_norm` has no effect: there is no guidance"), "{found:?}");
+    assert!(notes(Some("night".into())).is_empty());
+}
+
+/// SD1's folder with a flow model's schedule, as some fine-tuned U-Nets have it.
+fn flow_folder(folder: &tempfile::TempDir) -> std::path::PathBuf {
+    let (from, to) = (fixtures("models/sd1"), folder.path().join("flow"));
+    copy(&from, &to);
+    std::fs::write(to.join("scheduler/scheduler_config.json"), STATIC).unwrap();
+    to
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_flow_model_is_resolved_with_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = flow_folder(&folder);
+    let model = ModelFolder::open(&path).unwrap();
+    let request = Request { steps: Some(4), shift: Some(5.0), hires_scale: Some(2.0), ..Request::default() };
+    let job = request.resolve(&model).unwrap();
+    assert_eq!(job.sampler.id(), "euler", "the sampler of the configuration");
+    let levels = |job: &Job| job.schedule(&model).unwrap().points().iter().map(|point| point.sigma).collect::<Vec<_>>();
+    assert!(close(&levels(&job), &[1.0, 0.9097071, 0.7173175, 0.0244141], 1e-6));
+    assert_eq!(job.request_of(0).shift, Some(5.0));
+    let refused = |request: Request| request.resolve(&model).unwrap_err().to_string();
+    let message = refused(Request { sampler: Some("plms".parse().unwrap()), ..Request::default() });
+    assert!(message.starts_with("sampler pndm is not defined for flow models"), "{message}");
+    let message = refused(Request { slg_scale: Some(2.8), ..Request::default() });
+    let expected = "`slg_scale` is 2.8, expected none: it works with transformers of Stable Diffusion 3, and flow has";
+    assert!(message.starts_with(expected), "{message}");
+    let message = refused(Request { shift: Some(0.0), ..Request::default() });
+    assert!(message.starts_with("`shift` is 0.0, expected a number from 0.01 to 100"), "{message}");
+    let options =
+        kiln_models::ModelOptions { prediction: Some(kiln_models::Prediction::Epsilon), ..Default::default() };
+    let message = ModelFolder::open_with(&path, &options).unwrap_err().to_string();
+    assert!(message.contains("`prediction` is epsilon, expected none: this model predicts"), "{message}");
 }
 
 /// The request of a reference case.
