@@ -305,7 +305,9 @@ impl Meter<'_, '_> {
 /// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
 /// strength of guidance.
 pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result<SharedConditions> {
-    let strength = model.unet().and_then(|unet| unet.time_cond_proj_dim)
+    let strength = model
+        .unet()
+        .and_then(|unet| unet.time_cond_proj_dim)
         .map(|_| kiln_unet::guidance_input(kiln_models::LCM_GUIDANCE));
     let time_ids = match model.unet().filter(|unet| unet.added_embedding.is_some()) {
         None => TimeIds::None,

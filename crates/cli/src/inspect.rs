@@ -265,6 +265,7 @@ fn model(model: &FileModel) -> String {
     what.push(match model.prediction {
         Prediction::Epsilon => "predicts noise (epsilon)".into(),
         Prediction::V => "predicts velocity (v)".into(),
+        Prediction::Flow => "predicts the velocity of a flow".into(),
     });
     what.extend(model.distilled.map(|name| format!("distilled ({name}), by its name")));
     let mut text = format!("{}\nparts: {}\n", what.join(", "), model.parts.join(", "));

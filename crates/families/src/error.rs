@@ -16,7 +16,9 @@ pub enum Error {
         family: &'static str,
     },
     /// CLIP's tokenizer, which is in the program, in the place of T5's.
-    #[error("the model has no tokenizer for T5, which the program does not contain; give a folder with one as `config`")]
+    #[error(
+        "the model has no tokenizer for T5, which the program does not contain; give a folder with one as `config`"
+    )]
     OtherTokenizer,
     /// A text encoder or a tokenizer of CLIP is invalid.
     #[error(transparent)]

@@ -117,7 +117,12 @@ impl Family for Flux {
         blocks.map(|(double, single)| FluxDialect::Authors.names(double, single)).unwrap_or_default()
     }
 
-    fn text_names(&self, _place: (usize, usize), component: &Component, _config: &dyn EncoderConfig) -> (&'static str, Names) {
+    fn text_names(
+        &self,
+        _place: (usize, usize),
+        component: &Component,
+        _config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
         let prefix = component.prefixes.first().copied().unwrap_or_default();
         match component.kind {
             ComponentKind::T5 => (prefix, same_names()),

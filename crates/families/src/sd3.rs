@@ -94,13 +94,7 @@ impl Family for Sd3 {
                 prefixes: TRANSFORMER_PREFIXES,
                 lora: Some(lora::TRANSFORMER_SD3),
             },
-            Component {
-                folder: "vae",
-                kind: ComponentKind::Vae,
-                tokenizer: None,
-                prefixes: VAE_PREFIXES,
-                lora: None,
-            },
+            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
         ]
     }
 
@@ -133,7 +127,12 @@ impl Family for Sd3 {
         config.own::<Sd3Config>().map(|config| Sd3Shape::authors_names(config.num_layers)).unwrap_or_default()
     }
 
-    fn text_names(&self, _place: (usize, usize), component: &Component, _config: &dyn EncoderConfig) -> (&'static str, Names) {
+    fn text_names(
+        &self,
+        _place: (usize, usize),
+        component: &Component,
+        _config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
         let prefix = component.prefixes.first().copied().unwrap_or_default();
         match component.kind {
             ComponentKind::T5 => (prefix, same_names()),

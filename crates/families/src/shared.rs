@@ -12,8 +12,6 @@ pub(crate) const MARKS: &[Mark] = &[
         "a UMT5 text encoder",
         &["blocks.0.attn.q.weight", "blocks.0.ffn.gate.0.weight", "token_embedding.weight"],
     ),
-    Mark::names("a T5 text encoder", &["encoder.block.0.layer.0.SelfAttention.q.weight"]),
-    Mark::names("a T5 text encoder", &["enc.blk.0.attn_q.weight"]), // the names of GGUF
     Mark::names(
         "a Qwen-VL text encoder",
         &["model.layers.0.self_attn.q_proj.weight", "visual.blocks.0.attn.qkv.weight"],

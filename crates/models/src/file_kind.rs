@@ -1,5 +1,6 @@
 //! Detects the kind of network in a file by its tensor names.
 
+use kiln_families::denoiser_label;
 use kiln_weights::ParamSource;
 use serde::Serialize;
 
@@ -33,6 +34,8 @@ pub enum FileKind {
     Taesd,
     /// A CLIP text encoder.
     TextEncoder,
+    /// A T5 text encoder.
+    T5,
     /// A CLIP image encoder, as IP-Adapters take.
     ImageEncoder,
     /// Embeddings of new tokens (textual inversion).
@@ -41,6 +44,9 @@ pub enum FileKind {
     Upscaler,
     /// None of these.
     Unknown,
+    /// A denoiser that is no U-Net, of a family that Kiln runs; its name with the article.
+    #[serde(untagged)]
+    Denoiser(&'static str),
     /// A network of a family that Kiln does not run.
     #[serde(untagged)]
     Foreign(ForeignModel),
@@ -83,7 +89,7 @@ const PARTS: [(FileKind, &[&str]); 7] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 24] = [
+const WHOLE: [(FileKind, &[&str]); 26] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["input_hint_block.0.weight"]),
     (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
@@ -100,6 +106,8 @@ const WHOLE: [(FileKind, &[&str]); 24] = [
     (FileKind::TextEncoder, &["text_model.embeddings.token_embedding.weight"]),
     (FileKind::TextEncoder, &["embeddings.token_embedding.weight", "final_layer_norm.weight"]),
     (FileKind::TextEncoder, &["token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight"]), // OpenCLIP's names
+    (FileKind::T5, &["encoder.block.0.layer.0.SelfAttention.q.weight"]),
+    (FileKind::T5, &["enc.blk.0.attn_q.weight"]), // the names of GGUF
     (FileKind::ImageEncoder, &["vision_model.embeddings.patch_embedding.weight"]),
     (FileKind::ImageEncoder, &["visual.conv1.weight"]), // OpenCLIP's names
     (FileKind::TextualInversion, &["emb_params"]),
@@ -110,6 +118,9 @@ const WHOLE: [(FileKind, &[&str]); 24] = [
     (FileKind::Upscaler, &["body.0.weight", "body.1.weight", "body.2.weight"]), // SRVGGNetCompact
 ];
 
+/// Prefixes of an autoencoder's names in a file of a whole model.
+const VAE_PREFIXES: [&str; 2] = ["first_stage_model.", "vae."];
+
 impl FileKind {
     /// The kind of a file, by the names of its tensors and a few of their shapes.
     pub fn of(file: &dyn ParamSource) -> Self {
@@ -118,6 +129,12 @@ impl FileKind {
         let has = |name: &&str| keys.iter().any(|key| key == name);
         let by_part = PARTS.iter().find(|(_, parts)| parts.iter().any(has_part));
         let foreign = || ForeignModel::of(file).map(Self::Foreign);
+        // Files of ComfyUI and of Stability AI have the other networks too.
+        let is_whole = || keys.iter().any(|key| VAE_PREFIXES.iter().any(|prefix| key.starts_with(prefix)));
+        let denoiser = || {
+            let label = denoiser_label(file)?;
+            Some(if is_whole() { Self::Checkpoint } else { Self::Denoiser(label) })
+        };
         let by_name = || WHOLE.iter().find(|(_, names)| names.iter().all(has));
         // diffusers' `learned_embeds` are named after the tokens: `<cat-toy>`.
         let is_word = |key: &String| key.starts_with('<') && key.ends_with('>');
@@ -125,7 +142,10 @@ impl FileKind {
         // Parts of LoRAs have the names of the layers that they change.
         match by_part {
             Some(&(Self::Lora, _)) => Self::Lora,
-            _ => foreign().unwrap_or_else(|| by_part.or_else(by_name).map_or(words, |&(kind, _)| kind)),
+            _ => {
+                let named = || by_part.or_else(by_name).map_or(words, |&(kind, _)| kind);
+                foreign().or_else(denoiser).unwrap_or_else(named)
+            }
         }
     }
 
@@ -137,10 +157,10 @@ impl FileKind {
                 "controls"
             }
             Self::IpAdapter => "ip_adapters",
-            Self::Unet => "unet",
+            Self::Unet | Self::Denoiser(_) => "unet",
             Self::Vae => "vae",
             Self::Taesd => "taesd",
-            Self::TextEncoder => "text_encoder",
+            Self::TextEncoder | Self::T5 => "text_encoder",
             Self::TextualInversion => "embeddings_dir",
             Self::Upscaler => "hires_upscaler",
             Self::Checkpoint | Self::ImageEncoder | Self::Unknown | Self::Foreign(_) => return None,
@@ -162,10 +182,12 @@ impl FileKind {
             Self::Vae => "an autoencoder (VAE)",
             Self::Taesd => "a tiny autoencoder (TAESD)",
             Self::TextEncoder => "a CLIP text encoder",
+            Self::T5 => "a T5 text encoder",
             Self::ImageEncoder => "a CLIP image encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
             Self::Upscaler => "an upscaler (ESRGAN or a similar network)",
             Self::Unknown => "an unknown kind of file (no known tensor names)",
+            Self::Denoiser(label) => label,
             Self::Foreign(model) => model.label(),
         }
     }

@@ -302,9 +302,9 @@ impl ModelFiles {
                 let of_family = || file.of_family().map(|(_, denoiser)| denoiser.config.clone());
                 match unet().or_else(of_family).filter(|_| !fits) {
                     None => Ok(base), // if it does not match, loading names the tensor
-                    Some(json) => {
-                        family.denoiser(&json.to_string(), Some(pooled)).map_err(|error| Error::model(&file.path, error))
-                    }
+                    Some(json) => family
+                        .denoiser(&json.to_string(), Some(pooled))
+                        .map_err(|error| Error::model(&file.path, error)),
                 }
             }
         }
@@ -363,7 +363,11 @@ impl ModelFiles {
             }
             (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i)))?,
         };
-        Ok(Box::new(Renamed::new(source, KeyRule::TEXT_MODEL)))
+        let rules = match self.text(i).map(|text| text.kind) {
+            Some(ComponentKind::T5) => KeyRule::T5_TABLE,
+            _ => KeyRule::TEXT_MODEL,
+        };
+        Ok(Box::new(Renamed::new(source, rules)))
     }
 
     /// The weights of a network.

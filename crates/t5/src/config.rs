@@ -1,7 +1,7 @@
 //! The configuration of a T5 text encoder: `config.json` of transformers.
 
-use kiln_nn::limits;
 use kiln_network::text::EncoderConfig;
+use kiln_nn::limits;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};

@@ -32,9 +32,6 @@ impl KeyRule {
         Self { canonical: ".to_out.0.", alternative: ".proj_attn." },
     ];
 
-    /// The token table of T5, which transformers stores under one of two names, or both.
-    pub const T5_TOKENS: &'static [Self] = &[Self { canonical: "shared.", alternative: "encoder.embed_tokens." }];
-
     /// The names in TAESD's own two files, `taesd_encoder` and `taesd_decoder`. Each numbers its layers from 0. The
     /// decoder's layer 0 is the clamp, which diffusers does not count.
     pub const TAESD: &'static [Self] = &[

@@ -268,7 +268,7 @@ mod tests {
     fn rows_that_skip_blocks_are_predictions_of_their_own() {
         let context = Tensor::zeros((6, 1, 1), DType::F32, &Device::Cpu).unwrap();
         let inputs = Inputs::new().with(kiln_network::slots::CONTEXT, context);
-        let skipped = inputs.clone().with_constant(SKIPPED_BLOCKS, 0b110).with_rows(SKIPPED_BLOCKS, 2);
+        let skipped = inputs.clone().with_constant(SKIPPED_LAYERS, 0b110).with_rows(SKIPPED_LAYERS, 2);
         assert_eq!((repeated(&inputs, 2), repeated(&skipped, 2)), (0, 1));
         assert_eq!(predictions(&skipped, 2), 3);
         let weights = Tensor::zeros((2, 1, 1, 1), DType::F32, &Device::Cpu).unwrap();
