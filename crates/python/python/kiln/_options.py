@@ -202,6 +202,30 @@ class RequestOptions(TypedDict, total=False):
     dynamic_thresholding: float | None
     """Percentile of dynamic thresholding, as 1 or 0.995: strong guidance gets the value range of a weaker one."""
 
+    slg_scale: float | None
+    """Skip-layer guidance of Stable Diffusion 3.5: away from what the network predicts without some of its blocks. Half as much time again for a step that has it."""
+
+    slg_layers: str | None
+    """Skip-layer guidance: the blocks that are left out, by their numbers from 0 on."""
+
+    slg_start: float | None
+    """Skip-layer guidance: the fraction of the steps after which it begins."""
+
+    slg_end: float | None
+    """Skip-layer guidance: the fraction of the steps at which it ends."""
+
+    cfg_zero_star: bool | None
+    """CFG-Zero* (arXiv 2503.18886): scales the unconditional prediction to the conditional one, and leaves out the first step."""
+
+    cfg_norm: float | None
+    """Bound of the guided prediction's norm, as a multiple of the conditional one's; 0 is none (cfg_normalization of Z-Image)."""
+
+    shift: float | None
+    """Shift of a flow model's noise levels, the same for all sizes: the more, the more steps at high noise."""
+
+    guidance: float | None
+    """Guidance scale that a distilled model takes as an input, as FLUX.1 dev. It costs no time, unlike `cfg_scale`, which may be used beside it with a negative prompt."""
+
     pag_scale: float | None
     """Strength of perturbed attention guidance (PAG, arXiv 2403.17377): away from what the network predicts where tokens of the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual."""
 
