@@ -315,7 +315,7 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
         Some(_) => TimeIds::Sizes,
     };
     let sizes = [SizeConditions::of_image((model.width, model.height)); 2];
-    Ok(SharedConditions::new(time_ids, sizes, strength, device)?)
+    Ok(SharedConditions::new(time_ids, sizes, strength, device)?.with_pooled(model.denoiser.text().pooled.is_some()))
 }
 
 /// The shortest text with the number `text`, encoded as a run does, with all weights in memory.

@@ -157,6 +157,8 @@ pub struct SharedConditions {
     guidance: Option<Tensor>,
     /// Its value.
     guidance_value: Option<f32>,
+    /// Whether the network takes pooled texts.
+    pooled: bool,
 }
 
 impl SharedConditions {
@@ -173,11 +175,17 @@ impl SharedConditions {
         };
         let guidance_value = guidance;
         let guidance = guidance_value.map(|value| Tensor::new(&[value], device)).transpose()?;
-        Ok(Self { time_ids, guidance, guidance_value })
+        let pooled = time_ids.is_some();
+        Ok(Self { time_ids, guidance, guidance_value, pooled })
+    }
+
+    /// The conditions for a network that takes pooled texts, or takes none. Networks with numbers take them in any case.
+    pub fn with_pooled(self, pooled: bool) -> Self {
+        Self { pooled: pooled || self.time_ids.is_some(), ..self }
     }
 
     /// The inputs of rows with these texts, of which the first `unconditional` are unconditional: `context` `(b, s, d)` and
-    /// pooled texts `(b, d)`, which only networks with numbers take.
+    /// pooled texts `(b, d)`, if the network takes them.
     ///
     /// # Errors
     /// Errors of `pooled`, and [`crate::Error::Candle`] for tensors of other shapes.
@@ -192,11 +200,14 @@ impl SharedConditions {
         if let (Some(guidance), Some(value)) = (&self.guidance, self.guidance_value) {
             inputs = inputs.with_shared(GUIDANCE, u64::from(value.to_bits()), guidance.clone());
         }
+        if self.pooled {
+            inputs = inputs.with(TEXT_EMBEDS, pooled()?);
+        }
         let Some(ids) = &self.time_ids else { return Ok(inputs) };
         let counts = [unconditional.min(rows), rows.saturating_sub(unconditional)];
         let parts = ids.iter().zip(counts).filter(|(_, count)| *count > 0);
         let parts = parts.map(|(ids, count)| Ok(ids.repeat((count, 1))?)).collect::<Result<Vec<_>>>()?;
-        Ok(inputs.with(TEXT_EMBEDS, pooled()?).with(TIME_IDS, Tensor::cat(&parts, 0)?)) // (b, k)
+        Ok(inputs.with(TIME_IDS, Tensor::cat(&parts, 0)?)) // (b, k)
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct TextEncoders {
     parts: Vec<LoadedComponent>,
     /// How many numbers the denoiser takes besides texts.
     time_ids: usize,
+    /// Whether the denoiser takes pooled texts.
+    takes_pooled: bool,
     zeros_for_no_negative: bool,
     /// The type of the encoders' weights and of their results.
     dtype: DType,
@@ -81,6 +83,7 @@ impl TextEncoders {
     ) -> Self {
         Self {
             time_ids: model.unet_config().map_or(0, UnetConfig::time_ids),
+            takes_pooled: model.denoiser_config().text().pooled.is_some(),
             zeros_for_no_negative: model.zeros_for_no_negative(),
             dtype,
             device,
@@ -273,7 +276,8 @@ impl TextEncoders {
             SCORE_TIME_IDS => TimeIds::Scores { conditional: aesthetic_score, unconditional: negative_aesthetic_score },
             _ => TimeIds::Sizes,
         };
-        let shared = SharedConditions::new(time_ids, job.size_conditions(), guidance, &self.device)?;
+        let shared = SharedConditions::new(time_ids, job.size_conditions(), guidance, &self.device)?
+            .with_pooled(self.takes_pooled);
         Ok(Conditions::new(conditions, encoded, shared)?.with_heaviest(heaviest))
     }
 
