@@ -47,6 +47,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "unet",
             "vae",
             "text_encoder",
+            "no_t5",
             "taesd",
         ],
     ),

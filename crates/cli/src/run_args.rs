@@ -27,18 +27,21 @@ pub struct RunArgs {
     /// Does not access the network; uses cached files only.
     #[arg(long)]
     offline: bool,
-    /// The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors.
-    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = named::<Prediction>(&["epsilon", "v"]))]
+    /// The prediction type of the denoiser: epsilon, v or flow. Default: by the model's configuration, else by its tensors.
+    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = named::<Prediction>(&["epsilon", "v", "flow"]))]
     prediction: Option<Prediction>,
-    /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
-    #[arg(long, value_name = "FILE")]
+    /// A denoiser (U-Net or transformer) that replaces the model's: a checkpoint file, or a component's folder.
+    #[arg(long, value_name = "FILE", visible_aliases = ["diffusion-model", "transformer"])]
     unet: Option<PathBuf>,
     /// An autoencoder (VAE) that replaces the model's: a checkpoint file, or a component's folder.
     #[arg(long, value_name = "FILE")]
     vae: Option<PathBuf>,
     /// A text encoder of the same width that replaces the model's: a checkpoint file. Can be repeated.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_aliases = ["clip-l", "clip-g", "t5xxl", "llm"], aliases = ["clip_l", "clip_g"])]
     text_encoder: Vec<PathBuf>,
+    /// Runs a model that can do without T5, as Stable Diffusion 3, without it: less memory, other images.
+    #[arg(long)]
+    no_t5: bool,
     /// Decodes with TAESD, a small autoencoder that keeps less detail. A safetensors file, or a folder.
     #[arg(long, value_name = "FILE")]
     taesd: Option<PathBuf>,
@@ -145,6 +148,7 @@ impl RunArgs {
             unet: self.unet.clone(),
             vae: self.vae.clone(),
             text_encoders: self.text_encoder.clone(),
+            no_t5: self.no_t5,
         }
     }
 

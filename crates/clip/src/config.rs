@@ -91,6 +91,13 @@ impl TextEncoderConfig {
         self.architectures.iter().any(|name| name == WITH_PROJECTION)
     }
 
+    /// The configuration without a projection of the pooled vector.
+    #[must_use]
+    pub fn without_projection(mut self) -> Self {
+        self.architectures.retain(|name| name != WITH_PROJECTION);
+        self
+    }
+
     /// Channels of the pooled vector.
     pub fn pooled_size(&self) -> usize {
         self.projection_dim.filter(|_| self.has_projection()).unwrap_or(self.hidden_size)

@@ -7,6 +7,16 @@ pub enum Error {
     /// Kiln only recognizes the models of this family.
     #[error("{0}: not supported yet")]
     NotRun(&'static str),
+    /// A value of a configuration is impossible.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Config {
+        /// The key in `config.json`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// The possible values.
+        expected: &'static str,
+    },
     /// The configuration of a text encoder belongs to another network than the family's.
     #[error("`{folder}` has the configuration of another text encoder than {family} takes")]
     OtherEncoder {
@@ -15,10 +25,8 @@ pub enum Error {
         /// The name of the family.
         family: &'static str,
     },
-    /// CLIP's tokenizer, which is in the program, in the place of T5's.
-    #[error(
-        "the model has no tokenizer for T5, which the program does not contain; give a folder with one as `config`"
-    )]
+    /// CLIP's tokenizer in the place of T5's.
+    #[error("a text encoder of T5 does not take CLIP's tokenizer")]
     OtherTokenizer,
     /// A text encoder or a tokenizer of CLIP is invalid.
     #[error(transparent)]

@@ -143,6 +143,11 @@ pub trait Family: Sync {
         FileText::read(kind, source)
     }
 
+    /// The configuration of a text encoder in a single file, for which a folder has `config`.
+    fn text_in_file(&self, _component: &Component, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
+        config
+    }
+
     /// The `scheduler_config.json` of a model in one file with this denoiser.
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
         Value::Null

@@ -8,7 +8,7 @@
 //! use kiln_families::{FAMILIES, of_class};
 //!
 //! assert_eq!(of_class("StableDiffusionXLPipeline").unwrap().id(), "sdxl");
-//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 4);
+//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 5);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod sdxl;
 mod shared;
 pub mod text;
 mod text_part;
+mod tiny_dit;
 mod transformer_configs;
 mod variant;
 mod z_image;

@@ -5,13 +5,14 @@ use kiln_weights::ldm::UnetShape;
 
 use crate::component::{Component, ComponentKind};
 use crate::family::FamilyRef;
-use crate::{flux, flux2, known, sd, sd3, sdxl, shared, z_image};
+use crate::{flux, flux2, known, sd, sd3, sdxl, shared, tiny_dit, z_image};
 
 /// All families. The order is that of recognition: a family whose networks were derived from another's comes first, since it
 /// has the tensors of that one as well.
 pub static FAMILIES: &[FamilyRef] = &[
     sd::SD,
     sdxl::SDXL,
+    tiny_dit::TINY_DIT,
     known::ANIMATE_DIFF,
     flux::CHROMA,
     flux2::FLUX2,

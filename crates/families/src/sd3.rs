@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln_clip::ClipEncoder;
+use kiln_clip::{ClipEncoder, TextEncoderConfig};
 use kiln_dit::sd3::Sd3Config;
 use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
@@ -117,6 +117,14 @@ impl Family for Sd3 {
         let t5 = part("text_encoder_3").map(|part| t5_part(self.label(), part)).transpose()?;
         let encoders = [clip("text_encoder")?, clip("text_encoder_2")?];
         Ok(Box::new(ClipT5Text::sd3(encoders, t5, denoiser.text(), MAX_LENGTH)))
+    }
+
+    /// CLIP-L has no projection in single files: diffusers sets the identity (`create_diffusers_clip_model_from_checkpoint`).
+    fn text_in_file(&self, component: &Component, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
+        match config.own::<TextEncoderConfig>().filter(|_| component.folder == CLIP_L.folder) {
+            Some(clip) => Arc::new(clip.clone().without_projection()),
+            None => config,
+        }
     }
 
     fn texts_are_optional(&self) -> bool {

@@ -96,6 +96,18 @@ pub enum Error {
         /// The number of tokens of the text encoder.
         vocab_size: usize,
     },
+    /// A model in one file has a text encoder whose tokenizer is neither in the file nor in the program.
+    #[error(
+        "{}: has no tokenizer for `{folder}`, and the program has CLIP's alone; give a folder with the model's tokenizers and \
+         configurations as `config`",
+        path.display()
+    )]
+    NoTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The folder that the text encoder has in the diffusers layout.
+        folder: &'static str,
+    },
     /// The user stopped the conversion or the download.
     #[error("interrupted")]
     Interrupted,

@@ -35,12 +35,14 @@ pub struct ModelOptions {
     pub config: Option<PathBuf>,
     /// The prediction type of the denoiser.
     pub prediction: Option<Prediction>,
-    /// A U-Net instead of the model's: a checkpoint file, or a component's folder.
+    /// A denoiser instead of the model's: a checkpoint file, or a component's folder.
     pub unet: Option<PathBuf>,
     /// An autoencoder instead of the model's: a checkpoint file, or a component's folder.
     pub vae: Option<PathBuf>,
     /// Text encoders that replace those of the same width: checkpoint files.
     pub text_encoders: Vec<PathBuf>,
+    /// Whether a model that can do without T5 runs without it.
+    pub no_t5: bool,
 }
 
 /// A model's files. Clones share the open files.
@@ -186,6 +188,11 @@ impl ModelFiles {
     /// The family of the model.
     pub(crate) fn family(&self) -> FamilyRef {
         self.family
+    }
+
+    /// Whether the model is a single file that has this text encoder.
+    pub(crate) fn is_in_file(&self, text: &ComponentSpec) -> bool {
+        self.single().is_some_and(|file| file.text_of(text.folder, text.kind).is_some())
     }
 
     /// The denoiser of the model.
@@ -383,28 +390,27 @@ impl ModelFiles {
     }
 
     /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
-    /// whose padding depends on the origin of the encoder.
-    pub(crate) fn tokenizer_files(&self, i: usize) -> TokenizerFiles {
-        let folder = self.config.as_ref().unwrap_or(&self.path).join(self.tokenizer_folder(i));
-        match &self.base {
-            Base::File(file, _, kept) if !folder.is_dir() => {
-                if let Some(texts) =
-                    kept.tokenizer(self.tokenizer_folder(i)).filter(|_| !self.replaced.contains_key(&i))
-                {
-                    return TokenizerFiles::Kept { origin: self.path.clone(), texts };
-                }
-                if self.text(i).is_some_and(|text| text.kind != ComponentKind::Clip) {
-                    return TokenizerFiles::Folder(folder); // only CLIP's is in the program
-                }
-                let shape = match self.replaced.get(&i) {
-                    Some((file, i)) => file.texts.get(*i).and_then(|(_, part)| part.shape.clip()),
-                    None => file.clip_of(self.text_folder(i)),
-                };
-                let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
-                TokenizerFiles::Clip(if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero })
-            }
-            _ => TokenizerFiles::Folder(folder),
+    /// whose padding depends on the origin of the encoder. `None` if the encoder needs none or the model has none.
+    pub(crate) fn tokenizer_files(&self, i: usize) -> Option<TokenizerFiles> {
+        let text = self.text(i)?;
+        let name = text.tokenizer?;
+        let folder = self.config.as_ref().unwrap_or(&self.path).join(name);
+        let Base::File(file, _, kept) = &self.base else { return Some(TokenizerFiles::Folder(folder)) };
+        if folder.is_dir() {
+            return Some(TokenizerFiles::Folder(folder));
         }
+        if let Some(texts) = kept.tokenizer(name).filter(|_| !self.replaced.contains_key(&i)) {
+            return Some(TokenizerFiles::Kept { origin: self.path.clone(), texts });
+        }
+        if text.kind != ComponentKind::Clip {
+            return None; // only CLIP's is in the program
+        }
+        let shape = match self.replaced.get(&i) {
+            Some((file, i)) => file.texts.get(*i).and_then(|(_, part)| part.shape.clip()),
+            None => file.clip_of(text.folder),
+        };
+        let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
+        Some(TokenizerFiles::Clip(if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero }))
     }
 
     /// Whether the configuration `name` exists.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_families::{Component as ComponentSpec, FamilyRef, ModelTraits, TextPart, of_class};
+use kiln_families::{Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, TextPart, of_class};
 use kiln_network::{DenoiserConfig, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
@@ -94,9 +94,10 @@ impl ModelFolder {
             }
         };
         let zeros = index["force_zeros_for_empty_prompt"].as_bool();
-        files.set_texts(texts_of(&index, family));
+        files.set_texts(texts_of(&index, family, options)?);
         let text = |&component: &&'static ComponentSpec| -> Result<TextPart> {
             let config = config(&files, &component.config(), |json| family.text_encoder(component, json))?;
+            let config = if files.is_in_file(component) { family.text_in_file(component, config) } else { config };
             Ok(TextPart { component, config, tokenizer: None })
         };
         let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
@@ -337,11 +338,19 @@ fn no_model(path: &Path, index: &Path) -> Error {
     }
 }
 
-/// The text encoders of a model: of its family's those that its index names, or all if it names none.
-fn texts_of(index: &Value, family: FamilyRef) -> Vec<&'static ComponentSpec> {
+/// The text encoders of a model: of its family's those that its index names, or all if it names none. `options` may leave out T5.
+fn texts_of(index: &Value, family: FamilyRef, options: &ModelOptions) -> Result<Vec<&'static ComponentSpec>> {
     let texts = family.components().iter().filter(|component| component.kind.is_text_encoder());
     let (named, others): (Vec<_>, Vec<_>) = texts.partition(|text| !index[text.folder][0].is_null());
-    if named.is_empty() { others } else { named }
+    let mut texts = if named.is_empty() { others } else { named };
+    if options.no_t5 {
+        if !family.texts_are_optional() {
+            let expected = format!("false: {} needs all of its text encoders", family.label());
+            return Err(Error::Value { field: "no_t5", found: "true".into(), expected });
+        }
+        texts.retain(|text: &&ComponentSpec| text.kind != ComponentKind::T5);
+    }
+    Ok(texts)
 }
 
 /// Reads the configuration of a component; errors name its file.

@@ -12,15 +12,18 @@ impl ModelFolder {
     ///
     /// # Errors
     /// [`Error::Tokens`] for a model in one file with a text encoder that has fewer tokens than CLIP's tokenizer, which such
-    /// files do not contain; errors of tokenizers and of the networks.
+    /// files do not contain; [`Error::NoTokenizer`]; errors of tokenizers and of the networks.
     pub fn text_stage(&self) -> Result<Box<dyn TextStage>> {
         let with_tokenizer = |(i, part): (usize, &TextPart)| {
             let tokenizer = self.files().tokenizer_files(i);
             match (&tokenizer, part.config.vocab_size()) {
-                (TokenizerFiles::Clip(_), vocab_size) if vocab_size < CLIP_TOKENS => {
+                (Some(TokenizerFiles::Clip(_)), vocab_size) if vocab_size < CLIP_TOKENS => {
                     Err(Error::Tokens { path: self.path().to_path_buf(), vocab_size })
                 }
-                _ => Ok(TextPart { tokenizer: Some(tokenizer), ..part.clone() }),
+                (None, _) if part.component.tokenizer.is_some() => {
+                    Err(Error::NoTokenizer { path: self.path().to_path_buf(), folder: part.component.folder })
+                }
+                _ => Ok(TextPart { tokenizer, ..part.clone() }),
             }
         };
         let parts = self.texts().iter().enumerate().map(with_tokenizer).collect::<Result<Vec<_>>>()?;

@@ -67,14 +67,16 @@ engine_options! {
     threads: usize, "int";
     /// For a model in one file: a folder with configurations and tokenizers.
     config: PathBuf, "StrPath";
-    /// The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors.
+    /// The prediction type of the denoiser: epsilon, v or flow. Default: by the model's configuration, else by its tensors.
     prediction: String, "str";
-    /// A U-Net that replaces the model's: a checkpoint file, or a component's folder.
+    /// A denoiser (U-Net or transformer) that replaces the model's: a checkpoint file, or a component's folder.
     unet: PathBuf, "StrPath";
     /// An autoencoder (VAE) that replaces the model's: a checkpoint file, or a component's folder.
     vae: PathBuf, "StrPath";
     /// Text encoders that replace the model's encoders of the same width: checkpoint files.
     text_encoders: Vec<PathBuf>, "Sequence[StrPath]";
+    /// Runs a model that can do without T5, as Stable Diffusion 3, without it: less memory, other images.
+    no_t5: bool, "bool";
     /// Decodes with TAESD, a small autoencoder that keeps less detail: a safetensors file, or a folder.
     taesd: PathBuf, "StrPath";
     /// Folder of the LoRA files that a prompt names.
@@ -144,6 +146,7 @@ impl EngineOptions {
             unet: self.unet.clone(),
             vae: self.vae.clone(),
             text_encoders: self.text_encoders.clone().unwrap_or_default(),
+            no_t5: self.no_t5.unwrap_or_default(),
         })
     }
 

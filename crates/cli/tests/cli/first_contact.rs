@@ -75,7 +75,7 @@ fn flags_of_other_programs_have_advice() {
         ("--xformers", "not needed"),
         ("--novram", "--lowvram"),
         ("--ckpt-dir", "KILN_MODELS"),
-        ("--diffusion-model", "--unet"),
+        ("--high-noise-diffusion-model", "--diffusion-model"),
         ("--num_inference_steps", "--steps"),
     ] {
         let run = sandbox.kiln(&["txt2img", "x", flag, "1"]).refused(&[flag, advice]);
@@ -199,34 +199,38 @@ fn tensors(sandbox: &Sandbox, name: &str, names: &[&str], notes: &[(&str, &str)]
 #[test]
 fn models_of_other_families_are_named() {
     let sandbox = Sandbox::new();
-    let sentence = "not supported yet; Kiln runs Stable Diffusion 1, 2 and XL";
-    let flux = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight"];
-    let flux = tensors(&sandbox, "flux1-dev.safetensors", &flux, &[]);
-    let run = sandbox.kiln(&["inspect", &flux]).succeeds();
-    assert!(run.stdout.contains(&format!("a FLUX.1 transformer: {sentence}")), "{run}");
-    sandbox.txt2img(&["x", "-m", &flux]).fails(1, &["flux1-dev.safetensors: is a FLUX.1 transformer", sentence]);
-    sandbox.txt2img(&["x", "--unet", &flux]).fails(1, &["is a FLUX.1 transformer", sentence]);
-    let t5 = tensors(&sandbox, "t5xxl.safetensors", &["encoder.block.0.layer.0.SelfAttention.q.weight"], &[]);
-    sandbox.txt2img(&["x", "--text-encoder", &t5]).fails(1, &["is a T5 text encoder", sentence]);
+    let sentence = "not supported yet; Kiln runs Stable Diffusion 1, 2, XL and 3";
+    let wan = ["head.modulation", "blocks.0.self_attn.q.weight"];
+    let wan = tensors(&sandbox, "wan2.1.safetensors", &wan, &[]);
+    let run = sandbox.kiln(&["inspect", &wan]).succeeds();
+    assert!(run.stdout.contains(&format!("a Wan transformer: {sentence}")), "{run}");
+    sandbox.txt2img(&["x", "-m", &wan]).fails(1, &["wan2.1.safetensors: is a Wan transformer", sentence]);
+    sandbox.txt2img(&["x", "--unet", &wan]).fails(1, &["is a Wan transformer", sentence]);
+    let umt5 = ["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"];
+    let umt5 = tensors(&sandbox, "umt5.safetensors", &umt5, &[]);
+    sandbox.txt2img(&["x", "--text-encoder", &umt5]).fails(1, &["is a UMT5 text encoder", sentence]);
     // An all-in-one file has text encoders and an autoencoder with known names, too.
-    let sd3 =
-        ["model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight", "first_stage_model.decoder.conv_in.weight"];
-    let sd3 = tensors(&sandbox, "sd3.safetensors", &sd3, &[]);
-    sandbox.txt2img(&["x", "-m", &sd3]).fails(1, &["is a Stable Diffusion 3 transformer", sentence]);
-    fs::create_dir(sandbox.path("flux")).unwrap();
-    fs::write(sandbox.path("flux/model_index.json"), "{\"_class_name\": \"FluxPipeline\"}").unwrap();
-    sandbox.txt2img(&["x", "-m", "flux"]).fails(1, &["flux: is a FLUX.1 model", sentence]);
-    sandbox.kiln(&["inspect", "flux"]).fails(1, &["is a FLUX.1 model", sentence]);
-    fs::create_dir(sandbox.path("flux/transformer")).unwrap();
-    fs::rename(&flux, sandbox.path("flux/transformer/a.safetensors")).unwrap();
-    fs::write(sandbox.path("flux/transformer/config.json"), "{\"_class_name\": \"FluxTransformer2DModel\"}").unwrap();
-    let run = sandbox.kiln(&["inspect", "flux"]);
+    let whole = [
+        "model.diffusion_model.head.modulation",
+        "model.diffusion_model.blocks.0.self_attn.q.weight",
+        "first_stage_model.decoder.conv_in.weight",
+    ];
+    let whole = tensors(&sandbox, "whole.safetensors", &whole, &[]);
+    sandbox.txt2img(&["x", "-m", &whole]).fails(1, &["is a Wan transformer", sentence]);
+    fs::create_dir(sandbox.path("wan")).unwrap();
+    fs::write(sandbox.path("wan/model_index.json"), "{\"_class_name\": \"WanPipeline\"}").unwrap();
+    sandbox.txt2img(&["x", "-m", "wan"]).fails(1, &["wan: is a Wan model", sentence]);
+    sandbox.kiln(&["inspect", "wan"]).fails(1, &["is a Wan model", sentence]);
+    fs::create_dir(sandbox.path("wan/transformer")).unwrap();
+    fs::rename(&wan, sandbox.path("wan/transformer/a.safetensors")).unwrap();
+    fs::write(sandbox.path("wan/transformer/config.json"), "{\"_class_name\": \"WanTransformer3DModel\"}").unwrap();
+    let run = sandbox.kiln(&["inspect", "wan"]);
     assert_eq!(run.status.code(), Some(1), "{run}");
-    assert!(run.stdout.contains("a FLUX.1 transformer: not supported yet"), "{run}");
-    let lora = tensors(&sandbox, "lora.safetensors", &["lora_unet_double_blocks_0_img_attn_proj.lora_up.weight"], &[]);
+    assert!(run.stdout.contains("a Wan transformer: not supported yet"), "{run}");
+    let lora = tensors(&sandbox, "lora.safetensors", &["lora_unet_blocks_0_self_attn_q.lora_up.weight"], &[]);
     let run = sandbox.kiln(&["inspect", &lora]).succeeds();
-    assert!(run.stdout.contains(&format!("base model: FLUX.1: {sentence}")), "{run}");
-    sandbox.txt2img(&["x", "--lora", &lora]).fails(1, &["is a LoRA for FLUX.1", sentence]);
+    assert!(run.stdout.contains(&format!("base model: Wan: {sentence}")), "{run}");
+    sandbox.txt2img(&["x", "--lora", &lora]).fails(1, &["is a LoRA for Wan", sentence]);
 }
 
 #[test]

@@ -31,5 +31,6 @@ mod serve;
 mod settings;
 mod signals;
 mod streams;
+mod tiny_family;
 mod traces;
 mod upscale;

@@ -67,7 +67,8 @@ fn write_into(
         let config = format!("{name}/config.json");
         text_file(&folder.join(&config), &pretty(files.config(&config)?))?;
         match files.tokenizer_files(i) {
-            TokenizerFiles::Folder(from) => {
+            None => {}
+            Some(TokenizerFiles::Folder(from)) => {
                 for entry in std::fs::read_dir(&from).map_err(Error::read(&from))? {
                     let from = entry.map_err(Error::read(&from))?.path();
                     let Some(name) = from.file_name().filter(|_| from.is_file()) else { continue };
@@ -75,12 +76,12 @@ fn write_into(
                     bytes_file(&folder.join(tokenizer).join(name), &text, proceed)?;
                 }
             }
-            TokenizerFiles::Kept { texts, .. } => {
+            Some(TokenizerFiles::Kept { texts, .. }) => {
                 for (name, text) in texts {
                     text_file(&folder.join(tokenizer).join(name), &text)?;
                 }
             }
-            TokenizerFiles::Clip(padding) => {
+            Some(TokenizerFiles::Clip(padding)) => {
                 for (name, text) in Tokenizer::clip_files(padding)? {
                     text_file(&folder.join(tokenizer).join(name), &text)?;
                 }

@@ -38,9 +38,9 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
             kept.bare.insert(folder);
         }
         let texts = match files.tokenizer_files(i) {
-            TokenizerFiles::Clip(_) => continue,
-            TokenizerFiles::Kept { texts, .. } => texts,
-            TokenizerFiles::Folder(from) => texts(&from)?,
+            None | Some(TokenizerFiles::Clip(_)) => continue,
+            Some(TokenizerFiles::Kept { texts, .. }) => texts,
+            Some(TokenizerFiles::Folder(from)) => texts(&from)?,
         };
         if texts.is_empty() {
             continue; // a folder without a tokenizer
