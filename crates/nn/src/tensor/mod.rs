@@ -2,14 +2,16 @@
 
 mod candle;
 mod elementwise;
+mod moments;
 mod operators;
 
 use candle_core::{DType, Tensor};
-use kiln_ops::{GroupNorm, Operand, Operation, Target};
+use kiln_ops::{Operand, Operation, Target};
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use crate::error::Result;
 pub use elementwise::Elementwise;
+pub use moments::Moments;
 pub use operators::Operators;
 
 /// A tensor as layers and networks use it. `forward` is written once, for any type that implements this: with
@@ -98,16 +100,4 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
 
     /// The concatenation of tensors along `dim`.
     fn cat(parts: &[&Self], dim: usize) -> Result<Self>;
-}
-
-/// The sums of a group normalization of one image, whose pixels come strip by strip.
-pub trait Moments<T: Operand>: Sized {
-    /// The sums of no pixels.
-    fn new(config: GroupNorm) -> Self;
-
-    /// Adds all pixels of `x` `(1, .., c)`, which follow those that were added before.
-    fn add(&mut self, x: &T) -> Result<()>;
-
-    /// The normalization by the sums of all pixels.
-    fn finish(self, gamma: &Param, beta: &Param) -> Result<T::Statistics>;
 }
