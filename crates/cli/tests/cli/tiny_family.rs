@@ -1,9 +1,9 @@
 //! A family that is one module of `families` runs in every command.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_testkit::{fixtures, write_tensors};
+use kiln_testkit::fixtures;
+use serde_json::json;
 
 use crate::images::read;
 use crate::sandbox::{Run, Sandbox};
@@ -53,13 +53,9 @@ fn its_options_are_those_of_its_networks() {
 #[test]
 fn it_takes_loras() {
     let sandbox = Sandbox::new();
-    let ones = |rows: usize, columns: usize| Tensor::full(0.3f32, (rows, columns), &Device::Cpu).unwrap();
     let module = "transformer.single_transformer_blocks.0.proj_mlp";
-    let tensors = BTreeMap::from([
-        (format!("{module}.lora_A.weight"), ones(2, 32)),
-        (format!("{module}.lora_B.weight"), ones(128, 2).to_dtype(DType::F32).unwrap()),
-    ]);
-    write_tensors(&tensors, &sandbox.path("lora.safetensors"));
+    let shapes = [(format!("{module}.lora_A.weight"), [2, 32]), (format!("{module}.lora_B.weight"), [128, 2])];
+    write_lora(&sandbox.path("lora.safetensors"), &shapes);
     kiln(&sandbox, &["txt2img", "a fox"], &["-o", "a.png"]).succeeds();
     let run = kiln(&sandbox, &["txt2img", "a fox"], &["--lora", "lora.safetensors", "-o", "b.png"]).succeeds();
     assert!(!run.stderr.contains("warning"), "{run}");
@@ -74,4 +70,18 @@ fn it_is_planned_and_inspected() {
     assert!(run.stdout.contains("lowvram"), "{run}");
     let run = sandbox.kiln(&["inspect", &model]).succeeds();
     assert!(run.stdout.contains("byte_encoder") && run.stdout.contains("transformer"), "{run}");
+}
+
+/// A safetensors file with matrices of these names and shapes, all of whose elements are 0.3.
+fn write_lora(path: &Path, matrices: &[(String, [usize; 2])]) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, [rows, columns]) in matrices {
+        let begin = data.len();
+        data.extend((0..rows * columns).flat_map(|_| 0.3f32.to_le_bytes()));
+        let entry = json!({ "dtype": "F32", "shape": [rows, columns], "data_offsets": [begin, data.len()] });
+        header.insert(name.clone(), entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(path, [&length[..], &header, &data].concat()).unwrap();
 }
