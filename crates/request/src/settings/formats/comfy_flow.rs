@@ -120,6 +120,7 @@ pub(super) fn shifts(class: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use kiln_media::ImageText;
+    use serde_json::{Value, json};
 
     use super::super::{Taken, find};
 
@@ -158,23 +159,20 @@ mod tests {
 
     #[test]
     fn graphs_of_stable_diffusion_3_are_supported() {
-        let graph = GRAPH
-            .replace(r#""text": "a fox", "clip": ["40", 0]}, "class_type": "CLIPTextEncode""#, r#""clip_l": "a fox", "clip_g":
-                "a fox", "t5xxl": "a fox", "empty_padding": "none", "clip": ["38", 1]}, "class_type": "CLIPTextEncodeSD3""#)
-            .replace(r#""conditioning": ["41", 0]}, "class_type": "ConditioningZeroOut""#, r#""text": "blue", "clip": ["38", 1]},
-                "class_type": "CLIPTextEncode""#)
-            .replace(r#""positive": ["35", 0]"#, r#""positive": ["41", 0]"#)
-            .replace(r#""cfg": 1.0"#, r#""cfg": 4.5"#)
-            .replace(r#""unet_name": "flux1-dev.safetensors", "weight_dtype": "default"}, "class_type": "UNETLoader""#,
-                r#""ckpt_name": "sd3.5_medium.safetensors"}, "class_type": "CheckpointLoaderSimple""#)
-            .replace(r#""max_shift": 1.15, "base_shift": 0.5, "width": 768, "height": 512, "model": ["38", 0]},
-        "class_type": "ModelSamplingFlux""#, r#""shift": 3.0, "model": ["38", 0]}, "class_type": "ModelSamplingSD3""#);
-        let Taken { request, model, .. } = taken(&graph).unwrap();
+        let mut graph: Value = serde_json::from_str(GRAPH).unwrap();
+        let node = |class: &str, inputs: Value| json!({ "class_type": class, "inputs": inputs });
+        let text = json!({ "clip_l": "a fox", "clip_g": "a fox", "t5xxl": "a fox", "clip": ["38", 1] });
+        graph["41"] = node("CLIPTextEncodeSD3", text);
+        graph["33"] = node("CLIPTextEncode", json!({ "text": "blue", "clip": ["38", 1] }));
+        graph["38"] = node("CheckpointLoaderSimple", json!({ "ckpt_name": "sd3.5_medium.safetensors" }));
+        graph["30"] = node("ModelSamplingSD3", json!({ "shift": 3.0, "model": ["38", 0] }));
+        (graph["31"]["inputs"]["positive"], graph["31"]["inputs"]["cfg"]) = (json!(["41", 0]), json!(4.5));
+        let Taken { request, model, .. } = taken(&graph.to_string()).unwrap();
         assert_eq!((request.prompt.as_str(), request.negative_prompt.as_deref()), ("a fox", Some("blue")));
         assert_eq!((request.guidance, request.shift, request.max_length), (None, Some(3.0), Some(77)));
         assert_eq!(model.as_deref(), Some("sd3.5_medium"));
-        let other = graph.replace(r#""t5xxl": "a fox""#, r#""t5xxl": "a wolf""#);
-        let message = taken(&other).unwrap_err();
+        graph["41"]["inputs"]["t5xxl"] = json!("a wolf");
+        let message = taken(&graph.to_string()).unwrap_err();
         assert!(message.contains("clip_g and t5xxl of node 41 (CLIPTextEncodeSD3) differ"), "{message}");
     }
 }
