@@ -87,7 +87,8 @@ class Scheduler:
             raise RequestError("`solver_order` is not 2, which is the order of Kiln's sampler", "solver_order")
         if changes:
             name = next(iter(changes))
-            raise RequestError(f"`{name}` of {type(self).__name__} is not one of {', '.join(_KNOWN_CHANGES)}", name)
+            taken = ", ".join(one for one in _KNOWN_CHANGES if levels or one not in _OF_FLOW)
+            raise RequestError(f"`{name}` of {type(self).__name__} is not one of {taken}", name)
         if len(named) > 1:
             raise RequestError(f"{' and '.join(named)}, expected one spacing of the noise levels", "scheduler")
         return {"sampler": sampler, **levels, **({"scheduler": named[0]} if named else {})}
