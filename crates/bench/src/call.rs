@@ -19,7 +19,7 @@ use kiln_mempool::mark_stage;
 use kiln_network::text::{TextNetwork, TextStage};
 use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor};
-use kiln_scheduler::{ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
+use kiln_scheduler::{Convention, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
 use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
@@ -28,11 +28,13 @@ use super::stage::{CFG_SCALE, Meter, SEED, Weights, encode, shared_conditions};
 use super::{Architecture, BenchStage};
 use crate::error::Result;
 
-/// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is small next to the U-Net's.
+/// Stable Diffusion's noise. Presets have no schedule; the sampler's arithmetic is small next to the denoiser's.
 const SCHEDULE: &str = r#"{
     "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012,
     "timestep_spacing": "leading", "steps_offset": 1
 }"#;
+/// The noise levels of flow models.
+const FLOW_SCHEDULE: &str = r#"{ "_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0 }"#;
 
 /// A call that can be made again and again.
 struct Call<'a> {
@@ -51,7 +53,9 @@ impl Meter<'_, '_> {
     /// Prompts to PNG files, with all networks in memory.
     pub(super) fn call(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
-        let schedule = SchedulerConfig::from_json(SCHEDULE)?.resolve(SamplerKind::Euler, SigmaSchedule::Default)?;
+        let is_flow = model.family.flow(false, Convention::Diffusers).is_some();
+        let config = SchedulerConfig::from_json(if is_flow { FLOW_SCHEDULE } else { SCHEDULE })?;
+        let schedule = config.resolve(SamplerKind::Euler, SigmaSchedule::Default)?;
         let call = Call {
             model,
             n,
@@ -140,6 +144,10 @@ where
 
     fn prepare(&self, inputs: Inputs<T>) -> kiln_network::Result<Inputs<T>> {
         self.0.prepare(inputs)
+    }
+
+    fn for_size(&self, inputs: Inputs<T>, size: [usize; 2]) -> kiln_network::Result<Inputs<T>> {
+        self.0.for_size(inputs, size)
     }
 }
 

@@ -17,7 +17,7 @@ const HINT_WIDTHS: [usize; 4] = [16, 32, 96, 256];
 /// # Errors
 /// [`Error::NoUnet`] for a model without a U-Net.
 fn control_config(model: &Architecture) -> Result<ControlConfig> {
-    let unet = model.unet().ok_or(Error::NoUnet)?;
+    let unet = model.unet().ok_or(Error::NoUnet(BenchStage::ControlStep))?;
     Ok(ControlConfig {
         network: UnetConfig { up: Vec::new(), ..unet.clone() },
         hint_channels: 3,
@@ -55,7 +55,7 @@ impl Meter<'_, '_> {
         let latents = self.normal(n, (model.input_channels(), h, w))?;
         let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
         let scales = vec![1.0; control.additions()].into();
-        let mut inputs = self.inputs(2 * n)?;
+        let mut inputs = self.inputs(&*unet, 2 * n)?;
         ControlInput { network: 0, hints: vec![hint], kinds: None, scales }.add_to(&mut inputs);
         let (denoiser, mut recorded) = (unet.with_controls(vec![&control])?, RecordedStep::default());
         let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&*denoiser)?;

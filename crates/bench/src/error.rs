@@ -1,5 +1,7 @@
 //! Errors of measurements.
 
+use crate::BenchStage;
+
 /// Why a measurement, or a trace of memory, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -8,8 +10,8 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] kiln_engine::Error),
     /// A stage of U-Nets is measured with another denoiser.
-    #[error("this stage needs a U-Net, and the model has another denoiser; leave it out of `stages`")]
-    NoUnet,
+    #[error("the stage {} needs a U-Net, and the model has a transformer; leave it out of `stages`", .0.id())]
+    NoUnet(BenchStage),
     /// A measurement does not fit into memory.
     #[error(
         "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
@@ -33,7 +35,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Engine(error) => error.is_usage(),
-            Self::NoUnet => true,
+            Self::NoUnet(_) => true,
             Self::Memory { .. } => false,
         }
     }

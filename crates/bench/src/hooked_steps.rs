@@ -24,7 +24,7 @@ impl Meter<'_, '_> {
     pub(super) fn ip_adapter_step(&mut self) -> Result<StageReport> {
         let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
         let unet = self.unet()?;
-        let config = model.unet().ok_or(Error::NoUnet)?;
+        let config = model.unet().ok_or(Error::NoUnet(BenchStage::IpAdapterStep))?;
         let layers = config.cross_layers();
         let prompt = ImagePromptConfig {
             projection: Projection::Plain { embed_dim: EMBED_DIM, tokens: IMAGE_TOKENS },
@@ -44,7 +44,7 @@ impl Meter<'_, '_> {
         let features = self.normal(2 * n, (1, 1, EMBED_DIM))?.flatten_from(1)?.to_dtype(dtype)?;
         let input = PromptInput { features: Some(features), identity: None, shortcut: false };
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
-        let mut inputs = self.inputs(2 * n)?;
+        let mut inputs = self.inputs(&*unet, 2 * n)?;
         ImagePrompt { layers, masks: Vec::new() }.add_to(&mut inputs);
         let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&*unet)?;
         let mut recorded = RecordedStep::default();
@@ -67,7 +67,7 @@ impl Meter<'_, '_> {
         let shape = StepShape { rows: 2 * n, height: h, width: w, tokens: TOKENS };
         let feature = unet.state(CACHED_FEATURE, BRANCH, shape).unwrap_or([0; 4]);
         let feature = Tensor::zeros(&feature, dtype, self.device)?;
-        let inputs = self.inputs(2 * n)?;
+        let inputs = self.inputs(&*unet, 2 * n)?;
         let step = |is_shortcut| -> Result<GuidedStep> {
             let cache = Some(FeatureCache { branch: BRANCH, is_shortcut, feature: feature.clone() });
             let hooks = HookInputs { cache, ..HookInputs::default() };

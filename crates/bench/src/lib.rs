@@ -51,7 +51,7 @@ use stage::Meter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BenchStage {
-    /// One guided step: the U-Net over the conditional and the unconditional halves of a batch, and the guidance.
+    /// One guided step: the denoiser over the conditional and the unconditional halves of a batch, and the guidance.
     Step,
     /// The step with one ControlNet, which runs for both halves.
     ControlStep,
@@ -65,7 +65,7 @@ pub enum BenchStage {
     VaeEncode,
     /// One image through a network of RealESRGAN_x4plus's shape, to four times its width and height.
     Upscale,
-    /// One text of 77 tokens through all text encoders.
+    /// One text of the shortest length through all text encoders: 77 tokens for CLIP, the usual length for T5.
     Text,
     /// A whole call with a loaded model: two prompts, the steps, decoding, and PNG files in memory.
     Call,
@@ -86,6 +86,11 @@ impl BenchStage {
     ];
     /// The default stages: a call takes as long as all of its steps.
     pub const USUAL: [Self; 3] = [Self::Step, Self::Vae, Self::Text];
+
+    /// Whether it is measured with U-Nets alone.
+    fn needs_unet(self) -> bool {
+        matches!(self, Self::ControlStep | Self::IpAdapterStep | Self::DeepCacheSteps)
+    }
 
     /// The name on the command line.
     pub fn id(self) -> &'static str {
@@ -220,7 +225,7 @@ impl BenchPlan {
         })
     }
 
-    /// Checks every value, and gives the model with the size that was asked for.
+    /// Checks every value and that the model has what the stages need, and gives the model with the size that was asked for.
     fn sized(&self, model: &Architecture) -> Result<Architecture> {
         in_range("runs", self.runs, 1, MAX_RUNS)?;
         in_range("warmup", self.warmup, 0, MAX_RUNS)?;
@@ -235,7 +240,10 @@ impl BenchPlan {
             return Err(kiln_request::Error::Value { name: "trace", found, expected }.into());
         }
         let (width, height) = self.size.unwrap_or((model.width, model.height));
-        let multiple = model.vae.downscale().max(8);
+        if let Some(stage) = self.stages.iter().find(|stage| stage.needs_unet() && model.unet().is_none()) {
+            return Err(Error::NoUnet(*stage));
+        }
+        let multiple = (model.vae.downscale() * model.denoiser().latents().multiple).max(8);
         side("size", width, multiple)?;
         side("size", height, multiple)?;
         Ok(Architecture { width, height, ..model.clone() })
@@ -244,7 +252,7 @@ impl BenchPlan {
 
 #[cfg(test)]
 mod tests {
-    use kiln_testkit::fixtures;
+    use kiln_testkit::{fixtures, repository};
 
     use super::*;
     use kiln_engine::{DTypeChoice, DeviceChoice, ModelFolder};
@@ -290,6 +298,29 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["models"][2]["stages"][0]["stage"], "step");
         assert!(json["machine"]["threads"].as_u64().unwrap() > 0);
+    }
+
+    /// With the size's positions, and with guidance by the text alone.
+    #[test]
+    fn transformers_are_measured_without_the_stages_of_unets() {
+        let model = Architecture::from_folder(&ModelFolder::open(&repository().join("models/emoji-sd3")).unwrap());
+        let stages = vec![BenchStage::Step, BenchStage::Vae, BenchStage::Text, BenchStage::Call];
+        for stream in [None, Some(StreamPlan::default())] {
+            let plan = BenchPlan { stages: stages.clone(), steps: 2, runs: 1, stream, ..plan() };
+            let report = plan.run(std::slice::from_ref(&model), &mut |_| ControlFlow::Continue(())).unwrap();
+            let stages = &report.models[0].stages;
+            assert!(stages.iter().all(|stage| stage.flop > 0.0 && stage.seconds.min > 0.0));
+            assert_eq!(stages[3].parameters, stages[..3].iter().map(|stage| stage.parameters).sum::<usize>());
+        }
+        for stage in [BenchStage::ControlStep, BenchStage::IpAdapterStep, BenchStage::DeepCacheSteps] {
+            let plan = BenchPlan { stages: vec![BenchStage::Step, stage], ..plan() };
+            let error = plan.run(std::slice::from_ref(&model), &mut |_| panic!("a stage began")).unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            assert!(error.to_string().starts_with(&format!("the stage {} needs a U-Net", stage.id())), "{error}");
+        }
+        let plan = BenchPlan { size: Some((72, 64)), ..plan() };
+        let message = plan.run(&[model], &mut |_| panic!("a stage began")).unwrap_err().to_string();
+        assert!(message.contains("the nearest is 80"), "{message}");
     }
 
     #[test]

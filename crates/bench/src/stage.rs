@@ -25,8 +25,10 @@ use super::streamed::Streamed;
 use super::{Architecture, BenchEvent, BenchPlan, BenchStage};
 use crate::error::{Error, Result};
 
-/// Context tokens of a text in a step: one chunk of CLIP's.
+/// Context tokens of a text in a step of a U-Net: one chunk of CLIP's.
 pub(super) const TOKENS: usize = 77;
+/// The guidance scale of FLUX.1 dev, in the unit of its input.
+const DISTILLED_GUIDANCE: f32 = 3500.0;
 /// A timestep in the middle of the schedule; none is faster than another.
 pub(super) const TIMESTEP: f64 = 500.0;
 /// Strength of the guidance; any but 1 is the same work.
@@ -94,9 +96,9 @@ impl Meter<'_, '_> {
         let rows = model.halves() * n;
         let flop = self.step_flop(&*unet, rows)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
-        let mut loaded = self.load("the U-Net", &[weights])?;
+        let mut loaded = self.load("the denoiser", &[weights])?;
         let latents = self.normal(n, (model.input_channels(), h, w))?;
-        let (inputs, mut recorded) = (self.inputs(rows)?, RecordedStep::default());
+        let (inputs, mut recorded) = (self.inputs(&*unet, rows)?, RecordedStep::default());
         let guidance = model.guided.then_some(CFG_SCALE);
         let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&*unet)?;
         let mut guided = |trace| -> Result<()> {
@@ -133,7 +135,7 @@ impl Meter<'_, '_> {
         Ok(report)
     }
 
-    /// The model's U-Net, with the layers in 8 bits that the setup asks for.
+    /// The model's denoiser, with the layers in 8 bits that the setup asks for.
     ///
     /// # Errors
     /// See [`kiln_engine::Setup::scaled_layers`].
@@ -143,12 +145,13 @@ impl Meter<'_, '_> {
         Ok(unet)
     }
 
-    /// Operations of each segment of the U-Net in a step of a run: without the text's keys and values, which a run makes once,
+    /// Operations of each segment of the denoiser in a step of a run: without the text's keys and values, which a run makes once,
     /// unless weights stream.
     pub(super) fn step_flop(&self, denoiser: &dyn Denoiser, rows: usize) -> Result<Vec<f64>> {
-        let mut flop = denoiser_flop(denoiser, rows, self.model.latent_size(), TOKENS)?;
+        let tokens = self.text_stage()?.least();
+        let mut flop = denoiser_flop(denoiser, rows, self.model.latent_size(), tokens)?;
         if self.plan.stream.is_none() {
-            let of_keys = preparation_flop(denoiser, rows, TOKENS)?;
+            let of_keys = preparation_flop(denoiser, rows, tokens)?;
             flop.iter_mut().zip(of_keys).for_each(|(flop, of_keys)| *flop -= of_keys);
         }
         Ok(flop)
@@ -288,12 +291,16 @@ impl Meter<'_, '_> {
         Ok(kiln_engine::proceed((self.watch)(BenchEvent { model: &self.model.name, stage, done, total }))?)
     }
 
-    /// The inputs of the denoiser for `n` rows: one chunk of text each, and SDXL's pooled text and sizes.
-    pub(super) fn inputs(&self, n: usize) -> Result<Inputs> {
+    /// The inputs of `denoiser`, the model's own, for `n` rows: the shortest text each, its pooled text, and what depends on the
+    /// size of the images.
+    pub(super) fn inputs(&self, denoiser: &dyn Denoiser, n: usize) -> Result<Inputs> {
         let TextWidths { context, pooled } = self.model.denoiser.text();
-        let context = self.normal(n, (1, TOKENS, context.unwrap_or(1)))?.squeeze(1)?;
+        let tokens = self.text_stage()?.least();
+        let context = self.normal(n, (1, tokens, context.unwrap_or(1)))?.squeeze(1)?;
         let pooled = self.normal(n, (1, 1, pooled.unwrap_or(1)))?.flatten_from(1)?;
-        Ok(shared_conditions(self.model, self.device)?.inputs(context, n / 2, || Ok(pooled))?)
+        let inputs = shared_conditions(self.model, self.device)?.inputs(context, n / 2, || Ok(pooled))?;
+        let (height, width) = self.model.latent_size();
+        Ok(denoiser.for_size(inputs, [height, width])?)
     }
 
     /// Normal values `(n, ..)`, drawn as an image's noise is.
@@ -305,10 +312,10 @@ impl Meter<'_, '_> {
 /// The conditions of all images of a model besides their texts: its own size, and for a distilled network the usual
 /// strength of guidance.
 pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result<SharedConditions> {
-    let strength = model
-        .unet()
-        .and_then(|unet| unet.time_cond_proj_dim)
-        .map(|_| kiln_unet::guidance_input(kiln_models::LCM_GUIDANCE));
+    let strength = model.denoiser.takes_guidance().then(|| match model.unet() {
+        Some(_) => kiln_unet::guidance_input(kiln_models::LCM_GUIDANCE),
+        None => DISTILLED_GUIDANCE,
+    });
     let time_ids = match model.unet().filter(|unet| unet.added_embedding.is_some()) {
         None => TimeIds::None,
         Some(unet) if unet.takes_score() => TimeIds::Scores { conditional: 6.0, unconditional: 2.5 },
@@ -362,8 +369,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_numbers() {
-        let message = check_memory("the U-Net", 1 << 60, &Device::Cpu).unwrap_err().to_string();
-        assert!(message.starts_with("loading the U-Net needs 1073741824.0 GiB of memory"), "{message}");
+        let message = check_memory("the denoiser", 1 << 60, &Device::Cpu).unwrap_err().to_string();
+        assert!(message.starts_with("loading the denoiser needs 1073741824.0 GiB of memory"), "{message}");
         assert!(message.contains("`dtype` bf16"), "{message}");
     }
 }

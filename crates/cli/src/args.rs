@@ -173,7 +173,8 @@ pub struct ConvertArgs {
 /// `kiln plan`.
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
-    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024, sd-turbo.
+    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024, sd-turbo, sd35-medium-1024, sd35-large-1024,
+    /// flux-dev-1024, flux-schnell-1024.
     #[arg(value_name = "PRESET", conflicts_with = "model", value_parser = Named::new(preset_of_plan, Preset::ALL.map(Preset::id).to_vec()))]
     pub preset: Option<Preset>,
     /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes

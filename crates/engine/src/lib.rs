@@ -76,8 +76,8 @@ pub use kiln_request::{
 };
 pub use kiln_results::{GeneratedImage, LatentsFile, Like, Output};
 pub use kiln_scheduler::{
-    Convention, CpuRng, CudaRng, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice, SigmaRange,
-    SigmaSchedule, UniPcScale, number_text,
+    Convention, CpuRng, CudaRng, FlowForm, InitialNoise, SamplerChoice, SamplerKind, SamplerOptions, ScheduleChoice,
+    SigmaRange, SigmaSchedule, UniPcScale, number_text,
 };
 pub use kiln_setup::{
     AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, LayerScales,

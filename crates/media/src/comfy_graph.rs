@@ -96,7 +96,9 @@ impl Graph {
                 continue;
             }
             seen.push(at.0);
-            let text = ["text", "text_g", "text_l", "prompt"].iter().find_map(|key| at.1.inputs.get(*key)?.as_str());
+            let text = ["text", "text_g", "text_l", "t5xxl", "clip_g", "clip_l", "prompt"]
+                .iter()
+                .find_map(|key| at.1.inputs.get(*key)?.as_str());
             match text {
                 Some(text) => texts.push(text),
                 // Models and images contain no prompt text.

@@ -15,7 +15,18 @@ const LENGTH: usize = 2000;
 /// graphs have some hundred thousand bytes.
 pub const MAX_JSON: usize = 4 << 20;
 /// Name parts of ComfyUI's nodes that contain settings.
-const NODES: [&str; 8] = ["Sampler", "Loader", "TextEncode", "LatentImage", "Scheduler", "Guider", "Noise", "Lora"];
+const NODES: [&str; 10] = [
+    "Sampler",
+    "Loader",
+    "TextEncode",
+    "LatentImage",
+    "Scheduler",
+    "Guider",
+    "Guidance",
+    "ModelSampling",
+    "Noise",
+    "Lora",
+];
 
 /// A text of another program, and the values in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

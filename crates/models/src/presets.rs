@@ -27,11 +27,28 @@ pub enum Preset {
     Sdxl,
     /// SD-Turbo at 512x512 with TAESD, without guidance.
     SdTurbo,
+    /// Stable Diffusion 3.5 medium at 1024x1024.
+    Sd35Medium,
+    /// Stable Diffusion 3.5 large at 1024x1024.
+    Sd35Large,
+    /// FLUX.1 dev at 1024x1024, without classifier-free guidance.
+    FluxDev,
+    /// FLUX.1 schnell at 1024x1024, without guidance.
+    FluxSchnell,
 }
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 4] = [Self::Emoji, Self::Sd15, Self::Sdxl, Self::SdTurbo];
+    pub const ALL: [Self; 8] = [
+        Self::Emoji,
+        Self::Sd15,
+        Self::Sdxl,
+        Self::SdTurbo,
+        Self::Sd35Medium,
+        Self::Sd35Large,
+        Self::FluxDev,
+        Self::FluxSchnell,
+    ];
 
     /// The name on the command line.
     pub fn id(self) -> &'static str {
@@ -40,6 +57,10 @@ impl Preset {
             Self::Sd15 => "sd15-512",
             Self::Sdxl => "sdxl-1024",
             Self::SdTurbo => "sd-turbo",
+            Self::Sd35Medium => "sd35-medium-1024",
+            Self::Sd35Large => "sd35-large-1024",
+            Self::FluxDev => "flux-dev-1024",
+            Self::FluxSchnell => "flux-schnell-1024",
         }
     }
 
@@ -49,6 +70,10 @@ impl Preset {
             Self::Sd15 => include_str!("presets/sd15-512.json"),
             Self::Sdxl => include_str!("presets/sdxl-1024.json"),
             Self::SdTurbo => include_str!("presets/sd-turbo.json"),
+            Self::Sd35Medium => include_str!("presets/sd35-medium-1024.json"),
+            Self::Sd35Large => include_str!("presets/sd35-large-1024.json"),
+            Self::FluxDev => include_str!("presets/flux-dev-1024.json"),
+            Self::FluxSchnell => include_str!("presets/flux-schnell-1024.json"),
         }
     }
 }
@@ -200,6 +225,9 @@ mod tests {
         )
     }
 
+    /// Parameters of the encoder of T5 XXL.
+    const T5: usize = 4_762_310_656;
+
     /// The counts are from PyTorch: the sum of `numel()` over `parameters()` of the classes in diffusers and
     /// transformers.
     #[test]
@@ -212,6 +240,23 @@ mod tests {
         assert_eq!((decoder, decoder + encoder), (49_490_199, 83_653_863));
         let (texts, unet, ..) = parameters(Preset::SdTurbo);
         assert_eq!((texts.as_slice(), unet), ([340_387_840].as_slice(), 865_910_724));
+        // The table of positions of Stable Diffusion 3 is a buffer there, and a tensor of the file.
+        for (preset, parameters_of_denoiser) in
+            [(Preset::Sd35Medium, 2_469_663_936), (Preset::Sd35Large, 8_146_280_768)]
+        {
+            let (texts, transformer, decoder, encoder) = parameters(preset);
+            assert_eq!(
+                (texts.as_slice(), transformer),
+                ([123_650_304, 694_659_840, T5].as_slice(), parameters_of_denoiser)
+            );
+            assert_eq!(decoder + encoder, 83_819_683);
+        }
+        for (preset, parameters_of_denoiser) in
+            [(Preset::FluxDev, 11_901_408_320), (Preset::FluxSchnell, 11_891_178_560)]
+        {
+            let (texts, transformer, ..) = parameters(preset);
+            assert_eq!((texts.as_slice(), transformer), ([123_060_480, T5].as_slice(), parameters_of_denoiser));
+        }
     }
 
     #[test]

@@ -166,7 +166,8 @@ impl Engine {
         json!({
             "name": self.model.name(), "path": self.model.path(), "family": self.model.family().id(),
             "width": defaults.width, "height": defaults.height, "steps": defaults.steps,
-            "cfg_scale": defaults.cfg_scale, "size_multiple": self.model.size_multiple(),
+            "cfg_scale": defaults.cfg_scale, "guidance": defaults.guidance.filter(|_| self.model.takes_guidance()),
+            "size_multiple": self.model.size_multiple(),
             "sampler": self.model.scheduler_config().sampler().ok().map(|sampler| sampler.id()),
         })
         .to_string()

@@ -70,7 +70,7 @@ impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lowvram { resident } if *resident > 0 => {
-                write!(f, "lowvram, {} of the U-Net resident", ByteSize(*resident))
+                write!(f, "lowvram, {} of the denoiser resident", ByteSize(*resident))
             }
             other => f.write_str(other.id()),
         }
@@ -90,6 +90,6 @@ mod tests {
     #[test]
     fn a_mode_displays_its_resident_bytes() {
         assert_eq!(Mode::LOWVRAM.to_string(), "lowvram");
-        assert_eq!(Mode::Lowvram { resident: 512 << 20 }.to_string(), "lowvram, 512.0 MiB of the U-Net resident");
+        assert_eq!(Mode::Lowvram { resident: 512 << 20 }.to_string(), "lowvram, 512.0 MiB of the denoiser resident");
     }
 }

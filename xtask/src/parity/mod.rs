@@ -175,6 +175,7 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
     if !others.is_empty() {
         page += &format!("\n## Other parts\n\n{others}");
     }
+    page += "\n## Flow models\n\n[parity-flow.md](parity-flow.md) has Stable Diffusion 3 and FLUX.1, from the request to the latents.\n";
     page += "\n## On a GPU\n\n[parity-cuda.md](parity-cuda.md) has the same comparisons on a CUDA GPU.\n";
     page += "\n## Samplers and random numbers\n\n\
              Each sampler is compared with diffusers after every step, with a function instead of the network \

@@ -91,6 +91,7 @@ fn samplers_and_schedules_are_listed() {
     let text = sandbox.kiln(&["samplers"]).succeeds().stdout;
     assert!(text.contains("dpmpp_2m ") && text.contains("DPM++ 2M") && text.contains("\nkarras "), "{text}");
     let json: Value = serde_json::from_str(&sandbox.kiln(&["samplers", "--json"]).succeeds().stdout).unwrap();
+    assert_eq!((&json["samplers"][0]["flow"], &json["samplers"][1]["flow"]), (&json!(false), &json!(true)));
     assert!(json["samplers"].as_array().unwrap().len() > 20 && json["schedules"].as_array().unwrap().len() > 10);
 }
 

@@ -13,6 +13,7 @@ mod exec_cuda;
 mod first_contact;
 mod flag_values;
 mod flags;
+mod flow_models;
 mod help;
 mod hires;
 mod hostile;

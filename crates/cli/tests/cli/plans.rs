@@ -13,7 +13,7 @@ fn plan(args: &[&str]) -> Value {
 #[test]
 fn every_mode_has_a_row() {
     let run = Sandbox::new().kiln(&["plan", "sd15-512", "--device", "cuda", "--vram-budget", "3G"]).succeeds();
-    for row in ["full ", "medvram ", "lowvram, 1.20 GiB of the U-Net resident", "lowvram "] {
+    for row in ["full ", "medvram ", "lowvram, 1.20 GiB of the denoiser resident", "lowvram "] {
         assert!(run.stdout.lines().any(|line| line.starts_with(row) && line.ends_with("fits")), "{row:?}: {run}");
     }
     assert!(run.stdout.contains("one image of 512x512, f16 on a GPU") && run.stderr.is_empty(), "{run}");

@@ -197,6 +197,9 @@ pub(crate) fn autoencoder(
     Ok((Network::kl(config), model.files().vae()?, Placement { dtype, ..placement.clone() }))
 }
 
+/// The weights of the first convolution of a TAESD's decoder.
+const TINY_INPUT: &str = "decoder.layers.0.weight";
+
 /// The weights of a TAESD: a component's folder, or a file.
 fn tiny_weights(path: &Path) -> Result<Box<dyn ParamSource>> {
     let source: Box<dyn ParamSource> = match path.is_dir() {
@@ -226,7 +229,11 @@ pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         let text = read_small_text(&file, MAX_CONFIG_BYTES).map_err(Error::read(&file))?;
         TinyConfig::from_json(&text).map_err(|error| Error::model(&file, error))?
     } else {
-        TinyConfig::default()
+        // As many channels as the decoder's first convolution takes: 4, and 16 in the files for Stable Diffusion 3 and FLUX.1.
+        let usual = TinyConfig::default();
+        let weight = tiny_weights(path)?.info(TINY_INPUT);
+        let latent_channels = weight.and_then(|weight| weight.shape.get(1).copied()).unwrap_or(usual.latent_channels);
+        TinyConfig { latent_channels, ..usual }
     };
     let found = (config.latent_channels, config.upscale(), config.out_channels);
     let vae = model.vae_config();

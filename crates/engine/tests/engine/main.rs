@@ -24,4 +24,5 @@ mod stop;
 mod support;
 mod taesd;
 mod threads;
+mod trained_flow;
 mod weight_types;

@@ -56,6 +56,11 @@ fn other_files_are_refused_as_taesd() {
     assert!(odd.contains("latents of 6 channels, each to 9x9 pixels"), "{odd}");
 
     let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("taesd3.safetensors");
+    let weight = Tensor::zeros((64, 16, 3, 3), DType::F32, &Device::Cpu).unwrap();
+    candle_core::safetensors::save(&[("1.weight", weight)].into(), &path).unwrap();
+    let wide = message(path);
+    assert!(wide.contains("decodes latents of 16 channels, each to 8x8 pixels"), "{wide}");
     let path = folder.path().join("other.safetensors");
     candle_core::safetensors::save(&[("x", Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap())].into(), &path)
         .unwrap();

@@ -45,7 +45,7 @@ class Engine:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The model's family, and its defaults: width, height, steps, cfg_scale, sampler, size_multiple."""
+        """The model's family, and its defaults: width, height, steps, cfg_scale, guidance, sampler, size_multiple."""
         return {name: value for name, value in self._model.items() if name not in ("name", "path")}
 
     def txt2img(self, prompt: str, **options: Unpack[ImageOptions]) -> ImageList:

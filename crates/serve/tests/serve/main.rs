@@ -6,6 +6,7 @@ mod connections;
 mod control;
 mod costs;
 mod devices;
+mod flow_models;
 mod gallery;
 mod jobs;
 mod load;

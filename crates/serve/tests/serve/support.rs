@@ -197,7 +197,12 @@ pub fn pixels(file: &[u8]) -> Vec<u8> {
 
 /// What [`Engine::txt2img`] makes of a job, as `kiln txt2img` does.
 pub fn alone(jobs: &[Value]) -> Vec<Vec<GeneratedImage>> {
-    let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
+    alone_with(&fixtures("models/sd1"), jobs)
+}
+
+/// [`alone`] with another model.
+pub fn alone_with(model: &Path, jobs: &[Value]) -> Vec<Vec<GeneratedImage>> {
+    let model = ModelFolder::open(model).unwrap();
     let mut engine = Engine::load(model, &cpu(), &mut |_| ControlFlow::Continue(())).unwrap();
     let images = |job: &Value| {
         let request: Request = serde_json::from_value(job.clone()).unwrap();

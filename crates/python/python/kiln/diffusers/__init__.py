@@ -22,6 +22,8 @@ from kiln.diffusers.callbacks import (
 from kiln.diffusers.components import (
     AutoencoderKL,
     AutoencoderTiny,
+    FluxTransformer2DModel,
+    SD3Transformer2DModel,
     UNet2DConditionModel,
 )
 from kiln.diffusers.controlled import (
@@ -38,6 +40,14 @@ from kiln.diffusers.controlnets import (
     MultiAdapter,
     T2IAdapter,
 )
+from kiln.diffusers.flow import (
+    FluxImg2ImgPipeline,
+    FluxInpaintPipeline,
+    FluxPipeline,
+    StableDiffusion3Img2ImgPipeline,
+    StableDiffusion3InpaintPipeline,
+    StableDiffusion3Pipeline,
+)
 from kiln.diffusers.generators import (
     Generator,
 )
@@ -50,6 +60,8 @@ from kiln.diffusers.missing import (
     missing as _missing,
 )
 from kiln.diffusers.outputs import (
+    FluxPipelineOutput,
+    StableDiffusion3PipelineOutput,
     StableDiffusionPipelineOutput,
     StableDiffusionXLPipelineOutput,
 )
@@ -71,6 +83,8 @@ from kiln.diffusers.schedulers import (
     DPMSolverSDEScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FlowMatchHeunDiscreteScheduler,
     HeunDiscreteScheduler,
     KDPM2AncestralDiscreteScheduler,
     KDPM2DiscreteScheduler,
@@ -104,6 +118,13 @@ __all__ = [
     "DiffusionPipeline",
     "EulerAncestralDiscreteScheduler",
     "EulerDiscreteScheduler",
+    "FlowMatchEulerDiscreteScheduler",
+    "FlowMatchHeunDiscreteScheduler",
+    "FluxImg2ImgPipeline",
+    "FluxInpaintPipeline",
+    "FluxPipeline",
+    "FluxPipelineOutput",
+    "FluxTransformer2DModel",
     "Generator",
     "HeunDiscreteScheduler",
     "KDPM2AncestralDiscreteScheduler",
@@ -115,6 +136,11 @@ __all__ = [
     "MultiPipelineCallbacks",
     "PNDMScheduler",
     "PipelineCallback",
+    "SD3Transformer2DModel",
+    "StableDiffusion3Img2ImgPipeline",
+    "StableDiffusion3InpaintPipeline",
+    "StableDiffusion3Pipeline",
+    "StableDiffusion3PipelineOutput",
     "StableDiffusionAdapterPipeline",
     "StableDiffusionControlNetImg2ImgPipeline",
     "StableDiffusionControlNetInpaintPipeline",

@@ -23,6 +23,9 @@ FROM_PRETRAINED = (
     "scheduler",
     "vae",
     "unet",
+    "transformer",
+    "text_encoder_3",
+    "tokenizer_3",
     "config",
 )
 #: Arguments of `from_pretrained` that change nothing with these values; `...` stands for every value.
@@ -94,6 +97,23 @@ NONE = (
 )
 
 
+#: Of every call of a pipeline for flow models.
+FLOW_CALL = (
+    *(name for name in CALL if name not in ("eta", "cross_attention_kwargs", "guidance_rescale", "ip_adapter_image")),
+    "joint_attention_kwargs",
+    "max_sequence_length",
+)
+#: Of every call of a pipeline for flow models, where they may be given as None alone.
+FLOW_NONE = (
+    "prompt_3",
+    "negative_prompt_3",
+    "ip_adapter_image",
+    "negative_ip_adapter_image",
+    "negative_ip_adapter_image_embeds",
+    "mu",
+)
+
+
 def shown(value: Any) -> str:
     """A value for a message: of tensors and arrays the kind and the shape, of others their beginning."""
     shape = getattr(value, "shape", None)
@@ -118,7 +138,7 @@ def known(function: str, given: Iterable[str], names: Sequence[str]) -> None:
     """Refuses a name that a function does not take."""
     for name in given:
         if name not in names:
-            taken = ", ".join(one for one in names if one not in NONE)
+            taken = ", ".join(one for one in names if one not in (*NONE, *FLOW_NONE))
             raise RequestError(f"{function} has no `{name}`; of diffusers' arguments it takes {taken}", name)
 
 
@@ -209,9 +229,9 @@ def repository(name: Any, is_local: bool | None = None) -> str:
     return path if path.startswith("hf:") else f"hf:{path}"
 
 
-def request_scale(arguments: Mapping[str, Any] | None) -> float:
-    """The strength of LoRAs in `cross_attention_kwargs`."""
+def request_scale(field: str, arguments: Mapping[str, Any] | None) -> float:
+    """The strength of LoRAs in `cross_attention_kwargs` or `joint_attention_kwargs`, which is named."""
     for name in arguments or {}:
         if name != "scale":
-            raise RequestError(f"`cross_attention_kwargs` has {name!r}, expected scale alone", "cross_attention_kwargs")
+            raise RequestError(f"`{field}` has {name!r}, expected scale alone", field)
     return float((arguments or {}).get("scale", 1.0))

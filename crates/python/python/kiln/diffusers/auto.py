@@ -7,30 +7,56 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kiln.diffusers import controlled, pipelines, unions
+from kiln.diffusers import controlled, flow, pipelines, unions
 from kiln.diffusers.base import Pipeline
 from kiln.diffusers.controlnets import ControlNetUnionModel
 from kiln.errors import RequestError
 
-#: The classes by the task, and by what is asked for: for Stable Diffusion 1 and 2, and for XL.
-_CLASSES: dict[str, dict[str, tuple[type[Pipeline] | None, type[Pipeline] | None]]] = {
+#: The classes by the task, and by what is asked for: and by the family.
+_CLASSES: dict[str, dict[str, dict[str, type[Pipeline]]]] = {
     "text": {
-        "": (pipelines.StableDiffusionPipeline, pipelines.StableDiffusionXLPipeline),
-        "pag": (pipelines.StableDiffusionPAGPipeline, pipelines.StableDiffusionXLPAGPipeline),
-        "controlnet": (controlled.StableDiffusionControlNetPipeline, controlled.StableDiffusionXLControlNetPipeline),
-        "union": (None, unions.StableDiffusionXLControlNetUnionPipeline),
+        "": {
+            "sd": pipelines.StableDiffusionPipeline,
+            "sdxl": pipelines.StableDiffusionXLPipeline,
+            "sd3": flow.StableDiffusion3Pipeline,
+            "flux": flow.FluxPipeline,
+        },
+        "pag": {"sd": pipelines.StableDiffusionPAGPipeline, "sdxl": pipelines.StableDiffusionXLPAGPipeline},
+        "controlnet": {
+            "sd": controlled.StableDiffusionControlNetPipeline,
+            "sdxl": controlled.StableDiffusionXLControlNetPipeline,
+        },
+        "union": {"sdxl": unions.StableDiffusionXLControlNetUnionPipeline},
     },
     "image": {
-        "": (pipelines.StableDiffusionImg2ImgPipeline, pipelines.StableDiffusionXLImg2ImgPipeline),
-        "controlnet": (controlled.StableDiffusionControlNetImg2ImgPipeline, controlled.StableDiffusionXLControlNetImg2ImgPipeline),
-        "union": (None, unions.StableDiffusionXLControlNetUnionImg2ImgPipeline),
+        "": {
+            "sd": pipelines.StableDiffusionImg2ImgPipeline,
+            "sdxl": pipelines.StableDiffusionXLImg2ImgPipeline,
+            "sd3": flow.StableDiffusion3Img2ImgPipeline,
+            "flux": flow.FluxImg2ImgPipeline,
+        },
+        "controlnet": {
+            "sd": controlled.StableDiffusionControlNetImg2ImgPipeline,
+            "sdxl": controlled.StableDiffusionXLControlNetImg2ImgPipeline,
+        },
+        "union": {"sdxl": unions.StableDiffusionXLControlNetUnionImg2ImgPipeline},
     },
     "inpaint": {
-        "": (pipelines.StableDiffusionInpaintPipeline, pipelines.StableDiffusionXLInpaintPipeline),
-        "controlnet": (controlled.StableDiffusionControlNetInpaintPipeline, controlled.StableDiffusionXLControlNetInpaintPipeline),
-        "union": (None, unions.StableDiffusionXLControlNetUnionInpaintPipeline),
+        "": {
+            "sd": pipelines.StableDiffusionInpaintPipeline,
+            "sdxl": pipelines.StableDiffusionXLInpaintPipeline,
+            "sd3": flow.StableDiffusion3InpaintPipeline,
+            "flux": flow.FluxInpaintPipeline,
+        },
+        "controlnet": {
+            "sd": controlled.StableDiffusionControlNetInpaintPipeline,
+            "sdxl": controlled.StableDiffusionXLControlNetInpaintPipeline,
+        },
+        "union": {"sdxl": unions.StableDiffusionXLControlNetUnionInpaintPipeline},
     },
 }
+#: Marks in the names of pipelines' classes, and the families.
+_MARKS = (("XL", "sdxl"), ("StableDiffusion3", "sd3"), ("Flux", "flux"))
 
 
 class _Auto:
@@ -46,9 +72,7 @@ class _Auto:
         """
         asked, own = _asked(arguments)
         plain = pipelines.StableDiffusionPipeline.from_pretrained(pretrained_model_name_or_path, **arguments)
-        index = Path(pretrained_model_name_or_path, "model_index.json")
-        is_large = "XL" in json.loads(index.read_text())["_class_name"] if index.is_file() else plain.engine.defaults["family"] == "sdxl"
-        return _class(cls._task, asked, is_large).from_pipe(plain, **own)
+        return _class(cls._task, asked, _family(pretrained_model_name_or_path, plain)).from_pipe(plain, **own)
 
     @classmethod
     def from_pipe(cls, pipeline: Pipeline, **arguments: Any) -> Any:
@@ -57,7 +81,7 @@ class _Auto:
         if kept and "controlnet" not in arguments:
             arguments["controlnet"] = kept
         asked, own = _asked(arguments)
-        return _class(cls._task, asked, pipeline._is_large).from_pipe(pipeline, **arguments, **own)
+        return _class(cls._task, asked, pipeline._flow or ("sdxl" if pipeline._is_large else "sd")).from_pipe(pipeline, **arguments, **own)
 
 
 def _asked(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -76,8 +100,18 @@ def _asked(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return "", {}
 
 
-def _class(task: str, asked: str, is_large: bool) -> type[Pipeline]:
-    found = _CLASSES[task].get(asked, (None, None))[is_large]
+def _family(path: str | os.PathLike[str], pipeline: Pipeline) -> str:
+    """The family of a model, by its index or by what was loaded."""
+    index = Path(path, "model_index.json")
+    if index.is_file():
+        name = json.loads(index.read_text())["_class_name"]
+        return next((family for mark, family in _MARKS if mark in name), "sd")
+    family = pipeline.engine.defaults["family"]
+    return family if family in ("sdxl", "sd3", "flux") else "sd"
+
+
+def _class(task: str, asked: str, family: str) -> type[Pipeline]:
+    found = _CLASSES[task].get(asked, {}).get(family)
     if found is None:
         name = "enable_pag" if asked == "pag" else "controlnet"
         raise RequestError(f"`{name}`: Kiln has no such pipeline for this task and model", name)

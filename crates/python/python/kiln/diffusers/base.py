@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from kiln.diffusers.adapters import Adapters
-from kiln.diffusers.arguments import dtype, known, only, same_dtype, shown, without_harmless
+from kiln.diffusers.arguments import CALL, dtype, known, only, same_dtype, shown, without_harmless
 from kiln.diffusers.calls import Calls
 from kiln.diffusers.components import Component, checked
 from kiln.diffusers.image_processor import VaeImageProcessor
 from kiln.diffusers.keywords import PretrainedArguments
 from kiln.diffusers.missing import AttributeMissingError
 from kiln.diffusers.model import Model
+from kiln.diffusers.outputs import Output, StableDiffusionPipelineOutput, StableDiffusionXLPipelineOutput
 from kiln.diffusers.progress import Progress
 from kiln.diffusers.schedulers import SCHEDULERS, Scheduler
 from kiln.engine import Engine
@@ -27,8 +28,11 @@ _MISSING = {
     "config": "the configuration of each part is its own, as pipe.scheduler.config and pipe.unet.config",
     "text_encoder": "the engine has the text encoders, and takes prompts as text",
     "text_encoder_2": "the engine has the text encoders, and takes prompts as text",
+    "text_encoder_3": "the engine has the text encoders, and takes prompts as text",
     "tokenizer": "the engine has the tokenizers, and takes prompts as text",
     "tokenizer_2": "the engine has the tokenizers, and takes prompts as text",
+    "tokenizer_3": "the engine has the tokenizers, and takes prompts as text",
+    "transformer": "the denoiser is `unet`",
 }
 
 
@@ -37,8 +41,18 @@ class Pipeline(Adapters, Calls):
 
     #: The arguments that this pipeline takes besides those of all, with what they are where they are not given.
     _own: Mapping[str, Any] = {}
-    #: Whether it is for Stable Diffusion XL.
+    #: The arguments that pipelines of this kind take.
+    _taken: tuple[str, ...] = CALL
+    #: The argument with the strength of LoRAs.
+    _scaling = "cross_attention_kwargs"
+    #: Further arguments that may be given as None alone.
+    _unused: tuple[str, ...] = ()
+    #: Whether it has several text encoders, which all get the prompt.
     _is_large = False
+    #: The family, of pipelines for flow models.
+    _flow: str | None = None
+    #: The class of a call's result.
+    _result: type[Output] = StableDiffusionPipelineOutput
     _model: Model
     _scheduler: Scheduler | None
     _interrupt: bool
@@ -47,6 +61,11 @@ class Pipeline(Adapters, Calls):
     _values: dict[str, Any]
     _timesteps: int
     _progress: Progress
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if cls._is_large and cls._result is StableDiffusionPipelineOutput:
+            cls._result = StableDiffusionXLPipelineOutput
 
     def __init__(self, model: Model, scheduler: Any = None) -> None:
         super().__init__()
@@ -72,7 +91,7 @@ class Pipeline(Adapters, Calls):
         `torch_dtype` is another type, `scheduler`, `vae` and `unet` are other parts, of the new pipeline alone.
         """
         arguments = without_harmless(arguments)
-        known("from_pipe", arguments, ("torch_dtype", "dtype", "scheduler", "vae", "unet", "safety_checker", "feature_extractor"))
+        known("from_pipe", arguments, ("torch_dtype", "dtype", "scheduler", "vae", "unet", "transformer", "safety_checker", "feature_extractor"))
         made = cls.__new__(cls)
         made.__dict__.update(pipeline.__dict__)
         made._keep(_interrupt=False, _running=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kiln.diffusers.arguments import CALL, NONE, known, only, request_scale, shown, texts
+from kiln.diffusers.arguments import NONE, known, only, request_scale, shown, texts
 from kiln.diffusers.generators import Draws, checked, kind_of, seed_of
-from kiln.diffusers.outputs import TYPES, output, results
+from kiln.diffusers.outputs import TYPES, results
 from kiln.diffusers.steps import Steps, tensor_inputs
 from kiln.diffusers.tensors import is_latents, values as tensor_values
 from kiln.errors import RequestError
@@ -86,17 +86,17 @@ class Calls:
             self._keep(_running=False)
             bar.close()
         result = self._finish(values, results(images, values["output_type"]))
-        return output(result, self._is_large, values["return_dict"])
+        return self._result.of(result, values["return_dict"])
 
     def _checked(self: Pipeline, own: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:  # type: ignore[misc]
         """The arguments of a call with the values of those that are not given."""
-        known("this pipeline", arguments, (*CALL, *self._own, *NONE))
+        known("this pipeline", arguments, (*self._taken, *self._own, *NONE, *self._unused))
         given = {name: value for name, value in {**own, **arguments}.items() if value is not None}
         values = {**_USUAL, **self._own, **given}
-        for name, plain in (("prompt_2", "prompt"), ("negative_prompt_2", "negative_prompt")):
-            if self._is_large and name in values and values[name] == values.get(plain):
+        for name in (name for name in ("prompt_2", "prompt_3", "negative_prompt_2", "negative_prompt_3") if name in values):
+            if self._is_large and values[name] == values.get(name[:-2]):
                 del values[name]
-        for name in NONE:
+        for name in (*NONE, *self._unused):
             if name not in self._own:
                 only(name, values.get(name), (None,), "Kiln does not take it")
         only("output_type", values["output_type"], TYPES, "these are the results")
@@ -148,7 +148,7 @@ class Calls:
             raise RequestError(f"`guidance_scale` is {shown(scale)}, expected a number", "guidance_scale")
         return {
             **sampling,
-            **self._of_adapters(request_scale(values.get("cross_attention_kwargs")), values.get("ip_adapter_image")),
+            **self._of_adapters(request_scale(self._scaling, values.get(self._scaling)), values.get("ip_adapter_image")),
             **self._of_perturbation(values),
             "steps": values["num_inference_steps"],
             "guidance_rescale": values.get("guidance_rescale") or None,
@@ -160,6 +160,19 @@ class Calls:
             "literal_prompt": True,
             "literal_negative_prompt": True,
         }
+
+    def _shown_latents(self, latents: Any) -> Any:
+        """Latents `(n, c, h, w)` of a step as a callback has them."""
+        return latents
+
+    def _engine_latents(self, latents: Any, shape: tuple[int, ...]) -> Any:
+        """Latents of a callback as the engine has them, with this shape."""
+        del shape
+        return tensor_values("latents", latents)
+
+    def _steered(self, scale: float) -> float | None:
+        """The strength of guidance that the engine takes for the one that a callback has set."""
+        return max(scale, 1.0)
 
     def _of_perturbation(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of perturbed attention guidance, of pipelines that have it."""

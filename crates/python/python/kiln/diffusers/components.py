@@ -1,4 +1,4 @@
-"""Networks that scripts put into a pipeline: an autoencoder, a small autoencoder, a U-Net."""
+"""Networks that scripts put into a pipeline: an autoencoder, a small autoencoder, a U-Net, a transformer."""
 
 from __future__ import annotations
 
@@ -153,10 +153,23 @@ class UNet2DConditionModel(Component):
     option = "unet"
 
 
+class SD3Transformer2DModel(Component):
+    """A transformer of Stable Diffusion 3, which replaces the model's."""
+
+    option = "unet"
+
+
+class FluxTransformer2DModel(Component):
+    """A transformer of FLUX.1, which replaces the model's."""
+
+    option = "unet"
+
+
 #: The classes that may be assigned to a pipeline's attribute.
 CLASSES: Mapping[str, tuple[type[Component], ...]] = {
     "vae": (AutoencoderKL, AutoencoderTiny),
     "unet": (UNet2DConditionModel,),
+    "transformer": (SD3Transformer2DModel, FluxTransformer2DModel),
 }
 
 

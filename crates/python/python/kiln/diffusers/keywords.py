@@ -42,6 +42,12 @@ class PretrainedArguments(TypedDict, total=False):
     """An `AutoencoderKL` or `AutoencoderTiny` of kiln.diffusers."""
     unet: Any
     """A `UNet2DConditionModel` of kiln.diffusers."""
+    transformer: Any
+    """An `SD3Transformer2DModel` or `FluxTransformer2DModel` of kiln.diffusers."""
+    text_encoder_3: None
+    """None: Stable Diffusion 3 runs without T5."""
+    tokenizer_3: None
+    """None."""
     config: StrPath | None
     """For a model in one file: a folder with configurations and tokenizers."""
     cache_dir: None
@@ -152,6 +158,104 @@ class LargeInpaintArguments(CallArguments, ImageSizeArguments, total=False):
 
     strength: float
     """Fraction of the steps that is run on the image."""
+    padding_mask_crop: int | None
+    """Makes the mask's region alone, with so many pixels around it, and puts it back into the image."""
+
+
+class FlowArguments(TypedDict, total=False):
+    """The keywords of every call of pipelines for flow models."""
+
+    num_inference_steps: int
+    """Number of steps."""
+    guidance_scale: float
+    """Strength of guidance: for Stable Diffusion 3 classifier-free guidance, for FLUX.1 an input of the transformer."""
+    num_images_per_prompt: int
+    """Images of each prompt."""
+    generator: Any
+    """A generator, or one for each image: of PyTorch, or `Generator` of kiln.diffusers."""
+    output_type: Literal["pil", "np", "pt", "latent"]
+    """The kind of the result."""
+    return_dict: bool
+    """False returns a plain tuple."""
+    joint_attention_kwargs: Mapping[str, Any] | None
+    """`{"scale": ..}`, the strength of all LoRAs that are not fused."""
+    callback_on_step_end: Callable[..., Mapping[str, Any] | None] | None
+    """Called after every step with the pipeline, the step, its timestep and a dict of tensors."""
+    callback_on_step_end_tensor_inputs: Sequence[str]
+    """The names of these tensors: latents, prompt_embeds and others."""
+    max_sequence_length: int
+    """Tokens of T5: shorter texts are padded, longer ones cut off."""
+
+
+class Sd3Arguments(FlowArguments, total=False):
+    """The keywords of every call of pipelines for Stable Diffusion 3."""
+
+    negative_prompt: Texts
+    """What the images do not show: one text, or one for each prompt."""
+    negative_prompt_2: Texts
+    """None, or the text of `negative_prompt`."""
+    negative_prompt_3: Texts
+    """None, or the text of `negative_prompt`."""
+    clip_skip: int | None
+    """Layers of CLIP's encoders that are left out at their end; without guidance alone."""
+
+
+class Sd3TextToImageArguments(Sd3Arguments, total=False):
+    """The keywords of `StableDiffusion3Pipeline`."""
+
+    latents: Any
+    """The noise that the images begin with, `(n, c, h, w)`."""
+    skip_guidance_layers: Sequence[int] | None
+    """Skip-layer guidance: the numbers of the blocks that are left out."""
+    skip_layer_guidance_scale: float
+    """Its strength."""
+    skip_layer_guidance_stop: float
+    """The part of the steps at which it ends."""
+    skip_layer_guidance_start: float
+    """The part of the steps after which it begins."""
+
+
+class Sd3ImageArguments(Sd3Arguments, total=False):
+    """The keywords of `StableDiffusion3Img2ImgPipeline`."""
+
+    strength: float
+    """Fraction of the steps that is run on the image."""
+
+
+class Sd3InpaintArguments(Sd3ImageArguments, total=False):
+    """The keywords of `StableDiffusion3InpaintPipeline`."""
+
+    height: int | None
+    """Height in pixels."""
+    width: int | None
+    """Width in pixels."""
+    padding_mask_crop: int | None
+    """Makes the mask's region alone, with so many pixels around it, and puts it back into the image."""
+
+
+class FluxArguments(FlowArguments, total=False):
+    """The keywords of `FluxPipeline`."""
+
+    latents: Any
+    """The noise that the images begin with, packed: `(n, h/2*w/2, 4*c)`."""
+
+
+class FluxImageArguments(FlowArguments, total=False):
+    """The keywords of `FluxImg2ImgPipeline`."""
+
+    height: int | None
+    """Height in pixels."""
+    width: int | None
+    """Width in pixels."""
+    strength: float
+    """Fraction of the steps that is run on the image."""
+
+
+class FluxInpaintArguments(FluxImageArguments, total=False):
+    """The keywords of `FluxInpaintPipeline`."""
+
+    masked_image_latents: None
+    """None."""
     padding_mask_crop: int | None
     """Makes the mask's region alone, with so many pixels around it, and puts it back into the image."""
 

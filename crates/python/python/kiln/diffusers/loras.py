@@ -76,7 +76,7 @@ class Loras:
         known("load_lora_weights", arguments, _LOAD)
         only("use_safetensors", arguments.get("use_safetensors"), (None, True), "Kiln chooses the files")
         only("hotswap", arguments.get("hotswap"), (None, False), "load the LoRA under another name")
-        only("prefix", prefix, (None, "unet", "text_encoder"), "a LoRA has parts for these networks")
+        only("prefix", prefix, (None, "unet", "transformer", "text_encoder"), "a LoRA has parts for these networks")
         self._change("load_lora_weights")
         given, folder = pretrained_model_name_or_path_or_dict, None
         if isinstance(given, Mapping):
@@ -91,7 +91,7 @@ class Loras:
         name = adapter_name or f"default_{len(self._loras)}"
         if name in self._loras:
             raise RequestError(f"`adapter_name` is {name!r}, which is loaded already; delete it, or choose another name", "adapter_name")
-        strengths = {"unet": float(prefix != "text_encoder"), "text": float(prefix != "unet")}
+        strengths = {"unet": float(prefix != "text_encoder"), "text": float(prefix not in ("unet", "transformer"))}
         # Another pipeline of `from_pipe` keeps its own.
         self._keep(_loras={**self._loras, name: Lora(path, folder=folder, **strengths)})
 
@@ -151,13 +151,17 @@ class Loras:
         nor the scale of a call changes them until `unfuse_lora`."""
         del safe_fusing  # values that are not finite are an error of every call
         self._change("fuse_lora")
-        networks = {"unet", "text_encoder", "text_encoder_2"}
+        networks = {"unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"}
         for name in components:
             if name not in networks:
                 raise RequestError(f"`components` has {name!r}, expected of {', '.join(sorted(networks))}", "components")
         names = list(self._loras) if adapter_names is None else list(adapter_names)
         self._check(names)
-        parts = {"unet": not components or "unet" in components, "text": not components or bool(set(components) - {"unet"})}
+        denoisers = {"unet", "transformer"}
+        parts = {
+            "unet": not components or bool(denoisers & set(components)),
+            "text": not components or bool(set(components) - denoisers),
+        }
         for name in names:
             lora = self._loras[name].times(lora_scale)
             fused = replace(lora, unet=lora.unet * parts["unet"], text=lora.text * parts["text"])
@@ -198,7 +202,7 @@ def _strengths(weight: Any) -> dict[str, float]:
     if isinstance(weight, (int, float)):
         return {"unet": float(weight), "text": float(weight)}
     if isinstance(weight, Mapping):
-        names = {"unet": "unet", "text_encoder": "text", "text_encoder_2": "text"}
+        names = {"unet": "unet", "transformer": "unet", "text_encoder": "text", "text_encoder_2": "text", "text_encoder_3": "text"}
         found = {"unet": 1.0, "text": 1.0}
         for name, value in weight.items():
             if name not in names or not isinstance(value, (int, float)):

@@ -37,10 +37,14 @@ class Model:
         only("use_safetensors", arguments.get("use_safetensors"), (None, True), "Kiln chooses the files")
         only("variant", arguments.get("variant"), (None, "fp16"), "Kiln chooses the files by the type")
         only("device_map", arguments.get("device_map"), (None, "cpu", "cuda"), "a model runs on one device")
+        only("tokenizer_3", arguments.get("tokenizer_3"), (None,), "Kiln reads the model's own")
+        only("text_encoder_3", arguments.get("text_encoder_3"), (None,), "Kiln reads the model's own")
         path = repository(name)
         if arguments.get("revision"):
             path += f"@{arguments['revision']}"
         options: dict[str, Any] = {"offline": True} if arguments.get("local_files_only") else {}
+        if "text_encoder_3" in arguments:
+            options["no_t5"] = True  # None: the model runs without it
         if arguments.get("config") is not None:
             options["config"] = os.fspath(arguments["config"])
         model = cls(path, dtype(arguments.get("dtype", arguments.get("torch_dtype"))), options)

@@ -11,10 +11,16 @@ from kiln.image import Image
 TYPES = ("pil", "np", "pt", "latent")
 
 
-class _Output(tuple[Any, ...]):
+class Output(tuple[Any, ...]):
     """The values of a call by their place and by their name."""
 
     _names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, result: Any, return_dict: bool) -> Any:
+        """The result of a call, with names where they are asked for."""
+        values = (result, *(None for _ in cls._names[1:]))
+        return cls(values) if return_dict else values
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, str):
@@ -45,7 +51,7 @@ class _Output(tuple[Any, ...]):
         return self[0]
 
 
-class StableDiffusionPipelineOutput(_Output):
+class StableDiffusionPipelineOutput(Output):
     """The images of a call: `output.images`, `output["images"]` or `output[0]`."""
 
     _names = ("images", "nsfw_content_detected")
@@ -56,8 +62,20 @@ class StableDiffusionPipelineOutput(_Output):
         return self[1]
 
 
-class StableDiffusionXLPipelineOutput(_Output):
+class StableDiffusionXLPipelineOutput(Output):
     """The images of a call of an XL pipeline: `output.images`, `output["images"]` or `output[0]`."""
+
+    _names = ("images",)
+
+
+class StableDiffusion3PipelineOutput(Output):
+    """The images of a call of a pipeline for Stable Diffusion 3: `output.images`, `output["images"]` or `output[0]`."""
+
+    _names = ("images",)
+
+
+class FluxPipelineOutput(Output):
+    """The images of a call of a pipeline for FLUX.1: `output.images`, `output["images"]` or `output[0]`."""
 
     _names = ("images",)
 
@@ -82,11 +100,3 @@ def results(images: list[Image], output_type: str) -> Any:
 
         return torch.from_numpy(result.transpose(0, 3, 1, 2).copy())
     return result
-
-
-def output(result: Any, is_large: bool, return_dict: bool) -> Any:
-    """The result of a call, with names where they are asked for."""
-    values = (result,) if is_large else (result, None)
-    if not return_dict:
-        return values
-    return StableDiffusionXLPipelineOutput(values) if is_large else StableDiffusionPipelineOutput(values)

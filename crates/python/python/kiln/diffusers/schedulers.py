@@ -61,10 +61,11 @@ class Scheduler:
         """The fields of a request."""
         unset = object()
         plain = {**_PLAIN, "solver_type": self._solver_type}
+        levels = self._of_flow() if str(self.base.get("_class_name")).startswith("FlowMatch") else {}
         changes = {
             name: value
             for name, value in self._changes.items()
-            if self.base.get(name, plain.get(name, unset)) != value
+            if self.base.get(name, plain.get(name, unset)) != value and not (levels and name in _OF_FLOW)
         }
         sampler = self.sampler
         schedules = {"use_karras_sigmas": "karras", "use_exponential_sigmas": "exponential", "use_beta_sigmas": "beta_sigmas"}
@@ -86,16 +87,40 @@ class Scheduler:
             raise RequestError("`solver_order` is not 2, which is the order of Kiln's sampler", "solver_order")
         if changes:
             name = next(iter(changes))
-            raise RequestError(f"`{name}` of {type(self).__name__} is not one of {', '.join(_KNOWN_CHANGES)}", name)
+            taken = ", ".join(one for one in _KNOWN_CHANGES if levels or one not in _OF_FLOW)
+            raise RequestError(f"`{name}` of {type(self).__name__} is not one of {taken}", name)
         if len(named) > 1:
             raise RequestError(f"{' and '.join(named)}, expected one spacing of the noise levels", "scheduler")
-        return {"sampler": sampler, **({"scheduler": named[0]} if named else {})}
+        return {"sampler": sampler, **levels, **({"scheduler": named[0]} if named else {})}
+
+    def _of_flow(self) -> dict[str, Any]:
+        """The fields of a request for a flow model: its sampler, and the shift of its noise levels where it is another one."""
+        kind, levels = type(self).__name__, {"sampler": self.sampler}
+        if kind.startswith("FlowMatch"):
+            shift, name = self._changes.get("shift", self.base.get("shift", 1.0)), "shift"
+        else:
+            for name, value in (("use_flow_sigmas", True), ("prediction_type", "flow_prediction")):
+                if self._changes.get(name) != value:
+                    raise RequestError(f"`{name}` of {kind} is not {value!r}, which a flow model needs", name)
+            shift, name = self._changes.get("flow_shift", 1.0), "flow_shift"
+        if not isinstance(shift, (int, float)):
+            raise RequestError(f"`{name}` is {shift!r}, expected a number", name)
+        is_dynamic = self._changes.get("use_dynamic_shifting", self.base.get("use_dynamic_shifting", False))
+        if is_dynamic and not self.base.get("use_dynamic_shifting"):
+            raise RequestError("`use_dynamic_shifting` is True, expected the model's own, or False", "use_dynamic_shifting")
+        is_changed = shift != self.base.get("shift", 1.0) or not is_dynamic and bool(self.base.get("use_dynamic_shifting"))
+        return {**levels, "shift": float(shift)} if is_changed and not is_dynamic else levels
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} {json.dumps(dict(self.config))}"
 
 
 _KNOWN_CHANGES = (
+    "shift",
+    "flow_shift",
+    "use_flow_sigmas",
+    "use_dynamic_shifting",
+    "prediction_type",
     "use_karras_sigmas",
     "use_exponential_sigmas",
     "use_beta_sigmas",
@@ -104,6 +129,9 @@ _KNOWN_CHANGES = (
     "solver_order",
 )
 
+
+#: Arguments of schedulers for flow models.
+_OF_FLOW = ("shift", "flow_shift", "use_flow_sigmas", "prediction_type", "use_dynamic_shifting")
 
 #: What arguments of diffusers' schedulers are where they ask for nothing.
 _PLAIN: dict[str, Any] = {
@@ -144,6 +172,34 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise FileError(f"{path}: {error.strerror}; expected the configuration of a scheduler") from error
 
 
+class _FlowMatch(Scheduler):
+    """What schedulers of flow models have in common."""
+
+    @property
+    def shift(self) -> float:
+        """The shift of the noise levels."""
+        return self.config["shift"]
+
+    def set_shift(self, shift: float) -> None:
+        """Sets the shift of the noise levels."""
+        changes = {**self._changes, "shift": shift}
+        type(self)(self.base, changes)  # checks it
+        self._changes = changes
+
+
+class FlowMatchEulerDiscreteScheduler(_FlowMatch):
+    """Kiln's sampler `euler`, for flow models."""
+
+    sampler = "euler"
+
+
+class FlowMatchHeunDiscreteScheduler(_FlowMatch):
+    """Kiln's sampler `heun`, for flow models."""
+
+    sampler = "heun"
+    order = 2
+
+
 def _class(name: str, sampler: str, **others: Any) -> type[Scheduler]:
     about = f"Kiln's sampler `{sampler}`."
     return type(name, (Scheduler,), {"sampler": sampler, "__doc__": about, "__module__": __name__, **others})
@@ -165,4 +221,5 @@ PNDMScheduler = _class("PNDMScheduler", "pndm")
 TCDScheduler = _class("TCDScheduler", "tcd")
 UniPCMultistepScheduler = _class("UniPCMultistepScheduler", "unipc", _solver_type="bh2")
 
-SCHEDULERS: dict[str, type[Scheduler]] = {scheduler.__name__: scheduler for scheduler in Scheduler.__subclasses__()}
+_ALL = (*(one for one in Scheduler.__subclasses__() if one is not _FlowMatch), *_FlowMatch.__subclasses__())
+SCHEDULERS: dict[str, type[Scheduler]] = {scheduler.__name__: scheduler for scheduler in _ALL}

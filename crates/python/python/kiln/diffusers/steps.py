@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 from kiln import _kiln
 from kiln.diffusers.arguments import shown
 from kiln.diffusers.generators import Draws
-from kiln.diffusers.tensors import Conditions, of_script, values
+from kiln.diffusers.tensors import Conditions, of_script
 from kiln.errors import RequestError
 
 if TYPE_CHECKING:
     from kiln.diffusers.base import Pipeline
 
 #: The names of a callback's tensors of which Kiln hands out what they are, and not their values.
-CONDITIONS = ("prompt_embeds", "negative_prompt_embeds", "add_text_embeds", "add_time_ids", "negative_pooled_prompt_embeds")
+CONDITIONS = (
+    "prompt_embeds",
+    "negative_prompt_embeds",
+    "add_text_embeds",
+    "add_time_ids",
+    "pooled_prompt_embeds",
+    "negative_pooled_prompt_embeds",
+)
 #: Those that hold both halves of a guided step.
-_BOTH = ("prompt_embeds", "add_text_embeds", "add_time_ids")
+_BOTH = ("prompt_embeds", "add_text_embeds", "add_time_ids", "pooled_prompt_embeds")
 
 
 def tensor_inputs(callback: Any, named: Sequence[str] | None) -> list[str]:
@@ -69,7 +76,8 @@ class Steps:
             return None, None, False
         (callback, names), pipe, step = self._callback, self._pipe, done - 1
         scale = pipe._guidance_scale
-        given = {name: of_script(latents) if name == "latents" else self._conditions(name) for name in names}
+        shown_latents = lambda: self._pipe._shown_latents(of_script(latents))
+        given = {name: shown_latents() if name == "latents" else self._conditions(name) for name in names}
         before = given["latents"] if "latents" in given else None
         kept = None if before is None else before.copy() if hasattr(before, "copy") else before.clone()
         changed = callback(pipe, step, self._timestep(step), dict(given))
@@ -79,7 +87,7 @@ class Steps:
         if changed is not None and not isinstance(changed, Mapping):
             raise RequestError(f"`callback_on_step_end` returned {shown(changed)}, expected a dict", "callback_on_step_end")
         new = self._changes(changed or {}, latents, before, kept)
-        return new, max(float(pipe._guidance_scale), 1.0) if pipe._guidance_scale != scale else None, ends
+        return new, pipe._steered(float(pipe._guidance_scale)) if pipe._guidance_scale != scale else None, ends
 
     def _timestep(self, step: int) -> Any:
         import numpy
@@ -107,7 +115,7 @@ class Steps:
         new = changed.get("latents", before)
         if new is None or (new is before and bool((before == kept).all())):
             return None
-        array = values("latents", new)
+        array = self._pipe._engine_latents(new, tuple(latents.shape))
         if list(array.shape) != list(latents.shape):
             raise RequestError(f"`latents` has the shape {array.shape}, expected {tuple(latents.shape)}", "latents")
         return array

@@ -8,6 +8,9 @@ from typing import Any
 from kiln.diffusers.arguments import shown
 from kiln.errors import RequestError
 
+#: Channels of the latents of autoencoders.
+CHANNELS = (4, 16)
+
 
 def of_script(elements: Any) -> Any:
     """A copy of values of the engine: a tensor where the script has imported PyTorch, else an array of NumPy."""
@@ -33,10 +36,30 @@ def values(name: str, given: Any, rank: int = 4) -> Any:
     return array
 
 
-def is_latents(given: Any, channels: int = 4) -> bool:
+def is_latents(given: Any) -> bool:
     """Whether an image is latents `(n, c, h, w)`, such as a call with `output_type="latent"` returns."""
     shape = tuple(getattr(given, "shape", ()))
-    return len(shape) == 4 and shape[1] == channels
+    return len(shape) == 4 and shape[1] in CHANNELS
+
+
+def packed(latents: Any) -> Any:
+    """Latents `(n, c, h, w)` as FLUX.1's pipelines of diffusers have them: `(n, h/2*w/2, 4*c)`, a token for 2x2 of them."""
+    n, c, h, w = latents.shape
+    cells = latents.reshape(n, c, h // 2, 2, w // 2, 2)
+    moved = cells.permute(0, 2, 4, 1, 3, 5) if hasattr(cells, "permute") else cells.transpose(0, 2, 4, 1, 3, 5)
+    return moved.reshape(n, h // 2 * (w // 2), 4 * c)
+
+
+def unpacked(name: str, tokens: Any, height: int, width: int) -> Any:
+    """Packed latents `(n, h/2*w/2, 4*c)` as `(n, c, h, w)`, for this number of latents in each direction."""
+    import numpy
+
+    n, rows, width_of_token = tokens.shape
+    if rows != height // 2 * (width // 2) or width_of_token % 4:
+        expected = f"(n, {height // 2 * (width // 2)}, 64)"
+        raise RequestError(f"`{name}` has the shape {tuple(tokens.shape)}, expected {expected} for {8 * width}x{8 * height}", name)
+    cells = tokens.reshape(n, height // 2, width // 2, width_of_token // 4, 2, 2).transpose(0, 3, 1, 4, 2, 5)
+    return numpy.ascontiguousarray(cells).reshape(n, width_of_token // 4, height, width)
 
 
 class Conditions:

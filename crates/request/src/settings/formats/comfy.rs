@@ -6,6 +6,7 @@
 use kiln_media::{Graph, NodeAt, short, shortened};
 use serde_json::Value;
 
+use super::comfy_flow::{file_of_model, loads_texts, shifts};
 use super::object::whole;
 use super::{Taken, as_in_comfyui, dialect, stem};
 use crate::lora::{LoraName, LoraUse};
@@ -13,11 +14,11 @@ use crate::request::Request;
 use crate::size_conditions::{Crop, SizeConditions};
 
 /// The maximum length of a chain of nodes; a longer one is not simple, or is a loop.
-const MAX_CHAIN: usize = 200;
+pub(super) const MAX_CHAIN: usize = 200;
 /// Deeper parentheses are text.
 const MAX_DEPTH: usize = 64;
 /// The node of a text for SDXL's two encoders, with sizes.
-const TEXT_WITH_SIZES: &str = "CLIPTextEncodeSDXL";
+pub(super) const TEXT_WITH_SIZES: &str = "CLIPTextEncodeSDXL";
 /// The factor of a pair of parentheses.
 const STEP: f64 = 1.1;
 
@@ -58,30 +59,38 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
         }
     }
     let latent = reader.link(sampler, "latent_image")?;
-    if latent.1.class_type != "EmptyLatentImage" {
+    if !["EmptyLatentImage", "EmptySD3LatentImage"].contains(&latent.1.class_type.as_str()) {
         return Err(not_understood(latent));
     }
     let batch = reader.whole(latent, "batch_size")?;
     if batch > 1 {
         taken.warnings.push(format!("it is one of {batch} images that share their noise; the first one is generated"));
     }
-    let (positive, positive_node) = reader.text(sampler, "positive")?;
-    let (negative, negative_node) = reader.text(sampler, "negative")?;
+    let positive = reader.conditioning(sampler, "positive")?;
+    let negative = reader.conditioning(sampler, "negative")?;
+    let guidance = reader.number(sampler, "cfg")?;
+    if positive.is_zeroed || negative.is_zeroed && guidance != 1.0 {
+        return Err(not_understood(reader.link(sampler, if positive.is_zeroed { "positive" } else { "negative" })?));
+    }
     let model = reader.chain(sampler, "model", "model")?;
-    let [clip, negative_clip] = [positive_node, negative_node].map(|from| reader.chain(from, "clip", "clip"));
+    let [clip, negative_clip] = [positive.node, negative.node].map(|from| reader.chain(from, "clip", "clip"));
     let (clip, negative_clip) = (clip?, negative_clip?);
-    if clip.nodes != negative_clip.nodes || clip.checkpoint != model.checkpoint {
+    let is_whole = clip.checkpoint == model.checkpoint || reader.is_of_texts(&clip.checkpoint);
+    if clip.nodes != negative_clip.nodes || clip.checkpoint != negative_clip.checkpoint || !is_whole {
         return Err(format!("the prompts and the sampler {id} do not have one model with the same LoRAs"));
     }
     let size = (reader.whole(latent, "width")? as usize, reader.whole(latent, "height")? as usize);
-    let sizes = [reader.sizes(positive_node)?, reader.sizes(negative_node)?];
+    let sizes = [reader.sizes(positive.node)?, reader.sizes(negative.node)?];
     taken.request = Request {
-        prompt: dialect::written(&spans(positive)),
+        prompt: dialect::written(&spans(positive.text)),
         // ComfyUI also encodes empty texts.
-        negative_prompt: Some(dialect::written(&spans(negative))),
+        negative_prompt: (!negative.is_zeroed).then(|| dialect::written(&spans(negative.text))),
         steps: Some(steps),
         seed: Some(reader.whole(sampler, if advanced { "noise_seed" } else { "seed" })?),
-        cfg_scale: Some(reader.number(sampler, "cfg")?),
+        cfg_scale: Some(guidance),
+        guidance: positive.guidance,
+        shift: reader.shift(&model.nodes)?,
+        max_length: positive.length.or_else(|| reader.length_of_loader(&clip.checkpoint)),
         width: Some(size.0),
         height: Some(size.1),
         clip_skip: reader.clip_skip(&clip)?,
@@ -103,7 +112,8 @@ pub(super) fn taken(graph: &Graph) -> Result<Taken, String> {
         Some(reader.name(sampler, "scheduler")?),
     );
     let checkpoint = reader.node(&model.checkpoint)?;
-    taken.model = Some(stem(reader.name(checkpoint, "ckpt_name")?).into());
+    let file = file_of_model(&checkpoint.1.class_type).ok_or_else(|| not_understood(checkpoint))?;
+    taken.model = Some(stem(reader.name(checkpoint, file)?).into());
     let vae = reader.link(decoder, "vae")?;
     match vae.1.class_type.as_str() {
         "VAELoader" => taken.vae = Some(stem(reader.name(vae, "vae_name")?).into()),
@@ -119,16 +129,17 @@ struct Chain<'a> {
     checkpoint: String,
 }
 
-struct Reader<'a> {
+/// Reads a graph.
+pub(super) struct Reader<'a> {
     graph: &'a Graph,
 }
 
 impl<'a> Reader<'a> {
-    fn node(&self, id: &str) -> Result<NodeAt<'a>, String> {
+    pub(super) fn node(&self, id: &str) -> Result<NodeAt<'a>, String> {
         self.graph.node(id).ok_or_else(|| format!("node {} does not exist", shortened(id)))
     }
 
-    fn link(&self, at: NodeAt<'a>, name: &str) -> Result<NodeAt<'a>, String> {
+    pub(super) fn link(&self, at: NodeAt<'a>, name: &str) -> Result<NodeAt<'a>, String> {
         self.graph.linked(at, name).ok_or_else(|| format!("{name} of node {} comes from no node", named(at)))
     }
 
@@ -145,12 +156,12 @@ impl<'a> Reader<'a> {
         format!("{name} of node {} is {}, expected {expected}", named(at), short(value))
     }
 
-    fn name(&self, at: NodeAt<'a>, name: &str) -> Result<&'a str, String> {
+    pub(super) fn name(&self, at: NodeAt<'a>, name: &str) -> Result<&'a str, String> {
         let value = self.value(at, name)?;
         value.as_str().ok_or_else(|| Self::wrong(at, name, value, "a text"))
     }
 
-    fn number(&self, at: NodeAt<'a>, name: &str) -> Result<f64, String> {
+    pub(super) fn number(&self, at: NodeAt<'a>, name: &str) -> Result<f64, String> {
         let value = self.value(at, name)?;
         value.as_f64().ok_or_else(|| Self::wrong(at, name, value, "a number"))
     }
@@ -182,22 +193,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text of a sampler's input, and its node.
-    fn text(&self, sampler: NodeAt<'a>, name: &str) -> Result<(&'a str, NodeAt<'a>), String> {
-        let at = self.link(sampler, name)?;
-        match at.1.class_type.as_str() {
-            "CLIPTextEncode" => Ok((self.name(at, "text")?, at)),
-            TEXT_WITH_SIZES => {
-                let (text, of_first) = (self.name(at, "text_g")?, self.name(at, "text_l")?);
-                if text != of_first {
-                    return Err(format!("text_g and text_l of node {} differ, and Kiln has one prompt", named(at)));
-                }
-                Ok((text, at))
-            }
-            _ => Err(not_understood(at)),
-        }
-    }
-
     /// The sizes of a text's node, if it has any.
     fn sizes(&self, at: NodeAt<'a>) -> Result<Option<SizeConditions>, String> {
         if at.1.class_type != TEXT_WITH_SIZES {
@@ -216,15 +211,23 @@ impl<'a> Reader<'a> {
         let (mut nodes, mut at) = (Vec::new(), self.link(from, first)?);
         for _ in 0..MAX_CHAIN {
             match at.1.class_type.as_str() {
-                "CheckpointLoaderSimple" => return Ok(Chain { nodes, checkpoint: at.0.into() }),
+                class if file_of_model(class).is_some() || next == "clip" && loads_texts(class) => {
+                    return Ok(Chain { nodes, checkpoint: at.0.into() });
+                }
                 "LoraLoader" | "CLIPSetLastLayer" => {}
                 "LoraLoaderModelOnly" if next == "model" => {}
+                class if next == "model" && shifts(class) => {}
                 _ => return Err(not_understood(at)),
             }
             nodes.push(at.0);
             at = self.link(at, next)?;
         }
         Err(format!("the nodes after {} do not end", named(from)))
+    }
+
+    /// Whether a node loads text encoders without a denoiser.
+    fn is_of_texts(&self, id: &str) -> bool {
+        self.graph.node(id).is_some_and(|(_, node)| loads_texts(&node.class_type))
     }
 
     /// The layer of the nearest node to the text that sets one.
@@ -269,7 +272,8 @@ fn named((id, node): NodeAt<'_>) -> String {
     format!("{} ({})", shortened(id), shortened(&node.class_type))
 }
 
-fn not_understood(at: NodeAt<'_>) -> String {
+/// The message about a node that is not supported.
+pub(super) fn not_understood(at: NodeAt<'_>) -> String {
     format!("node {} is not supported", named(at))
 }
 

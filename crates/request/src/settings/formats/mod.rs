@@ -5,6 +5,7 @@
 //! sampler is an error, and an unknown text counts as no settings.
 
 mod comfy;
+mod comfy_flow;
 mod compel;
 mod dialect;
 mod fooocus;

@@ -92,9 +92,15 @@ fn not_supported(fields: &mut Fields<'_>) {
     let why = |name: &str| match name {
         "First pass size" => "Kiln does not know the second pass of so old a version",
         "Hires checkpoint" | "Hires VAE" => "the second pass has the model of the first one",
+        "Hires Distilled CFG Scale" => "the second pass has the guidance of the first one",
+        // Forge's name for a file with text encoders or an autoencoder.
+        name if name.starts_with("Module ") => "parts of a model in files of their own are given by their paths",
+        name if name.starts_with("Hires Module ") => "the second pass has the model of the first one",
         _ => "Kiln does not know what it means",
     };
-    for (name, value) in fields.left() {
+    let is_same = |value: &str| value == "Use same choices" || value == "Built-in";
+    let is_silent = |(name, value): &(&str, &str)| name.starts_with("Hires Module ") && is_same(value);
+    for (name, value) in fields.left().into_iter().filter(|field| !is_silent(field)) {
         fields.warn(format!("{name}: {} is left out: {}", short(value), why(name)));
     }
 }

@@ -270,3 +270,19 @@ fn thresholding_counts_in_percent_or_in_parts() {
     assert_eq!(found(&format!("{enabled}, Threshold percentile: 0.995")), (Some(0.995), None));
     assert_eq!(found("Dynamic thresholding enabled: False, Mimic scale: 7"), (None, None));
 }
+
+#[test]
+fn forges_settings_of_flux_are_a_request() {
+    let fields = "Steps: 20, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, Size: 896x1152, \
+                  Model: flux1-dev, Denoising strength: 0.6, Hires upscale: 1.5, Hires Module 1: Use same choices, Version: f2.0.1v1.10.1, Module 1: ae, Module 2: clip_l";
+    let flux = kiln_families::FAMILIES.iter().copied().find(|family| family.id() == "flux").unwrap();
+    let (found, warnings) = read_for(fields, flux);
+    assert_eq!((found.guidance, found.cfg_scale, found.scheduler), (Some(3.5), Some(1.0), SigmaSchedule::Simple));
+    assert_eq!(
+        warnings,
+        [
+            "Module 1: ae is left out: parts of a model in files of their own are given by their paths",
+            "Module 2: clip_l is left out: parts of a model in files of their own are given by their paths"
+        ]
+    );
+}

@@ -9,10 +9,10 @@ use kiln_request::settings::from_infotext;
 use serde_json::{Map, Value, json};
 
 use super::control::Place;
-use super::hires;
 use super::left_out::{left_out, of_other_routes};
 use super::options::Options;
 use super::scripts::{Scripts, no_script, refiner};
+use super::{forge, hires};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::http::Client;
@@ -82,7 +82,9 @@ impl Fields {
             given.retain(|name, _| !name.starts_with("hires_")); // that route has no second pass
         }
         let scripts = object_of(&mut fields, "alwayson_scripts")?;
+        forge::fill(&mut fields, &model.folder, &given);
         let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
+        forge::take(&mut fields, &model.folder, &mut job);
         let images = app.options.limits.input_images();
         let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
         let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do, except
 /// where `true` is the usual value.
-const LEFT_OUT: [(&str, &[f64]); 22] = [
+const LEFT_OUT: [(&str, &[f64]); 21] = [
     ("styles", &[]),
     ("restore_faces", &[]),
     ("tiling", &[]),
@@ -18,7 +18,6 @@ const LEFT_OUT: [(&str, &[f64]); 22] = [
     ("hr_checkpoint_name", &[]),
     ("hr_additional_modules", &[]),
     ("hr_distilled_cfg", &[3.5]),
-    ("distilled_cfg_scale", &[3.5]),
     ("save_images", &[]),
     ("image_cfg_scale", &[0.0, 1.5]),
     ("mask_round", &[1.0]),

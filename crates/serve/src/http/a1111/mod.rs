@@ -3,6 +3,7 @@
 mod control;
 mod extras;
 mod fields;
+mod forge;
 mod generate;
 mod hires;
 mod init_batch;
