@@ -208,7 +208,7 @@ impl Control for FluxControlNet {
                 names: TYPES.get(..modes).unwrap_or(&TYPES),
                 joins: false,
             }),
-            ..ControlSpec::of_steps("a ControlNet for FLUX.1", takes)
+            ..ControlSpec::of_steps("a FLUX.1 ControlNet", takes)
         }
     }
 

@@ -214,7 +214,7 @@ impl Control for Sd3ControlNet {
             shifted: !self.config.zeros_pooled,
             masked: self.config.extra_channels > 0,
         };
-        ControlSpec::of_steps("a ControlNet for Stable Diffusion 3", takes)
+        ControlSpec::of_steps("a Stable Diffusion 3 ControlNet", takes)
     }
 
     fn step_segments(&self) -> &Segments {
