@@ -4,8 +4,8 @@ use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use kiln_clip::TextEncoderConfig;
-use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, SigmaSchedule};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, UnetShape};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kiln_dit::FluxConfig;
-use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, FluxDialect, FluxShape, Names, same_names};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_weights::ldm::{Names, UnetShape};
 
 use crate::clip_unet;

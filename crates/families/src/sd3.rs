@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kiln_clip::ClipEncoder;
 use kiln_dit::sd3::Sd3Config;
-use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, Sd3Shape, same_names};

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::SigmaSchedule;
 use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
 

@@ -60,7 +60,11 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// # Errors
     /// [`Error::Input`] if there is no such network, and errors of the tensors.
     fn add_control(&self, _inputs: &mut Inputs, network: usize, _images: Vec<ControlImage>) -> Result<()> {
-        Err(Error::Input { input: "controls", expected: "a denoiser with control networks".into(), found: vec![network] })
+        Err(Error::Input {
+            input: "controls",
+            expected: "a denoiser with control networks".into(),
+            found: vec![network],
+        })
     }
 
     /// Adds the shapes of the inputs of all control networks that it runs with, for the rows and the size of `shape`.

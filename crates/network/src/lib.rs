@@ -37,8 +37,8 @@ pub mod text;
 
 pub use config::{DenoiserConfig, TextWidths};
 pub use control::{
-    Control, ControlConfig, ControlImage, ControlModes, ControlRole, ControlRows, ControlSpec, ControlTakes, ControlTypes,
-    Embed,
+    Control, ControlConfig, ControlImage, ControlModes, ControlRole, ControlRows, ControlSpec, ControlTakes,
+    ControlTypes, Embed,
 };
 pub use denoiser::{Capabilities, Denoiser, Forward, LatentSpec, StepShape};
 pub use error::{Error, Failure, Result};

@@ -5,8 +5,8 @@ use std::any::Any;
 use candle_core::DType;
 use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE, CONTEXT};
 use kiln_network::{
-    Capabilities, Control, ControlImage, Denoiser, DenoiserConfig, Forward, Inputs, LatentSpec, Result, Slot, StepShape,
-    TextWidths,
+    Capabilities, Control, ControlImage, Denoiser, DenoiserConfig, Forward, Inputs, LatentSpec, Result, Slot,
+    StepShape, TextWidths,
 };
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;

@@ -36,7 +36,7 @@ fn a_control_lora_is_the_controlnet_that_it_stands_for() {
     let files = Files::new();
     let mut engine = tiny("sd1", &cpu());
     let own = TinyControl::full(0).tensors("sd1");
-    let model = engine.model().files().unet().unwrap();
+    let model = engine.model().files().denoiser_weights().unwrap();
     let is_own = |key: &str| key.starts_with("controlnet_");
     let unet = |key: &str| {
         let data = model.data(key).unwrap().unwrap();

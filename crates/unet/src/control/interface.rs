@@ -32,19 +32,15 @@ impl<T: TensorLike> Embed<T> for ControlModel {
 impl Control for ControlModel {
     fn spec(&self) -> ControlSpec {
         let takes = ControlTakes::Pixels { channels: self.image_channels() };
-        let of = |label, modes| ControlSpec {
-            modes,
-            additions: self.additions(),
-            ..ControlSpec::of_steps(label, takes)
-        };
+        let of =
+            |label, modes| ControlSpec { modes, additions: self.additions(), ..ControlSpec::of_steps(label, takes) };
         match self.kind() {
             ControlKind::Net => ControlSpec {
                 // The rows without a condition get no means over all pixels (diffusers: `global_pool_conditions`).
                 rows: if self.is_conditional_only() { ControlRows::Conditional } else { ControlRows::All },
-                types: self.types().map(|types| ControlTypes {
-                    names: TYPES.get(..types).unwrap_or(&TYPES),
-                    joins: true,
-                }),
+                types: self
+                    .types()
+                    .map(|types| ControlTypes { names: TYPES.get(..types).unwrap_or(&TYPES), joins: true }),
                 ..of("a ControlNet", ControlModes::ALL)
             },
             ControlKind::Adapter => ControlSpec {

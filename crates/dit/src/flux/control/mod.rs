@@ -6,9 +6,7 @@ mod denoiser;
 mod inputs;
 
 use candle_core::DType;
-use kiln_network::{
-    Control, ControlConfig, ControlRows, ControlSpec, ControlTakes, ControlTypes, Embed, Inputs,
-};
+use kiln_network::{Control, ControlConfig, ControlRows, ControlSpec, ControlTakes, ControlTypes, Embed, Inputs};
 use kiln_nn::{Linear, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{Packing, Param, SegmentModule, Segments};
 
@@ -204,10 +202,10 @@ impl Control for FluxControlNet {
         let takes = ControlTakes::Latents { sample: true, shifted: true, masked: false };
         ControlSpec {
             rows: ControlRows::Repeated,
-            types: self.config.modes.map(|modes| ControlTypes {
-                names: TYPES.get(..modes).unwrap_or(&TYPES),
-                joins: false,
-            }),
+            types: self
+                .config
+                .modes
+                .map(|modes| ControlTypes { names: TYPES.get(..modes).unwrap_or(&TYPES), joins: false }),
             ..ControlSpec::of_steps("a FLUX.1 ControlNet", takes)
         }
     }
