@@ -109,8 +109,9 @@ impl Planner {
 
     /// `work` with the images that its control networks have the autoencoder encode.
     pub(crate) fn with_controls(&self, work: Workload) -> Workload {
-        let takes_latents = |control: &Box<dyn Control>| matches!(control.spec().takes, ControlTakes::Latents { .. });
-        Workload { encodes_image: work.encodes_image || self.controls.iter().any(takes_latents), ..work }
+        let takes_latents = |control: &dyn Control| matches!(control.spec().takes, ControlTakes::Latents { .. });
+        let takes_latents = self.controls.iter().any(|control| takes_latents(&**control));
+        Workload { encodes_image: work.encodes_image || takes_latents, ..work }
     }
 
     /// Plans from now on with these IP-Adapters, for work with [`Workload::has_image_prompts`]. An adapter that does not fit the
@@ -277,11 +278,11 @@ impl Planner {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub(crate) fn streamed_controls(&self, work: &Workload, on: ExecutionTarget) -> Result<usize> {
-        let of = |model: &Box<dyn Control>| -> Result<usize> {
-            let weights = Weights::of(model.step_segments(), on.dtype, on, &self.control_flop(&**model, work)?);
+        let of = |control: &dyn Control| -> Result<usize> {
+            let weights = Weights::of(control.step_segments(), on.dtype, on, &self.control_flop(control, work)?);
             Ok(weights.streamed(StreamBudget::LEAST).on_device())
         };
-        self.controls.iter().map(of).sum()
+        self.controls.iter().map(|control| of(&**control)).sum()
     }
 
     /// The memory of a batch in every mode.
