@@ -105,6 +105,7 @@ pub(crate) fn of_text(field: &str, text: &str) -> Result<Value, String> {
         | OptionKind::Loras
         | OptionKind::Controls
         | OptionKind::IpAdapters
+        | OptionKind::Files
         | OptionKind::Size
         | OptionKind::Numbers => {
             let mut request = Request::default();

@@ -209,9 +209,10 @@ fn missing_files(request: &Request) -> Vec<kiln_files::Error> {
         let net = Some(("`net` of a control: a control network's file, or its folder".to_string(), &control.net));
         [net, control.image.as_ref().map(|image| ("`controls`, an image".to_string(), image))]
     });
+    let references = request.references.iter().map(|path| ("`references`, an image".to_string(), path));
     let is_missing = |path: &Path| {
         path != Path::new("-") && !path.exists() && !kiln_models::cached(path).is_ok_and(|found| found.is_some())
     };
-    let all = input.chain(controls.flatten()).filter(|(_, path)| is_missing(path));
+    let all = input.chain(controls.flatten()).chain(references).filter(|(_, path)| is_missing(path));
     all.map(|(looked_for, path)| kiln_files::Error::NotFound { path: path.clone(), looked_for }).collect()
 }

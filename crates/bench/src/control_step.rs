@@ -44,7 +44,7 @@ impl Meter<'_, '_> {
         let control = ControlModel::new(&ControlModelConfig::ControlNet(config));
         let (h, w) = model.latent_size();
         let flop = self.step_flop(&*unet, 2 * n)?;
-        let own = control_flop(&control, (&*unet, model.unet()), 2 * n, (h, w), TOKENS)?;
+        let own = control_flop(&control, &*unet, 2 * n, (h, w), TOKENS)?;
         let loaded = self.load(
             "the U-Net and the ControlNet",
             &[

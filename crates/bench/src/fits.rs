@@ -1,6 +1,8 @@
 //! Whether a measurement fits into CPU memory. Otherwise the system would kill the process without a message.
 
-use kiln_engine::{ExecutionTarget, Mode, Plan, Planner, Stage, StagePlan, TextWork, VaeMemory, Workload};
+use kiln_engine::{
+    ExecutionTarget, Mode, Plan, Planner, ReferenceWork, Stage, StagePlan, TextWork, VaeMemory, Workload,
+};
 use kiln_mempool::SystemMemory;
 
 use super::{Architecture, BenchPlan, BenchStage};
@@ -29,6 +31,7 @@ pub(super) fn check(
         steps: plan.steps,
         text: TextWork { texts: 2, ..TextWork::short(model.guided) },
         encodes_image: true,
+        references: ReferenceWork::default(),
         has_image_prompts: false,
         second: None,
         pasted: 0,

@@ -9,7 +9,8 @@ use kiln_engine::respell;
 use crate::help::command;
 
 /// Fields of the engine whose flags have another name.
-const OTHER: [(&str, &str); 3] = [("loras", "lora"), ("controls", "control"), ("ip_adapters", "ip-adapter")];
+const OTHER: [(&str, &str); 4] =
+    [("loras", "lora"), ("controls", "control"), ("ip_adapters", "ip-adapter"), ("references", "reference")];
 
 /// The flag of a field, without its hyphens before it: `cfg-scale` for `cfg_scale`.
 pub fn flag(field: &str) -> String {

@@ -33,7 +33,6 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["upscale-repeats"], "use kiln upscale with --scale X"),
     (&["control-net", "control-image", "control-strength"], "use --control net=FILE,image=FILE,weight=0.9"),
     (&["canny"], "use --control net=FILE,image=FILE,preprocess=canny"),
-    (&["ref-image"], "use --ip-adapter model=FILE,image=FILE"),
     (&["init-image", "image", "init-images"], "use -i or --init IMAGE, of kiln img2img"),
     (&["type", "wtype"], "use --weight-type TYPE"),
     (&["precision"], "use --dtype TYPE"),
@@ -111,10 +110,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 ];
 
 /// Short flags, where they are none of Kiln's.
-const SHORT: &[(&str, &str)] = &[
-    ("-M", "use a command: kiln txt2img, kiln img2img, kiln upscale, kiln convert"),
-    ("-r", "use --ip-adapter model=FILE,image=FILE"),
-];
+const SHORT: &[(&str, &str)] = &[("-M", "use a command: kiln txt2img, kiln img2img, kiln upscale, kiln convert")];
 
 /// The advice for the flag `given`, with its hyphens, and with underscores or hyphens in it.
 pub fn advice(given: &str) -> Option<&'static str> {

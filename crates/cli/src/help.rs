@@ -22,7 +22,7 @@ const NETWORK: &str = "Attention guidance, FreeU, caches and deep shrink";
 const INPUT: &str = "Input image";
 const HIRES: &str = "Hires fix";
 const REFINER: &str = "Refiner";
-const ADAPTERS: &str = "LoRAs, control networks and image prompts";
+const ADAPTERS: &str = "LoRAs, control networks, image prompts and reference images";
 const OUTPUT: &str = "Output";
 const DEVICE: &str = "Device and types";
 const MEMORY: &str = "Memory (no flag is needed; no flag changes the image)";
@@ -54,7 +54,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     (IMAGE, &["batch_size"]),
     (INPUT, &["init", "img2img"]),
     (REFINER, &["refiner"]),
-    (ADAPTERS, &["loras", "controls", "ip_adapters", "lora_dir", "embeddings_dir"]),
+    (ADAPTERS, &["loras", "controls", "ip_adapters", "references", "reference_size", "lora_dir", "embeddings_dir"]),
     (OUTPUT, &["output", "overwrite", "json", "png_level", "preview", "preview_every", "latents_out"]),
     (
         DEVICE,

@@ -12,9 +12,9 @@ use kiln_engine::{
 
 use crate::option_flags::argument;
 
-/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls, IP-Adapters and input images are
-/// given one by one, and the batch size may be chosen by Kiln.
-const BY_HAND: [&str; 6] = ["prompt", "loras", "controls", "ip_adapters", "batch_size", "init"];
+/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls, IP-Adapters, reference images
+/// and input images are given one by one, and the batch size may be chosen by Kiln.
+const BY_HAND: [&str; 7] = ["prompt", "loras", "controls", "ip_adapters", "references", "batch_size", "init"];
 /// Options that replace others of an image's settings; they are applied before what those settings have for another sampler
 /// is removed.
 const FIRST: [&str; 4] = ["sampler", "scheduler", "convention", "sigmas"];

@@ -45,6 +45,9 @@ pub struct Common {
     /// [,mask=FILE][,blocks=style|layout|NAME:X+..][,embeds=FILE][,shortcut=true]. Can be repeated.
     #[arg(long = "ip-adapter", value_name = "model=FILE,..")]
     pub ip_adapters: Vec<IpAdapterUse>,
+    /// Adds a reference image, which models such as FLUX.1 Kontext change as the prompt says. Can be repeated.
+    #[arg(short = 'r', long = "reference", visible_alias = "ref-image", value_name = "IMAGE")]
+    pub references: Vec<PathBuf>,
 
     /// Number of images in a batch, which are generated at once; auto selects the fastest number. Default: 1.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -117,6 +120,9 @@ impl Common {
         }
         if !self.ip_adapters.is_empty() {
             request.ip_adapters = self.ip_adapters.clone();
+        }
+        if !self.references.is_empty() {
+            request.references = self.references.clone();
         }
         request.batch_size = self.batch_size.and_then(BatchSize::number).or(request.batch_size);
         request

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use common::{build, inputs, networks, tensor};
 use kiln_dit::{FluxControlConfig, FluxControlInput, FluxControlNet};
 use kiln_network::slots::REFERENCE;
-use kiln_network::{Control, Denoiser, Inputs, StepShape};
+use kiln_network::{Control, ControlSpec, ControlTakes, Denoiser, Embed, Inputs, StepShape};
 use kiln_nn::ops::Target;
 use kiln_nn::ops::trace::record;
 use kiln_nn::{MetaDevice, MetaTensor};
@@ -112,7 +112,12 @@ fn union_networks_have_types() {
 #[test]
 fn others_are_refused() {
     struct Other(Segments);
+    impl<T: Clone> Embed<T> for Other {}
     impl Control for Other {
+        fn spec(&self) -> ControlSpec {
+            ControlSpec::of_steps("another network", ControlTakes::Pixels { channels: 3 })
+        }
+
         fn step_segments(&self) -> &Segments {
             &self.0
         }

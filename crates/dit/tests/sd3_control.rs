@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use kiln_dit::sd3::{Sd3Config, Sd3ControlConfig, Sd3ControlInput, Sd3ControlNet, Sd3Transformer};
 use kiln_network::slots::{CONTEXT, TEXT_EMBEDS};
-use kiln_network::{Control, Denoiser, Inputs};
+use kiln_network::{Control, ControlSpec, ControlTakes, Denoiser, Embed, Inputs};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 
 /// The sizes that the networks have in common.
@@ -107,7 +107,12 @@ fn residuals_of_several_networks_are_summed() {
 #[test]
 fn networks_and_images_that_do_not_fit_are_refused() {
     struct Other(Segments);
+    impl<T: Clone> Embed<T> for Other {}
     impl Control for Other {
+        fn spec(&self) -> ControlSpec {
+            ControlSpec::of_steps("another network", ControlTakes::Pixels { channels: 3 })
+        }
+
         fn step_segments(&self) -> &Segments {
             &self.0
         }

@@ -71,8 +71,8 @@ pub use kiln_request::{
     ImageOptions, ImageReport, ImageSource, InfotextKey, Init, InitImage, InitLatents, InpaintArea, InputFile,
     IpAdapter, IpAdapterUse, Job, LatentFilter, LoraName, LoraUse, Mask, MaskContent, NamedFile, NetworkOptions,
     OPTIONS, OptionGroup, OptionKind, OptionRow, OptionValue, OwnSettings, PartFile, PartKind, PromptBlock,
-    PromptBlocks, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass, SeedOptions, SwitchBy,
-    find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
+    PromptBlocks, Reference, ReferenceSize, Refiner, RefinerOptions, Request, ResizeChoice, Rng, Rule, SecondPass,
+    SeedOptions, SwitchBy, find_lora, find_option, limits, lora_files, nearest_option, request_schema, respell,
 };
 pub use kiln_results::{GeneratedImage, LatentsFile, Like, Output};
 pub use kiln_scheduler::{
@@ -94,8 +94,8 @@ pub use pipeline::shared_texts::TextStore;
 pub use pipeline::steering::{NoiseDraw, Steering, StepChange};
 pub use pipeline::trace::{StepTrace, TraceFile};
 pub use plan::{
-    BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, SecondPassWork, StagePlan,
-    TextWork, Workload, process_bytes,
+    BatchSize, Enlargement, ExecutionTarget, Pass, Plan, PlanReport, Planner, Rates, ReferenceWork, SecondPassWork,
+    StagePlan, TextWork, Workload, process_bytes,
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
 pub use token_count::{TokenCount, TokenCounter};

@@ -1,12 +1,12 @@
 //! The control networks of an engine: opened for the jobs that name them, and dropped by those that do not.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use kiln_models::{ControlFile, ModelFolder};
-use kiln_network::Control;
+use kiln_network::{Control, ControlConfig, ControlModes, ControlSpec, ControlTakes, ControlTypes};
 use kiln_request::{Control as JobControl, ControlMode, ControlType};
-use kiln_unet::{ControlModel, ControlModelConfig};
-use kiln_weights::Placement;
+use kiln_weights::{Placement, Segments};
 
 use crate::component::{ComponentOptions, LoadedComponent};
 use crate::component_spec::ComponentSpec;
@@ -21,7 +21,9 @@ pub(crate) struct LoadedControls {
 
 /// One control network.
 pub(crate) struct LoadedControl {
-    pub(crate) model: ControlModel,
+    config: Arc<dyn ControlConfig>,
+    pub(crate) model: Box<dyn Control>,
+    pub(crate) spec: ControlSpec,
     /// The weights that run in every step.
     pub(crate) component: LoadedComponent,
     /// The weights that run once an image.
@@ -44,7 +46,7 @@ impl LoadedControls {
         let open = |file: &FileState| LoadedControl::open(&file.path, model, placement, copies);
         let check = |file: &FileState, loaded: &LoadedControl| {
             let own = controls.iter().filter(|control| control.using.net == file.path);
-            own.into_iter().try_for_each(|control| check_use(control, &loaded.model.config()))
+            own.into_iter().try_for_each(|control| check_use(control, &loaded.spec))
         };
         self.files.set(controls.iter().map(|control| FileState::of(&control.using.net)), open, check)
     }
@@ -61,12 +63,12 @@ impl LoadedControls {
 
     /// The networks.
     pub(crate) fn models(&self) -> Vec<&dyn Control> {
-        self.files.iter().map(|loaded| &loaded.model as &dyn Control).collect()
+        self.files.iter().map(|loaded| &*loaded.model).collect()
     }
 
     /// Their configurations.
-    pub(crate) fn configs(&self) -> Vec<ControlModelConfig> {
-        self.files.iter().map(|loaded| loaded.model.config()).collect()
+    pub(crate) fn configs(&self) -> Vec<Arc<dyn ControlConfig>> {
+        self.files.iter().map(|loaded| loaded.config.clone()).collect()
     }
 
     /// The weights that run in every step.
@@ -83,39 +85,60 @@ impl LoadedControls {
 impl LoadedControl {
     fn open(path: &Path, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
         let opened = ControlFile::open(path, model)?;
-        let model = ControlModel::new(opened.config());
+        let config = opened.config().clone();
+        let model = config.build();
+        let none = Segments::default();
         let component = |spec, segments| LoadedComponent::new(spec, segments, opened.weights(), placement, copies);
-        let image_component = component(ComponentSpec::CONTROL_IMAGE, model.image_segments());
+        let image_component = component(ComponentSpec::CONTROL_IMAGE, model.image_segments().unwrap_or(&none));
         let component = component(ComponentSpec::CONTROL, model.step_segments());
         tracing::info!(path = %path.display(), "control network");
-        Ok(Self { model, component, image_component })
+        Ok(Self { config, spec: model.spec(), model, component, image_component })
     }
 }
 
-/// Refuses what a control says that its network does not have: a type of a network for one type, a guess mode of an adapter, or
-/// no type of a Union network.
-fn check_use(control: &JobControl, config: &ControlModelConfig) -> Result<()> {
-    let (using, name) = (&control.using, control.using.name());
+/// The number by which a network knows a type of control images: the type's own, or that of a wider type.
+pub(crate) fn type_number(types: ControlTypes, kind: ControlType) -> Option<usize> {
+    let number = |kind: ControlType| types.names.iter().position(|name| *name == kind.id());
+    number(kind).or_else(|| number(kind.wider()?))
+}
+
+/// Refuses what a control says that its network does not have: a mode, a hole, a type of a network for one type, or no type of a
+/// Union network.
+fn check_use(control: &JobControl, spec: &ControlSpec) -> Result<()> {
+    let (using, name, label) = (&control.using, control.using.name(), spec.label);
     let refuse = |found: String, expected: String| Err(Error::value("controls", found, expected));
-    let types = match config {
-        ControlModelConfig::ControlNet(config) => config.union.map(|union| union.types),
-        ControlModelConfig::Adapter(_) if using.guess => {
-            return refuse("guess=true".into(), format!("no guess mode: {name} is a T2I-Adapter"));
-        }
-        ControlModelConfig::Lllite(_) if using.guess || using.mode == ControlMode::Prompt => {
-            let found = if using.guess { "guess=true".into() } else { format!("mode={}", using.mode.id()) };
-            return refuse(found, format!("the modes balanced and control: {name} is a ControlNet-LLLite"));
-        }
-        ControlModelConfig::Adapter(_) | ControlModelConfig::Lllite(_) => None,
+    let ControlModes { guess, prompt, control: conditional } = spec.modes;
+    let has_mode = match using.mode {
+        ControlMode::Balanced => true,
+        ControlMode::Prompt => prompt,
+        ControlMode::Control => conditional,
     };
-    let known = |types: usize| ControlType::IDS.iter().take(types).copied().collect::<Vec<_>>().join(", ");
-    match (types, using.kind()) {
+    if (using.guess && !guess) || !has_mode {
+        let found = if using.guess { "guess=true".into() } else { format!("mode={}", using.mode.id()) };
+        let expected = match (prompt, conditional) {
+            (true, true) => "no guess mode",
+            (false, true) => "the modes balanced and control",
+            _ => "the mode balanced",
+        };
+        return refuse(found, format!("{expected}: {name} is {label}"));
+    }
+    if let (Some(_), ControlTakes::Latents { masked: false, .. }) = (&control.hole, spec.takes) {
+        let expected = format!("another preprocessor: {name} is {label}, which takes no mask");
+        return refuse(format!("preprocess={}", using.preprocess.as_deref().unwrap_or_default()), expected);
+    }
+    if let (None, ControlTakes::Latents { masked: true, .. }) = (&control.hole, spec.takes) {
+        let expected = format!("preprocess=inpaint too: {name} is {label} that takes a mask");
+        return refuse(format!("net={}", using.net.display()), expected);
+    }
+    match (spec.types, using.kind()) {
         (Some(types), None) => {
-            let expected = format!("a type too, one of {}: {name} is a network for several types", known(types));
+            let known = types.names.join(", ");
+            let expected = format!("a type too, one of {known}: {name} is a network for several types");
             refuse(format!("net={}", using.net.display()), expected)
         }
-        (Some(types), Some(kind)) if kind.number() >= types => {
-            refuse(format!("type={}", kind.id()), format!("a type that {name} has: one of {}", known(types)))
+        (Some(types), Some(kind)) if type_number(types, kind).is_none() => {
+            let expected = format!("a type that {name} has: one of {}", types.names.join(", "));
+            refuse(format!("type={}", kind.id()), expected)
         }
         // The type of a preprocessor says nothing to a network for one type.
         (None, _) if using.kind.is_some() => {
@@ -133,7 +156,7 @@ fn check_use(control: &JobControl, config: &ControlModelConfig) -> Result<()> {
 pub fn control_configs<'a>(
     model: &ModelFolder,
     files: impl IntoIterator<Item = &'a Path>,
-) -> Result<Vec<ControlModelConfig>> {
+) -> Result<Vec<Arc<dyn ControlConfig>>> {
     let mut seen: Vec<&Path> = Vec::new();
     let mut configs = Vec::new();
     for file in files {

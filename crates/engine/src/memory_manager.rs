@@ -1,8 +1,10 @@
 //! Memory management of a model: the plan for its runs, and the reaction to out-of-memory errors.
 
+use std::sync::Arc;
+
 use candle_core::Device;
 use kiln_models::ModelFolder;
-use kiln_unet::ControlModelConfig;
+use kiln_network::ControlConfig;
 use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
@@ -148,6 +150,11 @@ impl MemoryManager {
         Workload { vae: self.chooser.options.vae, ..work }
     }
 
+    /// See [`Planner::with_controls`].
+    pub(crate) fn with_controls(&self, work: Workload) -> Workload {
+        self.chooser.planner.with_controls(work)
+    }
+
     /// The current plan.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
@@ -177,7 +184,7 @@ impl MemoryManager {
     }
 
     /// Plans from now on with these control networks next to the U-Net. The next [`MemoryManager::prepare`] plans again.
-    pub(crate) fn set_controls(&mut self, controls: &[ControlModelConfig]) {
+    pub(crate) fn set_controls(&mut self, controls: &[Arc<dyn ControlConfig>]) {
         self.chooser.planner.set_controls(controls);
         self.is_prepared = false;
     }

@@ -22,6 +22,7 @@ const READ_AHEAD: usize = 4;
 impl Engine {
     /// Arranges memory for `work`.
     pub(crate) fn prepare(&mut self, work: Workload) -> Result<()> {
+        let work = self.memory_manager.with_controls(work);
         let stages = work.stages();
         if !stages.contains(&Stage::EncodeImage) {
             self.networks.close_image_encoder();

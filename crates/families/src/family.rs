@@ -4,14 +4,15 @@ use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use kiln_clip::TextEncoderConfig;
-use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, SigmaSchedule};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
 use serde_json::Value;
 
 use crate::component::{Component, ComponentKind};
+use crate::control::{FileControl, ReferenceSizes};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::file_networks::{FileDenoiser, FileText};
@@ -146,6 +147,35 @@ pub trait Family: Sync {
     /// The configuration of a text encoder in a single file, for which a folder has `config`.
     fn text_in_file(&self, _component: &Component, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
         config
+    }
+
+    /// The classes of diffusers of control networks for models of this family, with the name of what has them:
+    /// `("FluxControlNetModel", "a FLUX.1 ControlNet")`.
+    fn control_classes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// The configuration of a control network of one of [`Self::control_classes`], from the text of its `config.json`.
+    ///
+    /// # Errors
+    /// Errors of the network for an invalid value, and [`Error::NotRun`].
+    fn control(&self, _class: &str, _json: &str) -> Result<Arc<dyn ControlConfig>> {
+        Err(Error::NotRun(self.label()))
+    }
+
+    /// Tensors by which control networks in one file are recognized, if the denoiser is no U-Net; the most specific marks first.
+    fn control_marks(&self) -> &'static [Mark] {
+        &[]
+    }
+
+    /// The control network whose tensors `source` has. `None` for another network, and for those of U-Nets.
+    fn read_control(&self, _source: &dyn ParamSource) -> Option<Result<FileControl>> {
+        None
+    }
+
+    /// The rule for the size of reference images; `None` if the denoiser takes none.
+    fn references(&self) -> Option<ReferenceSizes> {
+        None
     }
 
     /// The `scheduler_config.json` of a model in one file with this denoiser.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kiln_dit::FluxConfig;
-use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, FluxDialect, FluxShape, Names, same_names};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::clip_unet::{self, clip_encoder};
 use crate::component::{Component, ComponentKind};
+use crate::control::{self, FLUX_CONTROL, FileControl, ReferenceSizes};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
@@ -46,6 +47,26 @@ const BLOCKS: Mark =
 /// Blocks with diffusers' names.
 const DIFFUSERS: Mark =
     Mark::names("a FLUX.1 transformer", &["single_transformer_blocks.0.attn.to_q.weight", "x_embedder.weight"]);
+/// The sizes that Kontext was trained with (`PREFERRED_KONTEXT_RESOLUTIONS` of diffusers).
+const KONTEXT_SIZES: [[usize; 2]; 17] = [
+    [672, 1568],
+    [688, 1504],
+    [720, 1456],
+    [752, 1392],
+    [800, 1328],
+    [832, 1248],
+    [880, 1184],
+    [944, 1104],
+    [1024, 1024],
+    [1104, 944],
+    [1184, 880],
+    [1248, 832],
+    [1328, 800],
+    [1392, 752],
+    [1456, 720],
+    [1504, 688],
+    [1568, 672],
+];
 /// The classes of models with a control image.
 const CONTROL_CLASSES: [&str; 3] = ["FluxControlPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline"];
 /// Columns of the image input: 64 latents, 64 of a masked image and 256 of a mask.
@@ -69,7 +90,15 @@ impl Family for Flux {
     }
 
     fn classes(&self) -> &'static [&'static str] {
-        &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"]
+        &[
+            "FluxPipeline",
+            "FluxImg2ImgPipeline",
+            "FluxInpaintPipeline",
+            "FluxControlNetPipeline",
+            "FluxControlNetImg2ImgPipeline",
+            "FluxControlNetInpaintPipeline",
+            "FluxKontextPipeline",
+        ]
     }
 
     fn components(&self) -> &'static [Component] {
@@ -95,6 +124,18 @@ impl Family for Flux {
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         Ok(Arc::new(FluxConfig::from_json(json)?))
+    }
+
+    fn control_classes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("FluxControlNetModel", FLUX_CONTROL)]
+    }
+
+    fn control(&self, _class: &str, json: &str) -> Result<Arc<dyn ControlConfig>> {
+        control::flux_control(json)
+    }
+
+    fn read_control(&self, source: &dyn ParamSource) -> Option<Result<FileControl>> {
+        control::read_flux_control(source)
     }
 
     fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
@@ -171,8 +212,7 @@ impl Family for Flux {
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("FluxFill", "a FLUX.1 model (Fill, for inpainting)"),
-            ("FluxControlNetModel", "a FLUX.1 ControlNet"),
-            ("FluxMultiControlNetModel", "a FLUX.1 ControlNet"),
+            ("FluxMultiControlNetModel", "several FLUX.1 ControlNets in one"),
             ("FluxControlPipeline", "a FLUX.1 model (with a control image)"),
             ("FluxControlImg2ImgPipeline", "a FLUX.1 model (with a control image)"),
             ("FluxControlInpaintPipeline", "a FLUX.1 model (with a control image)"),
@@ -183,16 +223,28 @@ impl Family for Flux {
 
     fn marks(&self) -> &'static [Mark] {
         const MARKS: &[Mark] = &[
-            Mark::part("a FLUX.1 ControlNet", &["controlnet_single_blocks."]),
-            Mark::names("a FLUX.1 ControlNet", &["controlnet_x_embedder.weight", "controlnet_blocks.0.weight"]),
-            // XLabs' names
-            Mark::names("a FLUX.1 ControlNet", &["controlnet_blocks.0.weight", "double_blocks.0.img_attn.qkv.weight"]),
+            Mark::names(
+                "a FLUX.1 ControlNet of XLabs",
+                &["controlnet_blocks.0.weight", "double_blocks.0.img_attn.qkv.weight"],
+            ),
             Mark { label: FILL, ..BLOCKS.with_columns("img_in.weight", FILL_COLUMNS) },
             Mark { label: CONTROL, ..BLOCKS.with_columns("img_in.weight", CONTROL_COLUMNS) },
             Mark { label: FILL, ..DIFFUSERS.with_columns("x_embedder.weight", FILL_COLUMNS) },
             Mark { label: CONTROL, ..DIFFUSERS.with_columns("x_embedder.weight", CONTROL_COLUMNS) },
         ];
         MARKS
+    }
+
+    fn control_marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] = &[
+            Mark::part(FLUX_CONTROL, &["controlnet_single_blocks."]),
+            Mark::names(FLUX_CONTROL, &["controlnet_x_embedder.weight", "controlnet_blocks.0.weight"]),
+        ];
+        MARKS
+    }
+
+    fn references(&self) -> Option<ReferenceSizes> {
+        Some(ReferenceSizes::Nearest(&KONTEXT_SIZES))
     }
 
     fn denoiser_marks(&self) -> &'static [Mark] {

@@ -14,6 +14,7 @@
 
 mod clip_unet;
 mod component;
+mod control;
 mod defaults;
 mod error;
 mod family;
@@ -39,6 +40,7 @@ mod z_image;
 
 pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
+pub use control::{FileControl, ReferenceSizes};
 pub use defaults::{FamilyDefaults, ModelTraits};
 pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
@@ -46,8 +48,8 @@ pub use file_networks::{FileDenoiser, FileText};
 pub use flow::FlowRules;
 pub use held::held_networks;
 pub use list::{
-    Detected, FAMILIES, class_label, denoiser_label, detect, known_lora, of_class, of_id, of_unet, pipeline_classes,
-    prefixes, prefixes_of_kind, runnable_labels, text_components,
+    Detected, FAMILIES, class_label, control_label, control_of_class, denoiser_label, detect, known_lora, of_class,
+    of_id, of_unet, pipeline_classes, prefixes, prefixes_of_kind, runnable_labels, text_components,
 };
 pub use lora::{
     TEXT_ENCODER, TEXT_ENCODER_2, TEXT_ENCODER_2_T5, TEXT_ENCODER_3, TRANSFORMER_FLUX, TRANSFORMER_SD3, UNET,

@@ -66,6 +66,25 @@ pub fn denoiser_label(file: &dyn ParamSource) -> Option<&'static str> {
     marks.find(|mark| mark.prefix(&keys, file).is_some()).map(|mark| mark.label)
 }
 
+/// The name with the article of a control network in a file, of a family that Kiln runs, and the family. `None` for networks of
+/// U-Nets and other files.
+pub fn control_label(file: &dyn ParamSource) -> Option<(FamilyRef, &'static str)> {
+    let keys = file.keys();
+    let label = |family: &FamilyRef| {
+        let mark = family.control_marks().iter().find(|mark| mark.prefix(&keys, file).is_some())?;
+        Some((*family, mark.label))
+    };
+    FAMILIES.iter().find_map(label)
+}
+
+/// The first family whose control networks have this class, and the name of such a network with its article.
+pub fn control_of_class(class: &str) -> Option<(FamilyRef, &'static str)> {
+    FAMILIES.iter().find_map(|&family| {
+        let (_, label) = family.control_classes().iter().find(|(known, _)| *known == class)?;
+        Some((family, *label))
+    })
+}
+
 /// The family that a LoRA with these tensors is for, if Kiln does not run it.
 pub fn known_lora(keys: &[String]) -> Option<FamilyRef> {
     let has = |part: &&str| keys.iter().any(|key| key.contains(part));

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_weights::ldm::{Names, UnetShape};
 
 use crate::clip_unet;
 use crate::component::{Component, ComponentKind};
+use crate::control;
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family, LatentColors};
@@ -102,6 +103,14 @@ impl Family for Sd {
 
     fn denoiser(&self, json: &str, pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         clip_unet::denoiser(json, pooled)
+    }
+
+    fn control_classes(&self) -> &'static [(&'static str, &'static str)] {
+        control::UNET_CLASSES
+    }
+
+    fn control(&self, class: &str, json: &str) -> Result<Arc<dyn ControlConfig>> {
+        control::unet_control(class, json)
     }
 
     fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {

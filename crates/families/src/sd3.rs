@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kiln_clip::{ClipEncoder, TextEncoderConfig};
 use kiln_dit::sd3::Sd3Config;
-use kiln_network::DenoiserConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{ClipDialect, Names, Sd3Shape, same_names};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::clip_unet::{self, clip_encoder};
 use crate::component::{Component, ComponentKind};
+use crate::control::{self, FileControl, SD3_CONTROL};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
@@ -102,6 +103,18 @@ impl Family for Sd3 {
         Ok(Arc::new(Sd3Config::from_json(json)?))
     }
 
+    fn control_classes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("SD3ControlNetModel", SD3_CONTROL)]
+    }
+
+    fn control(&self, _class: &str, json: &str) -> Result<Arc<dyn ControlConfig>> {
+        control::sd3_control(json)
+    }
+
+    fn read_control(&self, source: &dyn ParamSource) -> Option<Result<FileControl>> {
+        control::read_sd3_control(source)
+    }
+
     fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
         match component.kind {
             ComponentKind::T5 => t5_encoder(json),
@@ -176,18 +189,14 @@ impl Family for Sd3 {
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("StableDiffusion3", "a Stable Diffusion 3 model"),
-            ("SD3ControlNet", "a Stable Diffusion 3 ControlNet"),
             ("SD3Transformer", "a Stable Diffusion 3 transformer"),
             ("SD3", "a Stable Diffusion 3 model"),
         ]
     }
 
-    fn marks(&self) -> &'static [Mark] {
-        const CONTROL: &str = "a Stable Diffusion 3 ControlNet";
-        const MARKS: &[Mark] = &[
-            Mark::names(CONTROL, &["controlnet_blocks.0.weight", "pos_embed_input.proj.weight"]),
-            Mark::names(CONTROL, &["controlnet_blocks.0.weight", "transformer_blocks.0.attn.qkv.weight"]),
-        ];
+    fn control_marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] =
+            &[Mark::names(SD3_CONTROL, &["controlnet_blocks.0.weight", "pos_embed_input.proj.weight"])];
         MARKS
     }
 

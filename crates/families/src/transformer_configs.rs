@@ -36,7 +36,7 @@ pub fn flux_config(shape: &FluxShape) -> Value {
     let mut config = json!({
         "_class_name": "FluxTransformer2DModel",
         "attention_head_dim": shape.head_dim,
-        "axes_dims_rope": axes(shape.head_dim),
+        "axes_dims_rope": flux_axes(shape.head_dim),
         "in_channels": shape.in_channels,
         "joint_attention_dim": shape.context_dim,
         "num_attention_heads": shape.width / shape.head_dim.max(1),
@@ -62,7 +62,7 @@ pub fn flux_config(shape: &FluxShape) -> Value {
 
 /// The channels of a head for each axis of rotary positions. They are even. Of unofficial widths the text's axis has an eighth,
 /// as in the official one.
-fn axes(head_dim: usize) -> [usize; 3] {
+pub(crate) fn flux_axes(head_dim: usize) -> [usize; 3] {
     let (official, axes) = FLUX_HEAD;
     if head_dim == official {
         return axes;
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn axes_of_heads_are_even_and_sum_up() {
-        assert_eq!(axes(128), [16, 56, 56]);
+        assert_eq!(flux_axes(128), [16, 56, 56]);
         for head_dim in [8, 16, 24, 32, 64, 96] {
-            let axes = axes(head_dim);
+            let axes = flux_axes(head_dim);
             assert_eq!(axes.iter().sum::<usize>(), head_dim);
             assert!(axes.iter().all(|axis| axis.is_multiple_of(2)), "{axes:?}");
         }

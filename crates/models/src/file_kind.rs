@@ -1,6 +1,6 @@
 //! Detects the kind of network in a file by its tensor names.
 
-use kiln_families::denoiser_label;
+use kiln_families::{control_label, denoiser_label};
 use kiln_weights::ParamSource;
 use serde::Serialize;
 
@@ -44,6 +44,9 @@ pub enum FileKind {
     Upscaler,
     /// None of these.
     Unknown,
+    /// A control network for a denoiser that is no U-Net, of a family that Kiln runs; its name with the article.
+    #[serde(untagged)]
+    Control(&'static str),
     /// A denoiser that is no U-Net, of a family that Kiln runs; its name with the article.
     #[serde(untagged)]
     Denoiser(&'static str),
@@ -131,6 +134,7 @@ impl FileKind {
         let foreign = || ForeignModel::of(file).map(Self::Foreign);
         // Files of ComfyUI and of Stability AI have the other networks too.
         let is_whole = || keys.iter().any(|key| VAE_PREFIXES.iter().any(|prefix| key.starts_with(prefix)));
+        let control = || control_label(file).map(|(_, label)| Self::Control(label));
         let denoiser = || {
             let label = denoiser_label(file)?;
             Some(if is_whole() { Self::Checkpoint } else { Self::Denoiser(label) })
@@ -144,7 +148,7 @@ impl FileKind {
             Some(&(Self::Lora, _)) => Self::Lora,
             _ => {
                 let named = || by_part.or_else(by_name).map_or(words, |&(kind, _)| kind);
-                foreign().or_else(denoiser).unwrap_or_else(named)
+                foreign().or_else(control).or_else(denoiser).unwrap_or_else(named)
             }
         }
     }
@@ -153,9 +157,12 @@ impl FileKind {
     pub(crate) fn option(self) -> Option<&'static str> {
         Some(match self {
             Self::Lora => "loras",
-            Self::ControlNet | Self::ControlUnion | Self::ControlLora | Self::ControlLllite | Self::T2iAdapter => {
-                "controls"
-            }
+            Self::ControlNet
+            | Self::ControlUnion
+            | Self::ControlLora
+            | Self::ControlLllite
+            | Self::T2iAdapter
+            | Self::Control(_) => "controls",
             Self::IpAdapter => "ip_adapters",
             Self::Unet | Self::Denoiser(_) => "unet",
             Self::Vae => "vae",
@@ -187,7 +194,7 @@ impl FileKind {
             Self::TextualInversion => "an embedding (textual inversion)",
             Self::Upscaler => "an upscaler (ESRGAN or a similar network)",
             Self::Unknown => "an unknown kind of file (no known tensor names)",
-            Self::Denoiser(label) => label,
+            Self::Control(label) | Self::Denoiser(label) => label,
             Self::Foreign(model) => model.label(),
         }
     }

@@ -88,10 +88,14 @@ fn control_networks_of_other_families_are_named() {
     let model = ModelFolder::open(&fixtures("models/sd1")).unwrap();
     let path = file(folder.path(), "a.safetensors", &["controlnet_x_embedder.weight", "controlnet_blocks.0.weight"]);
     let error = ControlFile::open(&path, &model).err().unwrap().to_string();
-    assert_eq!(error, format!("{}: is a FLUX.1 ControlNet{ENDING}", path.display()));
+    let refused = "but the model sd1 is Stable Diffusion of another shape: give a control network for that family";
+    assert_eq!(error, format!("{}: is a FLUX.1 ControlNet, {refused}", path.display()));
     std::fs::write(folder.path().join("config.json"), r#"{"_class_name": "SD3ControlNetModel"}"#).unwrap();
     let error = ControlFile::open(folder.path(), &model).err().unwrap().to_string();
-    assert!(error.ends_with(&format!("is a Stable Diffusion 3 ControlNet{ENDING}")), "{error}");
+    assert!(error.ends_with(&format!("is a Stable Diffusion 3 ControlNet, {refused}")), "{error}");
+    std::fs::write(folder.path().join("config.json"), r#"{"_class_name": "FluxMultiControlNetModel"}"#).unwrap();
+    let error = ControlFile::open(folder.path(), &model).err().unwrap().to_string();
+    assert!(error.ends_with(&format!("is several FLUX.1 ControlNets in one{ENDING}")), "{error}");
 }
 
 #[test]

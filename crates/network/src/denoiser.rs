@@ -1,11 +1,10 @@
 //! The network that a sampler calls.
 
-use std::any::Any;
-
 use candle_core::{DType, Tensor};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_weights::Segments;
 
+use crate::control::{Control, ControlImage};
 use crate::error::{Error, Result};
 use crate::inputs::Inputs;
 use crate::slot::Slot;
@@ -54,6 +53,29 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
         let (expected, found) = ("none: this network takes no control networks".into(), vec![controls.len()]);
         Err(Error::Input { input: "controls", expected, found })
     }
+
+    /// Adds the inputs of control network number `network` of [`Self::with_controls`] for a call. `images` are several only if the
+    /// network joins them ([`crate::ControlTypes::joins`]).
+    ///
+    /// # Errors
+    /// [`Error::Input`] if there is no such network, and errors of the tensors.
+    fn add_control(&self, _inputs: &mut Inputs, network: usize, _images: Vec<ControlImage>) -> Result<()> {
+        Err(Error::Input {
+            input: "controls",
+            expected: "a denoiser with control networks".into(),
+            found: vec![network],
+        })
+    }
+
+    /// Adds the shapes of the inputs of all control networks that it runs with, for the rows and the size of `shape`.
+    fn add_meta_controls(
+        &self,
+        _inputs: &mut Inputs<MetaTensor>,
+        _device: &MetaDevice,
+        _shape: StepShape,
+        _dtype: DType,
+    ) {
+    }
 }
 
 /// The calls of a denoiser with one type of tensor.
@@ -81,12 +103,6 @@ pub trait Forward<T> {
     fn for_size(&self, inputs: Inputs<T>, _size: [usize; 2]) -> Result<Inputs<T>> {
         Ok(inputs)
     }
-}
-
-/// A network that runs in the same call as a denoiser.
-pub trait Control: Any + Send + Sync {
-    /// The segments that run in every step.
-    fn step_segments(&self) -> &Segments;
 }
 
 /// The latents of a denoiser.

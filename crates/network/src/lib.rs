@@ -4,6 +4,8 @@
 //! on a [`Slot`]. All code between them (batches, recorded steps, plans, a second device) treats inputs alike by the rules in
 //! their slots, so that a new input needs no change there.
 //!
+//! A [`Control`] is a network that guides a denoiser by an image, and runs in the same call.
+//!
 //! [`text`] has the interface of text encoders.
 //!
 //! This crate does not depend on any network.
@@ -24,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod control;
 mod denoiser;
 mod error;
 mod inputs;
@@ -33,7 +36,11 @@ pub mod slots;
 pub mod text;
 
 pub use config::{DenoiserConfig, TextWidths};
-pub use denoiser::{Capabilities, Control, Denoiser, Forward, LatentSpec, StepShape};
+pub use control::{
+    Control, ControlConfig, ControlImage, ControlModes, ControlRole, ControlRows, ControlSpec, ControlTakes,
+    ControlTypes, Embed,
+};
+pub use denoiser::{Capabilities, Denoiser, Forward, LatentSpec, StepShape};
 pub use error::{Error, Failure, Result};
 pub use inputs::Inputs;
 pub use key::InputKey;

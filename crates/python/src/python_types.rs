@@ -16,6 +16,7 @@ pub fn python_type(row: &OptionRow) -> String {
         OptionKind::Numbers => "Sequence[float] | str".into(),
         OptionKind::Folder | OptionKind::Model | OptionKind::Upscaler(_) => "StrPath".into(),
         OptionKind::File => "ImageLike".into(),
+        OptionKind::Files => "Sequence[ImageLike]".into(),
         OptionKind::Borders => "Mapping[str, int] | str".into(),
         OptionKind::Loras | OptionKind::Controls | OptionKind::IpAdapters => "Sequence[str | Mapping[str, Any]]".into(),
         _ => "str".into(),

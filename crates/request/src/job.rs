@@ -24,6 +24,7 @@ use crate::options::NetworkOptions;
 use crate::options::RefinerOptions;
 use crate::options::SizeOptions;
 use crate::prompts::{Parsed, ParsedPrompt};
+use crate::reference::Reference;
 use crate::refiner::{DenoiserSpan, Refiner};
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
@@ -109,6 +110,8 @@ pub struct Job {
     pub controls: Vec<Control>,
     /// IP-Adapters, each with its image.
     pub ip_adapters: Vec<IpAdapter>,
+    /// Reference images.
+    pub references: Vec<Reference>,
     /// The model of the last steps, if any.
     pub refiner: Option<Refiner>,
     /// Options of the refiner.

@@ -41,6 +41,7 @@ mod options;
 mod parameters;
 mod prompt_steps;
 mod prompts;
+mod reference;
 mod refiner;
 mod request;
 mod seeds;
@@ -76,6 +77,7 @@ pub use options::{
 pub use parameters::{FilesInText, parameters};
 pub use prompt_steps::PromptSteps;
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};
+pub use reference::{Reference, ReferenceSize};
 pub use refiner::{DenoiserSpan, Refiner};
 pub use request::Rng;
 pub use seeds::SeedOptions;

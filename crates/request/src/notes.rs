@@ -60,6 +60,7 @@ impl Request {
             "rule" if self.init.is_none() && !has_refiner && !self.is_hires() => {
                 Some("there is no `init`, no `refiner` and no second pass")
             }
+            "reference_size" if self.references.is_empty() => Some("there are no `references`"),
             "refiner_switch_by" if !has_refiner => Some("there is no `refiner`"),
             "refiner_switch_by" if image.rule != Rule::Automatic1111 => Some("`rule` is not a1111"),
             "aesthetic_score" | "negative_aesthetic_score" if !has_refiner && !model.is_refiner() => {

@@ -184,6 +184,7 @@ mod tests {
             takes_mask: false,
             controls: Vec::new(),
             ip_adapters: Vec::new(),
+            references: Vec::new(),
             refiner: None,
             refining: Default::default(),
             sizes: Default::default(),

@@ -118,6 +118,7 @@ impl Request {
             takes_mask: model.takes_mask(),
             controls: Vec::new(),
             ip_adapters: Vec::new(),
+            references: Vec::new(),
             refiner,
             refining: RefinerOptions::of(self),
             sizes: SizeOptions::of(self).check(self, model)?,
@@ -128,7 +129,8 @@ impl Request {
         let controls =
             self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
         let ip_adapters = self.prepare_image_prompts((job.width, job.height))?;
-        let job = Job { controls, ip_adapters, ..job };
+        let references = self.prepare_references(model)?;
+        let job = Job { controls, ip_adapters, references, ..job };
         let job = match prepared {
             None => job,
             Some(Prepared { init, input, .. }) => {

@@ -67,7 +67,7 @@ fn digest(input: &InputFile) -> Option<&str> {
     digest.filter(|_| input.option != "hires_upscaler")
 }
 
-/// The place of an input in a request: `init`, `mask`, `controls[0].image`, `ip_adapters[0].mask`.
+/// The place of an input in a request: `init`, `mask`, `controls[0].image`, `ip_adapters[0].mask`, `references[0].image`.
 fn place<'a>(request: &'a mut Request, option: &str) -> Option<&'a mut PathBuf> {
     let (list, index, field) = match option.split_once('[') {
         None => (option, 0, ""),
@@ -80,6 +80,7 @@ fn place<'a>(request: &'a mut Request, option: &str) -> Option<&'a mut PathBuf> 
         ("init", "") => request.init.as_mut(),
         ("mask", "") => request.mask.as_mut(),
         ("controls", "image") => request.controls.get_mut(index)?.image.as_mut(),
+        ("references", "image") => request.references.get_mut(index),
         ("ip_adapters", "image") => request.ip_adapters.get_mut(index)?.image.as_mut(),
         ("ip_adapters", "mask") => request.ip_adapters.get_mut(index)?.mask.as_mut(),
         _ => None,

@@ -359,6 +359,10 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
         let bytes = crate::base64_image::decode("controls", &text.to_string_lossy())?;
         control.image = Some(store(&mut folder, &format!("control-{i}"), &bytes)?);
     }
+    for (i, image) in request.references.iter_mut().enumerate() {
+        let bytes = crate::base64_image::decode("references", &image.to_string_lossy())?;
+        *image = store(&mut folder, &format!("reference-{i}"), &bytes)?;
+    }
     image_prompts::store_inputs(request, &mut folder)?;
     Ok(folder)
 }
@@ -367,7 +371,7 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
 fn check_inputs(request: &Request, folder: Option<&TempDir>) -> Result<(), Refused> {
     let controls = request.controls.iter().map(|control| control.image.as_deref());
     let images = [request.init.as_deref(), request.mask.as_deref()].into_iter().chain(controls).flatten();
-    let images = images.chain(image_prompts::inputs(request));
+    let images = images.chain(request.references.iter().map(PathBuf::as_path)).chain(image_prompts::inputs(request));
     let is_stored = |path: &Path| folder.is_some_and(|folder| path.parent() == Some(folder.path()));
     match images.filter(|path| !is_stored(path)).count() {
         0 => Ok(()),

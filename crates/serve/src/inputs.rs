@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kiln_engine::Request;
+use kiln_engine::{ReferenceSize, Request};
 use kiln_media::{DecodeOptions, ImageHeader, header, read_file};
 
 use crate::error::{Refused, RefusedKind};
@@ -15,6 +15,11 @@ const PREPARED_PIXEL: usize = 64;
 const KEPT_PIXEL: usize = 32;
 /// Bytes that a job keeps for a pixel of a control image in the size of the results.
 const CONTROL_PIXEL: usize = 8;
+
+/// Bytes that a job keeps for a pixel of a reference image: its values as bytes and, while it is encoded, in f32.
+const REFERENCE_PIXEL: usize = 16;
+/// About the pixels of a reference image in a size of the model's rule.
+const REFERENCE_PIXELS: usize = 1 << 20;
 
 /// The memory of a request in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -76,6 +81,18 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
     for path in request.ip_adapters.iter().flat_map(|adapter| [&adapter.image, &adapter.mask]).flatten() {
         add(image("ip_adapters", path)?.pixels());
     }
+    let mut kept_references = 0usize;
+    for path in &request.references {
+        let pixels = image("references", path)?.pixels();
+        let own = request.reference_size == Some(ReferenceSize::Own);
+        if own && pixels > limits.pixels {
+            let expected =
+                format!("at most {} pixels with `reference_size` own, the limit of this server", limits.pixels);
+            return Err(Refused::value("references", format!("an image of {pixels} pixels"), expected));
+        }
+        add(pixels);
+        kept_references = kept_references.saturating_add(if own { pixels } else { REFERENCE_PIXELS });
+    }
     let mut pasted = 0;
     if let Some(size) = request.input_size(multiple)? {
         let (width, height) = size.extended;
@@ -105,7 +122,7 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
         }
     }
     let controls = request.controls.len().saturating_mul(CONTROL_PIXEL).saturating_mul(results.min(limits.pixels));
-    cost.kept = cost.kept.saturating_add(controls);
+    cost.kept = cost.kept.saturating_add(controls).saturating_add(kept_references.saturating_mul(REFERENCE_PIXEL));
     Ok(cost)
 }
 

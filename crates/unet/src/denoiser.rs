@@ -5,7 +5,8 @@ use std::any::Any;
 use candle_core::DType;
 use kiln_network::slots::{ATTENTION_MAP, CACHED_FEATURE, CONTEXT};
 use kiln_network::{
-    Capabilities, Control, Denoiser, DenoiserConfig, Forward, Inputs, LatentSpec, Result, Slot, StepShape, TextWidths,
+    Capabilities, Control, ControlImage, Denoiser, DenoiserConfig, Forward, Inputs, LatentSpec, Result, Slot,
+    StepShape, TextWidths,
 };
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
@@ -79,12 +80,6 @@ impl DenoiserConfig for UnetConfig {
 
     fn takes_guidance(&self) -> bool {
         self.time_cond_proj_dim.is_some()
-    }
-}
-
-impl Control for ControlModel {
-    fn step_segments(&self) -> &Segments {
-        ControlModel::step_segments(self)
     }
 }
 
@@ -170,19 +165,45 @@ impl Denoiser for ControlledUnet<'_> {
         self.unet.state(slot, index, shape)
     }
 
-    /// The U-Net's inputs; control networks add theirs ([`ControlModel::add_meta_inputs`]).
+    /// The U-Net's inputs; those of control networks are added to them.
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
         Denoiser::meta_inputs(self.unet, device, shape, dtype)
+    }
+
+    fn add_control(&self, inputs: &mut Inputs, network: usize, images: Vec<ControlImage>) -> Result<()> {
+        let expected = || format!("the number of a control network among {} open networks", self.models.len());
+        let model = self.models.get(network).ok_or_else(|| missing(network, expected()))?;
+        Ok(model.add_images(inputs, network, images)?)
+    }
+
+    fn add_meta_controls(
+        &self,
+        inputs: &mut Inputs<MetaTensor>,
+        device: &MetaDevice,
+        StepShape { rows, height, width, .. }: StepShape,
+        dtype: DType,
+    ) {
+        for (network, model) in self.models.iter().enumerate() {
+            model.add_meta_inputs(inputs, (network, self.unet.config()), device, (rows, height, width), dtype);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kiln_network::{ControlSpec, ControlTakes, Embed};
+
     use super::*;
 
     struct Other(Segments);
 
+    impl<T: Clone> Embed<T> for Other {}
+
     impl Control for Other {
+        fn spec(&self) -> ControlSpec {
+            ControlSpec::of_steps("another network", ControlTakes::Pixels { channels: 3 })
+        }
+
         fn step_segments(&self) -> &Segments {
             &self.0
         }

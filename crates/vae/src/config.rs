@@ -96,6 +96,12 @@ impl VaeConfig {
         Ok(latents.affine(1.0 / self.scaling_factor, self.shift_factor.unwrap_or(0.0))?)
     }
 
+    /// The configuration of latents that are scaled and not shifted.
+    #[must_use]
+    pub fn without_shift(self) -> Self {
+        Self { shift_factor: None, ..self }
+    }
+
     /// Converts the encoder's latents `(b, c, h, w)` to the U-Net's.
     pub fn scale(&self, latents: &Tensor) -> Result<Tensor> {
         if let Some((mean, std)) = self.channel_statistics(latents)? {

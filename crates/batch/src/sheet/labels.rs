@@ -1,6 +1,6 @@
 //! Texts of a contact sheet: what differs between images, in few letters.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OptionKind, find_option};
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub(super) fn lines(fields: &Fields, differing: &[&str], prompts: &[(String, Str
         ("prompt", Some(Value::String(text))) => {
             prompts.iter().find(|(whole, _)| whole == text).map_or_else(|| text.clone(), |(_, part)| part.clone())
         }
-        (field @ ("loras" | "controls" | "ip_adapters"), None) => format!("{} none", name(field)),
+        (field @ ("loras" | "controls" | "ip_adapters" | "references"), None) => format!("{} none", name(field)),
         (field, None) => format!("{} default", name(field)),
         (field, Some(value)) => format!("{} {}", name(field), shown(field, value)),
     };
@@ -51,6 +51,7 @@ pub(super) fn name(field: &str) -> &str {
     match field {
         "loras" => "lora",
         "controls" => "control",
+        "references" => "reference",
         "ip_adapters" => "ip-adapter",
         other => other,
     }
@@ -72,6 +73,7 @@ pub(super) fn shown(field: &str, value: &Value) -> String {
         (Some(OptionKind::IpAdapters), _) => list::<IpAdapterUse>(value, |adapter| {
             with_image(stem(&adapter.model), adapter.image.as_deref().map(stem), adapter.weight)
         }),
+        (Some(OptionKind::Files), _) => list::<PathBuf>(value, |path| stem(path)),
         (
             Some(OptionKind::File | OptionKind::Folder | OptionKind::Model | OptionKind::Upscaler(_)),
             Value::String(path),

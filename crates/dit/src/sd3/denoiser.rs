@@ -4,7 +4,7 @@ use std::any::Any;
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, POSITIONS, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Control, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -162,8 +162,30 @@ impl Denoiser for ControlledSd3<'_> {
         self.transformer.skippable_layers()
     }
 
-    /// The transformer's inputs; control networks add theirs ([`Sd3ControlNet::add_meta_inputs`]).
+    /// The transformer's inputs; those of control networks are added to them.
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
         self.transformer.meta_inputs(device, shape, dtype)
+    }
+
+    fn add_control(&self, inputs: &mut Inputs, network: usize, images: Vec<ControlImage>) -> Result<()> {
+        for ControlImage { embedded, scales, weight, .. } in images {
+            let weight = scales.first().copied().unwrap_or(weight);
+            for latents in embedded {
+                Sd3ControlInput { network, latents, weight }.add_to(inputs);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_meta_controls(
+        &self,
+        inputs: &mut Inputs<MetaTensor>,
+        device: &MetaDevice,
+        StepShape { rows, height, width, .. }: StepShape,
+        dtype: DType,
+    ) {
+        for (network, net) in self.nets.iter().enumerate() {
+            net.add_meta_inputs(inputs, network, device, (rows, height, width), dtype);
+        }
     }
 }

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
-use kiln_network::Inputs;
+use candle_core::Tensor;
+use kiln_network::{ControlImage, ControlRole, ControlRows, ControlSpec, Denoiser, Inputs};
 use kiln_request::{
     Control, ControlMode, ControlUse, PromptSteps, adapter_scales, is_active, is_adapter_active, scales,
 };
 use kiln_scheduler::Convention;
-use kiln_unet::{ControlInput, ControlKinds, ControlModel};
 use kiln_weights::Placement;
 
 use crate::component::WeightResidency;
 use crate::error::{Error, Result};
+use crate::loaded_controls::{LoadedControl, type_number};
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::batch::Batch;
+use crate::pipeline::control_images::{ControlLatents, embed_images};
 
 /// The controls of a group.
 #[derive(Default)]
@@ -29,27 +30,17 @@ struct GroupControl {
     /// The place of its network.
     network: usize,
     using: ControlUse,
-    role: Role,
-    /// The network's results for the images, `(n, h, w, c)` each, in its type: a ControlNet's embedded image, or an adapter's
-    /// feature maps with their factors.
+    role: ControlRole,
+    rows: ControlRows,
+    /// Whether its network takes several images in one call.
+    joins: bool,
+    /// The number of its image's type.
+    kind: Option<usize>,
+    /// The factors, and those without the weight.
+    scales: [Arc<[f32]>; 2],
+    /// The network's results for the images, one row for each image, in its type: embedded images or latents, or feature maps
+    /// with their factors.
     made: Vec<Tensor>,
-}
-
-/// The role of a control in a step.
-enum Role {
-    /// Residuals of a ControlNet with these factors.
-    Net { scales: Arc<[f32]>, is_conditional_only: bool, kind: Option<UnionImage> },
-    /// Feature maps.
-    Adapter,
-}
-
-/// The image of a Union network.
-struct UnionImage {
-    /// The number of its type, and the number of all types.
-    number: usize,
-    types: usize,
-    /// The factors of the residuals where the network has several images, which have the weights then.
-    plain: Arc<[f32]>,
 }
 
 /// An evaluation of a group.
@@ -62,21 +53,50 @@ pub(crate) struct At {
 }
 
 impl GroupControl {
-    /// Whether it acts on the conditional rows alone, if there are others.
-    fn is_conditional_only(&self) -> bool {
-        match self.role {
-            Role::Net { is_conditional_only, .. } => is_conditional_only,
-            Role::Adapter => self.using.mode == ControlMode::Control,
-        }
+    /// The control `using` of a network with the properties `spec`, whose results for the images are `made`.
+    fn new(network: usize, spec: &ControlSpec, using: &ControlUse, made: Vec<Tensor>) -> Result<Self> {
+        let is_conditional = spec.rows == ControlRows::Conditional;
+        // Means over all pixels have one factor, whatever the guess mode is (diffusers: `global_pool_conditions`).
+        let own = ControlUse { guess: using.guess && !is_conditional, ..using.clone() };
+        let is_conditional_only = own.guess || own.mode == ControlMode::Control;
+        let rows = if is_conditional_only { ControlRows::Conditional } else { spec.rows };
+        // A network without weak early layers has one factor in every mode.
+        let mode = if spec.modes.prompt { own.mode } else { ControlMode::Balanced };
+        let plain = ControlUse { weight: 1.0, mode, ..own };
+        let weighed = ControlUse { weight: using.weight, ..plain.clone() };
+        let (scales, made) = match spec.role {
+            ControlRole::Steps => ([scales(&weighed, spec.additions), scales(&plain, spec.additions)], made),
+            ControlRole::Features => {
+                let factors = adapter_scales(using, spec.additions);
+                let weighed = |(map, &factor): (Tensor, &f32)| match factor {
+                    1.0 => Ok(map),
+                    factor => Ok((map * f64::from(factor))?),
+                };
+                let made = made.into_iter().zip(factors.iter()).map(weighed).collect::<Result<_>>()?;
+                ([factors.clone(), factors], made)
+            }
+        };
+        let kind = spec.types.zip(using.kind()).and_then(|(types, kind)| type_number(types, kind));
+        let joins = spec.types.is_some_and(|types| types.joins);
+        Ok(Self { network, using: using.clone(), role: spec.role, rows, joins, kind, scales, made })
     }
 
-    /// Its result for `rows` rows of each image.
-    fn rows(&self, rows: usize) -> Result<Vec<Tensor>> {
+    /// Its input of a call with `unconditional` rows before `conditional` ones for each image.
+    fn image(&self, unconditional: usize, conditional: usize) -> Result<ControlImage> {
+        let rows = match self.rows {
+            ControlRows::All => unconditional + conditional,
+            ControlRows::Conditional => conditional,
+            // The rows in front take the results in turn.
+            ControlRows::Repeated if unconditional.is_multiple_of(conditional.max(1)) => conditional,
+            ControlRows::Repeated => unconditional + conditional,
+        };
         let repeated = |made: &Tensor| match rows {
             1 => Ok(made.clone()),
             rows => Ok(Tensor::cat(&vec![made; rows], 0)?),
         };
-        self.made.iter().map(repeated).collect()
+        let [scales, plain] = self.scales.clone();
+        let embedded = self.made.iter().map(repeated).collect::<Result<_>>()?;
+        Ok(ControlImage { embedded, kind: self.kind, weight: self.using.weight as f32, scales, plain })
     }
 }
 
@@ -84,37 +104,54 @@ impl ControlInputs {
     fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupControl> {
         let step = PromptSteps::Sampler(self.steps).of_call(call, calls);
         let is_active = move |control: &&GroupControl| {
-            let rule = if matches!(control.role, Role::Adapter) { is_adapter_active } else { is_active };
+            let rule = if control.role == ControlRole::Features { is_adapter_active } else { is_active };
             rule(&control.using, self.convention, (call, calls), (step, self.steps))
         };
         self.controls.iter().filter(is_active)
     }
 
-    /// Adds the inputs of the networks at an evaluation with `unconditional` rows before `conditional` ones for each image.
+    /// Adds the inputs of the networks of `denoiser` at an evaluation with `unconditional` rows before `conditional` ones for each
+    /// image.
     pub(crate) fn add_to(
         &self,
         inputs: &mut Inputs,
+        denoiser: &dyn Denoiser,
         at: At,
         (unconditional, conditional): (usize, usize),
     ) -> Result<()> {
-        let (mut nets, mut features) = (Vec::new(), Vec::new());
+        let mut nets: Vec<(&GroupControl, Vec<ControlImage>)> = Vec::new();
+        let mut features: Option<(&GroupControl, ControlImage)> = None;
         for control in self.active(at) {
-            let is_conditional_only = control.is_conditional_only();
-            let rows = if is_conditional_only { conditional } else { unconditional + conditional };
-            let made = control.rows(rows)?;
-            match &control.role {
-                Role::Net { scales, kind, .. } => {
-                    let input = (control.network, made, scales.clone());
-                    add_net(&mut nets, input, kind.as_ref(), control.using.weight as f32)?;
+            let image = control.image(unconditional, conditional)?;
+            match control.role {
+                ControlRole::Steps => {
+                    let rows = |image: &ControlImage| image.embedded.first().map(|made| made.dims().to_vec());
+                    let joined = nets.iter_mut().find(|(other, images)| {
+                        control.joins
+                            && other.network == control.network
+                            && images.first().and_then(rows) == rows(&image)
+                    });
+                    match joined {
+                        Some((_, images)) => images.push(image),
+                        None => nets.push((control, vec![image])),
+                    }
                 }
-                Role::Adapter => {
-                    let all = if is_conditional_only { with_zeros(made, unconditional, conditional)? } else { made };
-                    features = sum(features, all)?;
+                ControlRole::Features => {
+                    let is_part = control.rows == ControlRows::Conditional;
+                    let made = image.embedded;
+                    let made = if is_part { with_zeros(made, unconditional, conditional)? } else { made };
+                    features = Some(match features {
+                        None => (control, ControlImage { embedded: made, ..image }),
+                        Some((first, others)) => {
+                            (first, ControlImage { embedded: sum(others.embedded, made)?, ..others })
+                        }
+                    });
                 }
             }
         }
-        nets.into_iter().for_each(|net| net.add_to(inputs));
-        ControlInput::add_features(features, inputs);
+        for (control, images) in nets.into_iter().chain(features.map(|(control, image)| (control, vec![image]))) {
+            denoiser.add_control(inputs, control.network, images)?;
+        }
         Ok(())
     }
 
@@ -126,40 +163,6 @@ impl ControlInputs {
         };
         at.call > 0 && networks(at) != networks(At { call: at.call - 1, ..at })
     }
-}
-
-/// Adds the input of a ControlNet. A Union network with several images of as many rows runs once for all of them.
-fn add_net(
-    inputs: &mut Vec<ControlInput>,
-    (network, made, scales): (usize, Vec<Tensor>, Arc<[f32]>),
-    kind: Option<&UnionImage>,
-    weight: f32,
-) -> Result<()> {
-    let Some(UnionImage { number, types, plain }) = kind else {
-        inputs.push(ControlInput { network, hints: made, kinds: None, scales });
-        return Ok(());
-    };
-    let flags = |images: &[(usize, f32)], device: &Device| -> Result<Tensor> {
-        let flag = |kind: usize| if images.iter().any(|&(number, _)| number == kind) { 1.0f32 } else { 0.0 };
-        Ok(Tensor::from_vec((0..*types).map(flag).collect::<Vec<_>>(), *types, &Device::Cpu)?.to_device(device)?)
-    };
-    let rows = |hints: &[Tensor]| hints.first().map(|hint| hint.dims().to_vec());
-    let same = inputs.iter_mut().find(|input| input.network == network && rows(&input.hints) == rows(&made));
-    match same {
-        Some(ControlInput { hints, kinds: Some(kinds), scales, .. }) => {
-            kinds.images.push((*number, weight));
-            kinds.flags = flags(&kinds.images, kinds.flags.device())?;
-            hints.extend(made);
-            *scales = plain.clone();
-        }
-        _ => {
-            let images = vec![(*number, weight)];
-            let device = made.first().map_or(Device::Cpu, |hint| hint.device().clone());
-            let kinds = Some(ControlKinds { flags: flags(&images, &device)?, images });
-            inputs.push(ControlInput { network, hints: made, kinds, scales });
-        }
-    }
-    Ok(())
 }
 
 /// Feature maps of the conditional rows, with zeros for the unconditional ones before them.
@@ -176,9 +179,6 @@ fn with_zeros(made: Vec<Tensor>, unconditional: usize, conditional: usize) -> Re
 
 /// The sums of two adapters' feature maps.
 fn sum(all: Vec<Tensor>, more: Vec<Tensor>) -> Result<Vec<Tensor>> {
-    if all.is_empty() {
-        return Ok(more);
-    }
     if all.len() != more.len() || all.iter().zip(&more).any(|(a, b)| a.dims() != b.dims()) {
         let expected = "adapters with the same feature maps";
         return Err(Error::value("controls", "T2I-Adapters of different forms", expected));
@@ -187,105 +187,33 @@ fn sum(all: Vec<Tensor>, more: Vec<Tensor>) -> Result<Vec<Tensor>> {
 }
 
 impl LoadedModel {
-    /// Has the control networks of a batch's pass see their control images. Each image of the batch has the bits that it has alone: they
-    /// are seen one by one.
-    pub(crate) fn embed_controls(&self, batch: &Batch<'_>) -> Result<ControlInputs> {
+    /// Has the control networks of a batch's pass see their control images; `latents` are those of networks that take latents. Each
+    /// image of the batch has the bits that it has alone: they are seen one by one.
+    pub(crate) fn embed_controls(&self, batch: &Batch<'_>, mut latents: ControlLatents) -> Result<ControlInputs> {
         let (job, Placement { device, dtype, .. }) = (batch.job(), self.component.placement());
         let one = |(i, control): (usize, &Control)| {
-            let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
-            let network = self.controls.place(control).ok_or_else(missing)?;
-            let loaded = self.controls.get(network).ok_or_else(missing)?;
-            loaded.image_component.enter(&WeightResidency::Whole)?;
-            let made = loaded.image_component.run(|| embed_images(&loaded.model, batch, i, (device, *dtype)));
-            loaded.image_component.leave();
-            let (made, role) = role(&loaded.model, &control.using, made?)?;
-            Ok(GroupControl { network, using: control.using.clone(), role, made })
+            let (network, loaded) = self.control(control)?;
+            let LoadedControl { model, spec, image_component, .. } = loaded;
+            let made = match latents.take(i) {
+                Some(latents) => vec![latents.to_device(device)?.to_dtype(*dtype)?],
+                None => {
+                    image_component.enter(&WeightResidency::Whole)?;
+                    let made = image_component.run(|| embed_images((&**model, spec), batch, i, (device, *dtype)));
+                    image_component.leave();
+                    made?
+                }
+            };
+            GroupControl::new(network, spec, &control.using, made)
         };
         let acts = |(_, control): &(usize, &Control)| control.using.passes.acts(job.is_second_pass());
         let controls = job.controls.iter().enumerate().filter(acts).map(one).collect::<Result<Vec<_>>>()?;
         Ok(ControlInputs { controls, convention: job.sampling.convention, steps: job.steps })
     }
-}
 
-/// The role of a control in a step, with its network's result: an adapter's maps times their factors.
-fn role(model: &ControlModel, using: &ControlUse, made: Vec<Tensor>) -> Result<(Vec<Tensor>, Role)> {
-    let count = model.additions();
-    if model.lllite().is_some() {
-        let is_conditional_only = using.mode == ControlMode::Control;
-        return Ok((made, Role::Net { scales: [using.weight as f32].into(), is_conditional_only, kind: None }));
+    /// The network of a control, with its place.
+    pub(crate) fn control(&self, control: &Control) -> Result<(usize, &LoadedControl)> {
+        let missing = || Error::value("controls", control.using.net.display(), "a control network that is open");
+        let network = self.controls.place(control).ok_or_else(missing)?;
+        Ok((network, self.controls.get(network).ok_or_else(missing)?))
     }
-    if model.is_adapter() {
-        let weighed = |(map, &factor): (Tensor, &f32)| match factor {
-            1.0 => Ok(map),
-            factor => Ok((map * f64::from(factor))?),
-        };
-        let factors = adapter_scales(using, count);
-        let made = made.into_iter().zip(factors.iter()).map(weighed).collect::<Result<_>>()?;
-        return Ok((made, Role::Adapter));
-    }
-    // Means over all pixels have one factor, whatever the guess mode is (diffusers: `global_pool_conditions`).
-    let is_pooled = model.is_conditional_only();
-    let using = ControlUse { guess: using.guess && !is_pooled, ..using.clone() };
-    let kind = model.types().zip(using.kind()).map(|(types, kind)| UnionImage {
-        number: kind.number(),
-        types,
-        plain: scales(&ControlUse { weight: 1.0, ..using.clone() }, count),
-    });
-    let is_conditional_only = is_pooled || using.guess || using.mode == ControlMode::Control;
-    Ok((made, Role::Net { scales: scales(&using, count), is_conditional_only, kind }))
-}
-
-/// A network's result for the control images number `i` of the jobs of a batch.
-fn embed_images(
-    model: &ControlModel,
-    batch: &Batch<'_>,
-    i: usize,
-    (device, dtype): (&Device, DType),
-) -> Result<Vec<Tensor>> {
-    let mut known: Vec<(&Control, Vec<Tensor>)> = Vec::new();
-    let mut rows: Vec<Vec<Tensor>> = Vec::with_capacity(batch.len());
-    for (job, _) in batch.images() {
-        let missing = || {
-            let found = format!("{} controls", job.controls.len());
-            Error::value("controls", found, "as many as the other images of the batch have")
-        };
-        let control = job.controls.get(i).ok_or_else(missing)?;
-        let is_same = |other: &Control| Arc::ptr_eq(&other.image, &control.image) && other.hole == control.hole;
-        let made = match known.iter().find(|(other, _)| is_same(other)) {
-            Some((_, made)) => made.clone(),
-            None => {
-                let made = model.embed(&pixels(model, control, (job.width, job.height), (device, dtype))?)?;
-                known.push((control, made.clone()));
-                made
-            }
-        };
-        rows.push(made);
-    }
-    let Some(first) = rows.first() else { return Ok(Vec::new()) };
-    let joined = |k: usize| -> Result<Tensor> {
-        let parts: Vec<&Tensor> = rows.iter().filter_map(|row| row.get(k)).collect();
-        match &parts[..] {
-            [one] => Ok((*one).clone()),
-            all => Ok(Tensor::cat(all, 0)?),
-        }
-    };
-    (0..first.len()).map(joined).collect()
-}
-
-/// A control image as a network takes it, `(1, c, h, w)`: a network for gray ones gets the luminance.
-fn pixels(
-    model: &ControlModel,
-    control: &Control,
-    size: (usize, usize),
-    (device, dtype): (&Device, DType),
-) -> Result<Tensor> {
-    let (width, height) = control.image.size();
-    if (width, height) != size {
-        let expected = format!("{}x{}, the size of the job's images", size.0, size.1);
-        return Err(Error::value("controls", format!("an image of {width}x{height}"), expected));
-    }
-    let channels = model.image_channels();
-    let planes = if channels == 1 { control.luminance() } else { control.planes()? };
-    let pixels = Tensor::from_vec(planes, (1, channels, height, width), &Device::Cpu)?;
-    Ok(pixels.to_device(device)?.to_dtype(dtype)?)
 }

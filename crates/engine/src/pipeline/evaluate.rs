@@ -6,11 +6,14 @@ use kiln_request::Job;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
+use crate::pipeline::control_images::encode_controls;
 use crate::pipeline::control_inputs::At;
 use crate::pipeline::event::Stage;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::prompt_inputs::encode_prompts;
+use crate::pipeline::reference_inputs::encode_references;
+use crate::pipeline::steering::noise_of;
 use crate::pipeline::step::GuidedStep;
 
 impl Engine {
@@ -43,18 +46,25 @@ impl Engine {
         let mut conditions = self.text().conditions(job, plan, &keep, kept, &mut |_, _| Ok(()))?;
         let mut guidance = Guidance::new(job, &conditions, count);
         let now = guidance.at(index, point.timestep);
+        let f = self.model.vae_config().downscale();
+        let batch = Batch::of_job(job, 0);
+        let mut noise = noise_of(self.steering.as_ref(), &batch, f);
+        let control_latents = encode_controls(self, &batch, &mut noise, &mut |_| Ok(()))?;
+        let references = encode_references(self, &batch, &mut noise, &mut |_| Ok(()))?;
         let prompts = encode_prompts(self, &Batch::of_job(job, 0), conditions.is_guided(), &mut |_| Ok(()))?;
         self.make_room_for(Stage::Denoise);
-        let controls = self.networks.first.embed_controls(&Batch::of_job(job, 0))?;
+        let controls = self.networks.first.embed_controls(&batch, control_latents)?;
         self.enter_denoiser(0)?;
-        let f = self.model.vae_config().downscale();
         let shape = (self.model.vae_config().latent_channels, job.height / f, job.width / f);
         let mut inputs = conditions.at(job.prompt_steps().of_call(index, count), now.rows())?;
         let unconditional = conditions.unconditional_of_image(now.on);
         let images = job.batch_size.max(1);
         let rows = inputs.batch() / images;
         let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));
-        controls.add_to(&mut inputs, at, of_image)?;
+        let first = &mut self.networks.first;
+        let denoiser = first.unet.with_controls(first.controls.models())?;
+        controls.add_to(&mut inputs, &*denoiser, at, of_image)?;
+        references.add_to(&mut inputs, rows)?;
         prompts.add_to(&mut inputs, at, of_image)?;
         let network = NetworkParts::new(job);
         let inputs = network.inputs(now.rows(), images, of_image.1).add_to(inputs);
@@ -62,8 +72,6 @@ impl Engine {
         let step = GuidedStep::new(&inputs, now.within_step, self.dtype)?;
         let step = step.with_weights(conditions.weights(shape, &self.device)?);
         let x = (latents.to_device(&self.device)? / point.norm())?;
-        let first = &mut self.networks.first;
-        let denoiser = first.unet.with_controls(first.controls.models())?;
         let output = step.run(&*denoiser, Some(&mut first.recorded), &x, &[point.timestep], None)?;
         Ok(guidance.answer(output, &now, None)?.output.to_device(&Device::Cpu)?)
     }

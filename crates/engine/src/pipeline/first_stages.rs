@@ -11,12 +11,14 @@ use crate::host_memory;
 use crate::loaded_model::Opening;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
+use crate::pipeline::control_images::encode_controls;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, Stage, Timings};
 use crate::pipeline::group::Group;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::prompt_inputs::encode_prompts;
+use crate::pipeline::reference_inputs::encode_references;
 use crate::pipeline::second_pass::Enlarged;
 use crate::pipeline::start::{Start, is_from_noise, mask_channels};
 use crate::pipeline::steering::{input_latents, noise_of};
@@ -44,6 +46,8 @@ pub(crate) fn first_stages(
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = noise_of(engine.steering.as_ref(), batch, f);
+    let control_latents = encode_controls(engine, batch, &mut noise, tell)?;
+    let references = encode_references(engine, batch, &mut noise, tell)?;
     if batch.images().any(|(job, _)| job.lacks_pixels()) {
         let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
         return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
@@ -81,7 +85,7 @@ pub(crate) fn first_stages(
     if !job.controls.is_empty() {
         engine.make_room_for(Stage::Denoise);
     }
-    let controls = engine.networks.first.embed_controls(batch)?;
+    let controls = engine.networks.first.embed_controls(batch, control_latents)?;
     engine.enter_denoiser(0)?;
     engine.timings.encode += begin.elapsed();
 
@@ -99,6 +103,7 @@ pub(crate) fn first_stages(
     let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.prompt_steps())?
         .with_controls(controls)
         .with_prompts(prompts)
+        .with_references(references)
         .with_network(NetworkParts::new(job));
     engine.timings.denoise += begin.elapsed();
     Ok(group)
@@ -142,13 +147,14 @@ fn encode_images(
     tell: &mut dyn FnMut(Event) -> Result<()>,
 ) -> Result<Option<Tensor>> {
     let one = &mut |i: usize| Ok(images[i].clone());
-    (!images.is_empty()).then(|| encode_each(engine, images.len(), one, noise, tell)).transpose()
+    (!images.is_empty()).then(|| encode_each(engine, (images.len(), true), one, noise, tell)).transpose()
 }
 
-/// Encodes `n` images, each of which `image` makes when it is encoded.
+/// Encodes `n` images, each of which `image` makes when it is encoded. The latents are scaled for the denoiser, and shifted if
+/// `shifted` says so.
 pub(super) fn encode_each(
     engine: &mut Engine,
-    n: usize,
+    (n, shifted): (usize, bool),
     image: &mut dyn FnMut(usize) -> Result<InitImage>,
     noise: &mut BatchNoise,
     tell: &mut dyn FnMut(Event) -> Result<()>,
@@ -172,7 +178,13 @@ pub(super) fn encode_each(
             Ok(())
         };
         let opening = Opening { setup: &engine.setup, placement: &engine.placement, options: &engine.options };
-        engine.networks.image_encoder(&engine.model, opening)?.encode(n, image, &keep, tiling, draw, &mut upcast)
+        engine.networks.image_encoder(&engine.model, opening)?.encode(
+            (n, shifted),
+            image,
+            (&keep, tiling),
+            draw,
+            &mut upcast,
+        )
     })?;
     engine.after("encoded images");
     engine.timings.encode += begin.elapsed();

@@ -17,6 +17,7 @@ use crate::pipeline::guidance::{EvaluationGuidance, Guidance};
 use crate::pipeline::kept::Kept;
 use crate::pipeline::network_parts::{NetworkForm, NetworkParts};
 use crate::pipeline::prompt_inputs::PromptInputs;
+use crate::pipeline::reference_inputs::ReferenceInputs;
 use crate::pipeline::start::Start;
 use crate::pipeline::turns::{Turn, Turns};
 
@@ -35,6 +36,8 @@ pub struct Group {
     controls: ControlInputs,
     /// Its image prompts.
     prompts: PromptInputs,
+    /// Its reference images.
+    references: ReferenceInputs,
     /// The parts that change the network: perturbed attention, FreeU, DeepCache and their kin.
     network: NetworkParts,
     /// Steps of the prompts' schedules.
@@ -100,6 +103,7 @@ impl Group {
             turns,
             controls,
             prompts,
+            references: ReferenceInputs::default(),
             network,
             steps,
             guided,
@@ -121,6 +125,11 @@ impl Group {
     /// Adds image prompts.
     pub(crate) fn with_prompts(self, prompts: PromptInputs) -> Self {
         Self { prompts, ..self }
+    }
+
+    /// Adds reference images.
+    pub(crate) fn with_references(self, references: ReferenceInputs) -> Self {
+        Self { references, ..self }
     }
 
     /// Adds changes of the network.
@@ -266,7 +275,8 @@ impl Group {
         let (_, _, height, width) = self.latents.dims4()?;
         inputs = denoiser.for_size(inputs, [height, width])?;
         if *number == 0 {
-            self.controls.add_to(&mut inputs, self.at(), of_image)?;
+            self.controls.add_to(&mut inputs, denoiser, self.at(), of_image)?;
+            self.references.add_to(&mut inputs, rows / images)?;
             self.prompts.add_to(&mut inputs, self.at(), of_image)?;
             let mut hooks = self.network.inputs(now.rows(), images, of_image.1);
             let on = (dtype, self.latents.device());

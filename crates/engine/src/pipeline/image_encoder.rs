@@ -67,8 +67,13 @@ impl Network {
     }
 
     /// Latents as the denoiser takes them, `(n, c, h, w)` in f32, from the results of [`Self::encode`]; `draw` gives
-    /// noise of the means' shape where an image has a sample.
-    fn latents(&self, moments: &Tensor, draw: impl FnOnce(&Tensor) -> Result<Tensor>, sample: bool) -> Result<Tensor> {
+    /// noise of the means' shape where an image has a sample. A TAESD has no shift of its own.
+    fn latents(
+        &self,
+        moments: &Tensor,
+        draw: impl FnOnce(&Tensor) -> Result<Tensor>,
+        (sample, shifted): (bool, bool),
+    ) -> Result<Tensor> {
         match self {
             Self::Kl(config, _) => {
                 let channels = moments.dim(1)? / 2;
@@ -76,7 +81,10 @@ impl Network {
                 let log_variance = moments.narrow(1, channels, channels)?.contiguous()?;
                 let posterior = kiln_vae::DiagonalGaussian { mean, log_variance };
                 let latents = if sample { posterior.sample(&draw(&posterior.mean)?)? } else { posterior.mean };
-                Ok(config.scale(&latents)?)
+                Ok(match shifted {
+                    true => config.scale(&latents)?,
+                    false => config.clone().without_shift().scale(&latents)?,
+                })
             }
             Self::Tiny(config, _) => Ok(config.scale(moments)?),
         }
@@ -109,16 +117,15 @@ impl ImageEncoder {
 
     /// The scaled latents of `n` images, `(n, c, h, w)` in f32 in the host's memory; `image` gives each of them. `draw` gives
     /// noise for a tensor's shape, for all images at once; it is asked once, and only where a sample is wanted of an encoder
-    /// that has a variance. An image that follows itself is encoded once.
+    /// that has a variance. An image that follows itself is encoded once. Without `shifted` the latents are scaled alone.
     ///
     /// # Errors
     /// [`Error::NotANumber`] where no type holds the numbers, and what the network reports.
     pub(crate) fn encode(
         &mut self,
-        n: usize,
+        (n, shifted): (usize, bool),
         image: &mut dyn FnMut(usize) -> Result<InitImage>,
-        keep: &WeightResidency,
-        tiling: Tiling,
+        (keep, tiling): (&WeightResidency, Tiling),
         draw: impl FnOnce(&Tensor) -> Result<Tensor>,
         upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     ) -> Result<Tensor> {
@@ -137,6 +144,6 @@ impl ImageEncoder {
             }
             moments.extend(self.last.as_ref().map(|(_, moments)| moments.clone()));
         }
-        self.network.latents(&Tensor::cat(&moments, 0)?, draw, sample)
+        self.network.latents(&Tensor::cat(&moments, 0)?, draw, (sample, shifted))
     }
 }

@@ -24,6 +24,10 @@ impl SecondDenoiser {
             let why = "self-attention guidance runs the network once more after both halves";
             return refuse("sag_scale", job.network.sag_scale.to_string(), why);
         }
+        if !job.controls.is_empty() && self.shares_residuals() {
+            let why = "the control network runs for the conditional half, and both halves take its residuals";
+            return refuse("controls", job.controls.len().to_string(), why);
+        }
         job.hires.as_deref().map_or(Ok(()), |pass| self.check(&pass.job))
     }
 

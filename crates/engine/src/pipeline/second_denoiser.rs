@@ -11,15 +11,15 @@
 //! between GPUs are ordered by events (`ops::peer`): the host waits for neither. What keeps something of all rows from
 //! step to step (DeepCache, self-attention guidance) is refused.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use candle_core::{Device, DeviceLocation, Tensor};
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
-use kiln_network::{Control, Denoiser};
+use kiln_network::{Control, ControlConfig, ControlRows, Denoiser};
 use kiln_ops::StopSign;
-use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_weights::{EightBitLayers, Placement, Segment, replicate};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -54,7 +54,7 @@ pub(crate) struct SecondDenoiser {
 struct Parts {
     recorded: RecordedStep,
     unet: Box<dyn Denoiser>,
-    controls: Vec<ControlModel>,
+    controls: Vec<Box<dyn Control>>,
     keeps_text_keys: bool,
     threads: Threads,
 }
@@ -130,9 +130,14 @@ impl SecondDenoiser {
     }
 
     /// Has these control networks from now on, in place of others.
-    pub(crate) fn set_controls(&mut self, configs: &[ControlModelConfig]) {
+    pub(crate) fn set_controls(&mut self, configs: &[Arc<dyn ControlConfig>]) {
         self.parts.recorded.clear();
-        self.parts.controls = configs.iter().map(ControlModel::new).collect();
+        self.parts.controls = configs.iter().map(|config| config.build()).collect();
+    }
+
+    /// Whether a control network runs for the last rows and serves all, which no part of a step could do alone.
+    pub(crate) fn shares_residuals(&self) -> bool {
+        self.parts.controls.iter().any(|control| control.spec().rows == ControlRows::Repeated)
     }
 
     /// Takes the weights of the first device, if it has none.
@@ -201,8 +206,8 @@ impl Parts {
     }
 }
 
-fn denoiser<'a>(unet: &'a dyn Denoiser, controls: &'a [ControlModel]) -> Result<Box<dyn Denoiser + 'a>> {
-    Ok(unet.with_controls(controls.iter().map(|model| model as &dyn Control).collect())?)
+fn denoiser<'a>(unet: &'a dyn Denoiser, controls: &'a [Box<dyn Control>]) -> Result<Box<dyn Denoiser + 'a>> {
+    Ok(unet.with_controls(controls.iter().map(|model| &**model).collect())?)
 }
 
 /// Opens the memory of two GPUs to each other. Copies work without that, more slowly.

@@ -108,7 +108,7 @@ impl Enlarged {
             Content::Latents(latents) => latents.clone(),
             Content::Images(images) => {
                 let kind = job.image.init_noise.unwrap_or(InitLatents::Sample);
-                encode_each(engine, images.len(), &mut |i| init_image(&images[i], kind), noise, tell)?
+                encode_each(engine, (images.len(), true), &mut |i| init_image(&images[i], kind), noise, tell)?
             }
         };
         let [(left, right), (above, below)] = self.cut;

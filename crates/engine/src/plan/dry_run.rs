@@ -3,17 +3,16 @@
 
 use candle_core::DType;
 use kiln_mempool::Held;
-use kiln_network::slots::CACHED_FEATURE;
+use kiln_network::slots::{CACHED_FEATURE, REFERENCE};
 use kiln_network::text::TextStage;
-use kiln_network::{Denoiser, Inputs, StepShape};
+use kiln_network::{Control, ControlTakes, Denoiser, Inputs, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_request::OpenUpscaler;
-use kiln_unet::{ControlModel, UnetConfig};
 use kiln_upscale::StripRows;
 use kiln_vae::Tiling;
 
 use super::prompts::{GroupPrompt, PromptNetworks};
-use super::{Enlargement, ExecutionTarget, Pass, SecondPassWork, Workload};
+use super::{Enlargement, ExecutionTarget, Pass, ReferenceWork, SecondPassWork, Workload};
 use crate::error::Result;
 use crate::generated_image;
 use crate::host_memory;
@@ -32,11 +31,9 @@ pub(super) struct Networks<'a> {
     pub(super) text: &'a dyn TextStage,
     pub(super) denoiser: &'a dyn Denoiser,
     /// The control networks, each with the bytes of its weights that run once an image.
-    pub(super) controls: Vec<(&'a ControlModel, usize)>,
+    pub(super) controls: Vec<(&'a dyn Control, usize)>,
     /// IP-Adapters with their image encoders.
     pub(super) prompts: &'a [PromptNetworks],
-    /// The configuration of the U-Net that they are for; `None` if the denoiser is no U-Net.
-    pub(super) unet: Option<&'a UnetConfig>,
     /// The text encoders and the denoisers of the models that follow this one in the run.
     pub(super) others: Vec<(&'a dyn TextStage, &'a dyn Denoiser)>,
     pub(super) decoder: &'a Network,
@@ -150,8 +147,9 @@ impl Networks<'_> {
                     vec![(Tiling::Whole, bytes(&conditions))]
                 }
                 Stage::EncodeImage => {
+                    let size = work.largest_input((width, height));
                     let of = |&tiling: &Tiling| {
-                        self.encode_image(device, (width, height), tiling)?;
+                        self.encode_image(device, size, tiling)?;
                         Ok((tiling, bytes(&conditions)))
                     };
                     tilings.iter().map(of).collect::<Result<Vec<_>>>()?
@@ -171,7 +169,9 @@ impl Networks<'_> {
                         for prompt in &prompts {
                             prompt.rows(work.rows_of_image())?.add_to(&mut inputs);
                         }
-                        self.add_control_inputs(&mut inputs, device, work);
+                        let shape = self.step_shape(work);
+                        self.denoiser.add_meta_controls(&mut inputs, device, shape, self.dtype);
+                        self.add_references(&mut inputs, device, work);
                         text_keys = self.denoise(device, self.denoiser, &latents, work, &inputs)?;
                     }
                     flop.step = device.take_flop().by_segment(self.denoiser.segments());
@@ -284,27 +284,30 @@ impl Networks<'_> {
 
     /// The control images of a batch, one by one, each network's weights while it runs, and what it makes of all images.
     fn embed_controls(&self, device: &MetaDevice, work: &Workload) -> Result<Vec<MetaTensor>> {
-        let mut all = Vec::new();
-        for (model, weights) in &self.controls {
+        let (mut all, rows) = (Vec::new(), work.batch_size);
+        for (control, weights) in &self.controls {
             let _weights = device.ledger().hold(*weights);
-            // The pixels are on the host before they are on the device.
-            let image = device.tensor(&[1, model.image_channels(), work.height, work.width], self.dtype);
-            for made in model.embed(&image)? {
-                let [_, h, w, c] = made.size4()?;
-                let rows = work.batch_size;
-                all.push(if rows > 1 { device.tensor(&[rows, h, w, c], self.dtype) } else { made });
+            let image = match control.spec().takes {
+                // The pixels are on the host before they are on the device.
+                ControlTakes::Pixels { channels } => [1, channels, work.height, work.width],
+                ControlTakes::Latents { masked, .. } => {
+                    let channels = self.denoiser.latents().channels + usize::from(masked);
+                    [1, channels, work.height / self.downscale, work.width / self.downscale]
+                }
+            };
+            for made in control.embed(&device.tensor(&image, self.dtype))? {
+                let [_, a, b, c] = made.size4()?;
+                all.push(if rows > 1 { device.tensor(&[rows, a, b, c], self.dtype) } else { made });
             }
         }
         Ok(all)
     }
 
-    /// Adds the inputs of the control networks in a step, for all rows. They exist while the steps run, unlike the texts.
-    fn add_control_inputs(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
-        let StepShape { rows, height, width, .. } = self.step_shape(work);
-        let Some(unet) = self.unet else { return };
-        for (network, (model, _)) in self.controls.iter().enumerate() {
-            model.add_meta_inputs(inputs, (network, unet), device, (rows, height, width), self.dtype);
-        }
+    /// Adds the reference images, for all rows.
+    fn add_references(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
+        let (ReferenceWork { count, width, height }, channels) = (work.references, self.denoiser.latents().channels);
+        let shape = [work.images(), channels, height / self.downscale, width / self.downscale];
+        (0..count).for_each(|i| inputs.add(REFERENCE, i, device.tensor(&shape, self.dtype)));
     }
 
     /// One step between the sampler's tensors. Returns the bytes of the inputs that the denoiser makes once for all steps: the

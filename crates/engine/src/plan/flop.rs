@@ -3,10 +3,9 @@
 
 use candle_core::DType;
 use kiln_network::text::TextStage;
-use kiln_network::{Denoiser, StepShape};
+use kiln_network::{Control, Denoiser, StepShape};
 use kiln_nn::MetaDevice;
 use kiln_ops::Target;
-use kiln_unet::{Conditioning, ControlModel, UnetConfig};
 use kiln_vae::Tiling;
 
 use crate::error::Result;
@@ -46,28 +45,29 @@ pub fn preparation_flop(denoiser: &dyn Denoiser, images: usize, tokens: usize) -
     Ok(device.take_flop().by_segment(denoiser.segments()))
 }
 
-/// Operations of each of a control network's segments in a step next to a U-Net, in one call as [`denoiser_flop`].
+/// Operations of each of a control network's segments in a step next to `denoiser`, in one call as [`denoiser_flop`].
 ///
 /// # Errors
-/// Errors of the network for impossible sizes.
+/// Errors of the networks for impossible sizes, and for a control network of another family.
 pub fn control_flop(
-    model: &ControlModel,
-    (denoiser, unet): (&dyn Denoiser, Option<&UnetConfig>),
+    control: &dyn Control,
+    denoiser: &dyn Denoiser,
     images: usize,
     (height, width): (usize, usize),
     tokens: usize,
 ) -> Result<Vec<f64>> {
-    let device = MetaDevice::new(TARGET, DTYPE);
-    let (Some(net), Some(unet)) = (model.net(), unet) else { return Ok(vec![0.0; model.step_segments().len()]) };
-    let x = device.tensor(&[images, net.config().network.in_channels, height, width], DTYPE);
-    let timestep = device.tensor(&[1], DType::F32);
-    let mut inputs = denoiser.meta_inputs(&device, StepShape { rows: images, height, width, tokens }, DTYPE);
-    model.add_meta_inputs(&mut inputs, (0, unet), &device, (images, height, width), DTYPE);
-    let conditioning = Conditioning::of(&inputs)?;
-    for input in &conditioning.controls {
-        net.forward(&x, &timestep, &conditioning, input)?;
+    if control.step_segments().iter().next().is_none() {
+        return Ok(Vec::new());
     }
-    Ok(device.take_flop().by_segment(net.segments()))
+    let device = MetaDevice::new(TARGET, DTYPE);
+    let controlled = denoiser.with_controls(vec![control])?;
+    let x = device.tensor(&[images, controlled.latents().channels, height, width], DTYPE);
+    let timestep = device.tensor(&[1], DType::F32);
+    let shape = StepShape { rows: images, height, width, tokens };
+    let mut inputs = controlled.meta_inputs(&device, shape, DTYPE);
+    controlled.add_meta_controls(&mut inputs, &device, shape, DTYPE);
+    controlled.forward(&x, &timestep, &inputs)?;
+    Ok(device.take_flop().by_segment(control.step_segments()))
 }
 
 /// Operations of decoding one image from latents of `(height, width)`.

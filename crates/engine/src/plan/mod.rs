@@ -13,6 +13,7 @@ mod network_work;
 mod passes;
 mod planner;
 mod prompts;
+mod references;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use kiln_memory::{BatchSize, ExecutionTarget, Pass, Plan, Rates, StagePlan};
 pub use network_work::NetworkWork;
 pub use passes::{Enlargement, SecondPassWork};
 pub use planner::Planner;
+pub use references::ReferenceWork;
 pub use report::PlanReport;
 pub use text_work::TextWork;
 
@@ -46,8 +48,10 @@ pub struct Workload {
     pub steps: usize,
     /// The texts.
     pub text: TextWork,
-    /// Whether the images begin with images, which are encoded.
+    /// Whether images are encoded: those that images begin with, and reference images.
     pub encodes_image: bool,
+    /// The reference images.
+    pub references: ReferenceWork,
     /// Whether the images have image prompts.
     pub has_image_prompts: bool,
     /// The second pass over the images, if there is one.
@@ -72,7 +76,8 @@ impl Workload {
             batch_size,
             steps,
             text: TextWork::short(job.is_guided()),
-            encodes_image: job.init.image().is_some() || job.takes_mask,
+            encodes_image: job.init.image().is_some() || job.takes_mask || !job.references.is_empty(),
+            references: ReferenceWork::of(&job.references),
             has_image_prompts: !job.ip_adapters.is_empty(),
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             pasted: job.input.as_ref().map_or(0, |input| input.pasted),
@@ -101,6 +106,7 @@ impl Workload {
             steps: self.steps.max(other.steps),
             text: self.text.with(other.text),
             encodes_image: self.encodes_image || other.encodes_image,
+            references: self.references.with(other.references),
             has_image_prompts: self.has_image_prompts || other.has_image_prompts,
             second: match (self.second, other.second) {
                 (Some(one), Some(other)) => Some(one.with(other)),

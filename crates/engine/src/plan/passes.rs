@@ -127,6 +127,7 @@ impl Workload {
 
     /// The height of the highest image of any pass.
     pub(crate) fn max_height(&self) -> usize {
-        self.second.map_or(self.height, |second| self.height.max(second.height).max(second.enlarged.1))
+        let second = self.second.map_or(0, |second| second.height.max(second.enlarged.1));
+        self.height.max(second).max(self.references.height)
     }
 }

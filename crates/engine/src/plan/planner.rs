@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use kiln_models::{Architecture, ModelFolder, decoder_dtype, limits::MAX_STEPS};
 use kiln_network::text::TextStage;
-use kiln_network::{Control, Denoiser};
+use kiln_network::{Control, ControlConfig, ControlTakes, Denoiser};
 use kiln_request::limits::{MAX_IMAGES, in_range, side};
 use kiln_request::{HiresUpscaler, OpenUpscaler, Request};
-use kiln_unet::{ControlModel, ControlModelConfig};
 use kiln_upscale::Upscaler;
 use kiln_vae::VaeConfig;
 use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
@@ -17,7 +16,8 @@ use super::dry_run::{DryRun, Networks};
 use super::flop::control_flop;
 use super::prompts::PromptNetworks;
 use super::{
-    Enlargement, ExecutionTarget, NetworkWork, Pass, SecondPassWork, TextWork, Workload, decoder_flop, denoiser_flop,
+    Enlargement, ExecutionTarget, NetworkWork, Pass, ReferenceWork, SecondPassWork, TextWork, Workload, decoder_flop,
+    denoiser_flop,
 };
 use crate::component_spec::ComponentSpec;
 use crate::error::Result;
@@ -40,7 +40,7 @@ pub struct Planner {
     text: Box<dyn TextStage>,
     unet: Box<dyn Denoiser>,
     /// Control networks.
-    controls: Vec<ControlModel>,
+    controls: Vec<Box<dyn Control>>,
     /// IP-Adapters with their image encoders.
     prompts: Vec<PromptNetworks>,
     decoder: Network,
@@ -103,8 +103,15 @@ impl Planner {
     }
 
     /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
-    pub fn set_controls(&mut self, controls: &[ControlModelConfig]) {
-        self.controls = controls.iter().map(ControlModel::new).collect();
+    pub fn set_controls(&mut self, controls: &[Arc<dyn ControlConfig>]) {
+        self.controls = controls.iter().map(|config| config.build()).collect();
+    }
+
+    /// `work` with the images that its control networks have the autoencoder encode.
+    pub(crate) fn with_controls(&self, work: Workload) -> Workload {
+        let takes_latents = |control: &dyn Control| matches!(control.spec().takes, ControlTakes::Latents { .. });
+        let takes_latents = self.controls.iter().any(|control| takes_latents(&**control));
+        Workload { encodes_image: work.encodes_image || takes_latents, ..work }
     }
 
     /// Plans from now on with these IP-Adapters, for work with [`Workload::has_image_prompts`]. An adapter that does not fit the
@@ -171,6 +178,7 @@ impl Planner {
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
             text: TextWork { tokens: self.text.least(), context: self.text.least(), ..TextWork::short(true) },
             encodes_image: self.unet.latents().extra_channels > 0,
+            references: ReferenceWork::default(),
             has_image_prompts: !self.prompts.is_empty(),
             second: None,
             pasted: 0,
@@ -255,14 +263,14 @@ impl Planner {
     /// Errors of the network's dry run.
     pub(crate) fn control_estimate(&self, i: usize, work: &Workload, on: ExecutionTarget) -> Result<Estimate> {
         let Some(model) = self.controls.get(i) else { return Ok(on.rates.estimate(&[])) };
-        Ok(on.rates.estimate(&self.control_flop(model, work)?))
+        Ok(on.rates.estimate(&self.control_flop(&**model, work)?))
     }
 
     /// Operations of each segment of a control network in a step.
-    fn control_flop(&self, model: &ControlModel, work: &Workload) -> Result<Vec<f64>> {
+    fn control_flop(&self, control: &dyn Control, work: &Workload) -> Result<Vec<f64>> {
         let f = self.model.vae.downscale();
         let size = (work.height / f, work.width / f);
-        control_flop(model, (&*self.unet, self.model.unet()), work.images(), size, self.context(work))
+        control_flop(control, &*self.unet, work.images(), size, self.context(work))
     }
 
     /// Bytes on the device of all control networks while they stream.
@@ -270,11 +278,11 @@ impl Planner {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub(crate) fn streamed_controls(&self, work: &Workload, on: ExecutionTarget) -> Result<usize> {
-        let of = |model: &ControlModel| -> Result<usize> {
-            let weights = Weights::of(model.step_segments(), on.dtype, on, &self.control_flop(model, work)?);
+        let of = |control: &dyn Control| -> Result<usize> {
+            let weights = Weights::of(control.step_segments(), on.dtype, on, &self.control_flop(control, work)?);
             Ok(weights.streamed(StreamBudget::LEAST).on_device())
         };
-        self.controls.iter().map(of).sum()
+        self.controls.iter().map(|control| of(&**control)).sum()
     }
 
     /// The memory of a batch in every mode.
@@ -282,6 +290,7 @@ impl Planner {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub(super) fn measure(&self, work: &Workload, on: ExecutionTarget) -> Result<Measures> {
+        let work = &self.with_controls(*work);
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
             Network::Kl(..) => decoder_dtype(model.family, &model.vae, dtype),
@@ -289,16 +298,17 @@ impl Planner {
         };
         let downscale = model.vae.downscale();
         let others = || self.others.iter().filter(|_| work.refiner_steps > 0);
-        let of_images = |model: &ControlModel| Weights::of(model.image_segments(), dtype, on, &[]).all();
-        let controls = self.controls.iter().map(|model| model as &dyn Control).collect();
+        let of_images = |control: &dyn Control| {
+            control.image_segments().map_or(0, |segments| Weights::of(segments, dtype, on, &[]).all())
+        };
+        let controls = self.controls.iter().map(|control| &**control).collect();
         let denoiser = self.unet.with_controls(controls)?;
         let networks = Networks {
             others: others().map(|other| (other.text.as_ref(), &*other.unet)).collect(),
             text: self.text.as_ref(),
             denoiser: &*denoiser,
-            controls: self.controls.iter().map(|model| (model, of_images(model))).collect(),
+            controls: self.controls.iter().map(|control| (&**control, of_images(&**control))).collect(),
             prompts: &self.prompts,
-            unet: self.model.unet(),
             decoder: &self.decoder,
             encoder: &self.encoder,
             dtype,
@@ -328,7 +338,7 @@ impl Planner {
         }
         let mut control_flop = 0.0;
         for model in &self.controls {
-            let flop = self.control_flop(model, work)?;
+            let flop = self.control_flop(&**model, work)?;
             control_flop += flop.iter().sum::<f64>();
             all.push((ComponentSpec::CONTROL, weights(model.step_segments(), dtype, &flop)));
         }

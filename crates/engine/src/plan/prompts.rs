@@ -17,6 +17,8 @@ const USUAL_TOKENS: usize = 257;
 pub(super) struct PromptNetworks {
     net: ImagePromptNet,
     encoder: Option<(VisionEncoder, ImageFeatures)>,
+    /// Cross-attention layers of the U-Net.
+    layers: usize,
 }
 
 /// The keys and values of a prompt for the images of a batch: those of the unconditional rows, and of the conditional ones.
@@ -32,7 +34,7 @@ impl PromptNetworks {
             Some((config, features)) => Some((VisionEncoder::new(config).ok()?, features)),
             None => None,
         };
-        Some(Self { net, encoder })
+        Some(Self { net, encoder, layers: unet.cross_layers().len() })
     }
 
     /// The segments of its networks, which run one after the other.
@@ -61,8 +63,7 @@ impl PromptNetworks {
         };
         let tokens = (0..rows).map(|_| tokens()).collect::<Result<Vec<_>>>()?;
         let tokens = MetaTensor::cat(&tokens.iter().collect::<Vec<_>>(), 0)?;
-        let made =
-            self.net.keys_values(&tokens, &vec![1.0; networks.unet.map_or(0, |unet| unet.cross_layers().len())])?;
+        let made = self.net.keys_values(&tokens, &vec![1.0; self.layers])?;
         let half = |tensor: &MetaTensor| -> Result<MetaTensor> {
             let one = tensor.narrow(0, 0, 1)?;
             Ok(MetaTensor::cat(&vec![&one; work.batch_size], 0)?)

@@ -3,6 +3,7 @@
 
 mod calibration;
 mod convert;
+mod families;
 mod half;
 mod hires;
 mod image_to_image;

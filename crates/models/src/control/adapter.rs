@@ -12,11 +12,6 @@ use super::controlnet::family;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 
-/// Reads the `config.json` of a folder.
-pub(super) fn config(text: &str) -> kiln_unet::Result<ControlModelConfig> {
-    Ok(ControlModelConfig::Adapter(AdapterConfig::from_json(text)?))
-}
-
 /// A file with the names of diffusers, or of the authors.
 pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>) -> Result<Opened> {
     let source: Arc<dyn ParamSource> = match adapter_names(checkpoint.as_ref()) {

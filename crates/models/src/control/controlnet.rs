@@ -19,11 +19,6 @@ const DIFFERENCE: &str = "difference";
 /// extension for AUTOMATIC1111's web UI goes by the name, too (`global_average_pooling` in `scripts/global_state.py`).
 const SHUFFLE: &str = "shuffle";
 
-/// Reads the `config.json` of a folder.
-pub(super) fn config(text: &str) -> kiln_unet::Result<ControlModelConfig> {
-    Ok(ControlModelConfig::ControlNet(ControlConfig::from_json(text)?))
-}
-
 /// A file with the names of diffusers, or of ControlNet's authors.
 pub(super) fn open(path: &Path, checkpoint: Arc<Checkpoint>, model: &ModelFolder) -> Result<Opened> {
     let has = |name: &str| checkpoint.info(name).is_some();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_families::{of_class, of_unet};
+use kiln_families::{control_of_class, of_class, of_unet};
 use kiln_weights::{Checkpoint, MAX_CONFIG_BYTES, read_small_text};
 use serde::Serialize;
 use serde_json::Value;
@@ -235,7 +235,10 @@ fn network_of_folder(path: &Path) -> Option<FileKind> {
         "AutoencoderTiny" => FileKind::Taesd,
         "CLIPTextModel" | "CLIPTextModelWithProjection" => FileKind::TextEncoder,
         "CLIPVisionModel" | "CLIPVisionModelWithProjection" => FileKind::ImageEncoder,
-        other => return ForeignModel::of_class(other).map(FileKind::Foreign),
+        other => match control_of_class(other) {
+            Some((_, label)) => FileKind::Control(label),
+            None => return ForeignModel::of_class(other).map(FileKind::Foreign),
+        },
     })
 }
 

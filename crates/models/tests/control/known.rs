@@ -7,6 +7,10 @@ use kiln_unet::{AdapterConfig, ControlConfig, ControlModelConfig};
 
 use super::{Tensors, control_lora, model, original, tensors, values, zeros};
 
+fn config(file: &ControlFile) -> &ControlModelConfig {
+    file.config().own().unwrap()
+}
+
 fn prefixed(tensors: Tensors, prefix: &str) -> Tensors {
     tensors.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect()
 }
@@ -52,7 +56,7 @@ fn files_are_known_by_their_tensors() {
         let model = model(kind);
         for path in files {
             let file = ControlFile::open(&path, &model).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(*file.config(), ControlModelConfig::ControlNet(config.clone()), "{}", path.display());
+            assert_eq!(*self::config(&file), ControlModelConfig::ControlNet(config.clone()), "{}", path.display());
             let (found, expected) = (file.weights(), tensors(kind));
             for key in ["conv_in.weight", "controlnet_down_blocks.3.bias", "controlnet_cond_embedding.blocks.5.weight"]
             {
@@ -90,7 +94,7 @@ fn control_loras_change_the_unet() {
     let lora = control_lora("sd1");
     write_tensors(&lora, &path);
     let file = ControlFile::open(&path, &model).unwrap();
-    let ControlModelConfig::ControlNet(config) = file.config() else { panic!("{:?}", file.config()) };
+    let ControlModelConfig::ControlNet(config) = config(&file) else { panic!("{:?}", file.config()) };
     assert_eq!((config.skips(), config.union), (model.unet_config().unwrap().skips(), None));
     let (found, unet) = (file.weights(), model.files().denoiser_weights().unwrap());
     let matrix = |name: &str, columns: usize| {
@@ -129,7 +133,7 @@ fn adapters_and_union_networks_are_known_by_their_tensors() {
         for name in [form.to_string(), format!("{form}-diffusers.safetensors"), format!("{form}-original.safetensors")]
         {
             let file = ControlFile::open(&path(&name), &model(kind)).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(*file.config(), ControlModelConfig::Adapter(config.clone()), "{name}");
+            assert_eq!(*self::config(&file), ControlModelConfig::Adapter(config.clone()), "{name}");
             let key = "adapter.body.2.in_conv.weight";
             let expected: Vec<f32> = adapter.tensors()[key].flatten_all().unwrap().to_vec1().unwrap();
             assert_eq!(values(file.weights().as_ref(), key), expected, "{name}");
@@ -141,11 +145,11 @@ fn adapters_and_union_networks_are_known_by_their_tensors() {
     assert_eq!(config.union.map(|union| union.types), Some(8));
     for name in ["union", "union.safetensors"] {
         let file = ControlFile::open(&path(name), &model("sdxl")).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(*file.config(), ControlModelConfig::ControlNet(config.clone()), "{name}");
+        assert_eq!(*self::config(&file), ControlModelConfig::ControlNet(config.clone()), "{name}");
     }
     TinyLllite { number: 0 }.write(&path("lllite.safetensors"));
     let file = ControlFile::open(&path("lllite.safetensors"), &model("sdxl")).unwrap();
-    let ControlModelConfig::Lllite(lllite) = file.config() else { panic!("{:?}", file.config()) };
+    let ControlModelConfig::Lllite(lllite) = self::config(&file) else { panic!("{:?}", file.config()) };
     assert_eq!((lllite.modules.len(), lllite.downscale()), (7, 32));
     for (key, shape, says) in [
         ("input_blocks_3_1_transformer_blocks_0_attn1_to_q.up.0.weight", &[12, 6][..], "up.0.weight"),
@@ -162,5 +166,5 @@ fn adapters_and_union_networks_are_known_by_their_tensors() {
     // A single file says by its name alone that residuals are means.
     write_tensors(&tensors("sd1"), &path("control_v11e_sd15_shuffle.safetensors"));
     let file = ControlFile::open(&path("control_v11e_sd15_shuffle.safetensors"), &model("sd1")).unwrap();
-    assert!(matches!(file.config(), ControlModelConfig::ControlNet(config) if config.global_pool));
+    assert!(matches!(self::config(&file), ControlModelConfig::ControlNet(config) if config.global_pool));
 }

@@ -14,6 +14,8 @@ from kiln.image import ImageFiles
 _PARTS = {"controls": ("image",), "ip_adapters": ("image", "mask"), "loras": ()}
 #: Fields that are images.
 _IMAGES = ("init", "mask")
+#: Fields that are lists of images.
+_IMAGE_LISTS = ("references",)
 
 
 def request_json(fields: Mapping[str, Any], files: ImageFiles) -> str:
@@ -29,6 +31,8 @@ def options_json(options: Mapping[str, Any]) -> str:
 def _of_request(name: str, value: Any, files: ImageFiles) -> Any:
     if name in _IMAGES:
         return files.path(name, value)
+    if name in _IMAGE_LISTS and isinstance(value, Sequence) and not isinstance(value, str):
+        return [files.path(name, image) for image in value]
     if name in _PARTS and isinstance(value, Sequence) and not isinstance(value, str):
         return [_part(name, part, files) for part in value]
     if name == "extend" and isinstance(value, Mapping):

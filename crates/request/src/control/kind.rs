@@ -22,32 +22,58 @@ pub enum ControlType {
     Tile,
     /// An image with a hole.
     Inpaint,
+    /// A blurred image.
+    Blur,
+    /// A gray image, which gets colors.
+    Gray,
+    /// An image of low quality, which gets details.
+    LowQuality,
 }
 
-/// Every type in the order of the networks (`control_mode` of diffusers), with other names of it.
-const ALL: [(ControlType, &[&str]); 8] = [
+/// Every type with other names of it: first those of SDXL's Union networks in their order, then those of FLUX.1's alone.
+const ALL: [(ControlType, &[&str]); 11] = [
     (ControlType::OpenPose, &["pose"]),
     (ControlType::Depth, &[]),
     (ControlType::SoftEdge, &["hed", "pidi", "scribble", "ted"]),
     (ControlType::Canny, &["lineart", "anime_lineart", "mlsd", "edges"]),
     (ControlType::Normal, &[]),
     (ControlType::Segment, &["seg"]),
-    (ControlType::Tile, &["blur"]),
+    (ControlType::Tile, &[]),
     (ControlType::Inpaint, &["repaint"]),
+    (ControlType::Blur, &[]),
+    (ControlType::Gray, &["grayscale", "recolor"]),
+    (ControlType::LowQuality, &["lq", "low_quality", "low-quality"]),
 ];
 
 impl ControlType {
-    /// All names, as users type them, in the order of the networks.
-    pub const IDS: [&str; 8] = ["openpose", "depth", "softedge", "canny", "normal", "segment", "tile", "inpaint"];
-
-    /// The number that networks know it by.
-    pub fn number(self) -> usize {
-        ALL.iter().position(|(kind, _)| *kind == self).unwrap_or(0)
-    }
+    /// All names, as users type them.
+    pub const IDS: [&str; 11] = [
+        "openpose",
+        "depth",
+        "softedge",
+        "canny",
+        "normal",
+        "segment",
+        "tile",
+        "inpaint",
+        "blur",
+        "gray",
+        "lowquality",
+    ];
 
     /// The name that users type.
     pub fn id(self) -> &'static str {
-        Self::IDS[self.number()]
+        Self::IDS[self.place()]
+    }
+
+    /// The type that a network has for such images if it has none of this type.
+    pub fn wider(self) -> Option<Self> {
+        (self == Self::Blur).then_some(Self::Tile)
+    }
+
+    /// Its place in the list of all.
+    fn place(self) -> usize {
+        ALL.iter().position(|(kind, _)| *kind == self).unwrap_or(0)
     }
 
     /// The type of a name; those of preprocessors that make such images are names too.
@@ -63,14 +89,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_networks() {
+    fn every_type_has_its_name() {
         for (i, id) in ControlType::IDS.into_iter().enumerate() {
             let kind = ControlType::find(id).unwrap();
-            assert_eq!((kind.number(), kind.id()), (i, id));
+            assert_eq!((kind.place(), kind.id()), (i, id));
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{id}\""));
         }
         assert_eq!(ControlType::find("HED"), Some(ControlType::SoftEdge));
-        assert_eq!(ControlType::find("lineart").map(ControlType::number), Some(3));
+        assert_eq!(ControlType::find("lineart"), Some(ControlType::Canny));
+        assert_eq!(ControlType::find("blur").and_then(ControlType::wider), Some(ControlType::Tile));
         assert_eq!(ControlType::find("style"), None);
     }
 }

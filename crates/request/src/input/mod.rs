@@ -22,7 +22,7 @@ pub use paste::PasteBack;
 pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
-pub(crate) use read::read_prompt_image;
+pub(crate) use read::{read_prompt_image, read_reference};
 pub use size::InputSize;
 
 #[cfg(test)]

@@ -125,7 +125,19 @@ impl ImageFile {
 /// # Errors
 /// Errors of the file.
 pub(crate) fn read_prompt_image(path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
-    let file = ImageFile::read("ip_adapters", path)?;
+    named_image("ip_adapters", path, option)
+}
+
+/// Reads a reference image, as [`read_prompt_image`].
+///
+/// # Errors
+/// Errors of the file.
+pub(crate) fn read_reference(path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
+    named_image("references", path, option)
+}
+
+fn named_image(name: &'static str, path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
+    let file = ImageFile::read(name, path)?;
     let named = NamedFile { name: file_name(path).to_string_lossy().into_owned(), sha256: Some(file.sha256) };
     Ok((file.image, InputFile { option, file: named, pixels_md5: None }))
 }

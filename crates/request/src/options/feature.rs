@@ -17,6 +17,8 @@ pub enum ModelFeature {
     Guidance,
     /// The denoiser takes sizes and crops of the training image.
     Sizes,
+    /// The denoiser takes reference images.
+    References,
 }
 
 impl ModelFeature {
@@ -25,6 +27,8 @@ impl ModelFeature {
         match self {
             Self::Flow => model.scheduler_config().is_flow(),
             Self::Guidance => model.takes_guidance(),
+            // A model with channels for a masked image has no place for others.
+            Self::References => self.may_be_of(model.family()) && !model.takes_mask(),
             Self::Unet | Self::SkippedBlocks | Self::Sizes => self.may_be_of(model.family()),
         }
     }
@@ -37,6 +41,7 @@ impl ModelFeature {
             Self::SkippedBlocks => family.skips_blocks(),
             Self::Flow | Self::Guidance => family.flow(true, Convention::Diffusers).is_some(),
             Self::Sizes => family.takes_sizes(),
+            Self::References => family.references().is_some(),
         }
     }
 
@@ -48,6 +53,7 @@ impl ModelFeature {
             Self::Flow => ("flow models", "is none"),
             Self::Guidance => ("models that were distilled with guidance, as FLUX.1 dev", "is none"),
             Self::Sizes => ("models that take sizes, as SDXL", "is none"),
+            Self::References => ("models that take reference images, as FLUX.1 Kontext", "is none"),
         };
         format!("it works with {others}, and {name} {own}")
     }

@@ -82,6 +82,8 @@ pub enum OptionKind {
     Folder,
     /// A path of an image file; `-` is the standard input.
     File,
+    /// Paths of image files.
+    Files,
     /// A path of a model folder or a checkpoint file, or the name of a model.
     Model,
     /// A text of the form of this example.
@@ -193,6 +195,7 @@ impl OptionKind {
             Self::Choice(names) | Self::Name(names) => names().into_iter().map(String::from).collect(),
             Self::Upscaler(names) => names().into_iter().chain(["a"]).map(String::from).collect(),
             Self::Numbers => vec!["3,2,1".into()],
+            Self::Files => vec!["a.png;b.png".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
             Self::IpAdapters => vec!["model=a.safetensors,image=b.png,weight=0.5;model=c,embeds=d,blocks=style".into()],
             Self::Controls => vec!["net=a.safetensors,image=b.png,weight=0.5;net=c,mode=prompt,resize=fill".into()],
@@ -224,6 +227,7 @@ impl OptionKind {
             Self::Upscaler(_) => "name or path".into(),
             Self::Numbers => "list of numbers".into(),
             Self::Folder | Self::File | Self::Model => "path".into(),
+            Self::Files => "list of paths".into(),
             Self::Form(example) => format!("text such as {example}"),
             Self::Borders => "sides with pixels".into(),
             Self::Loras => "list of LoRAs".into(),

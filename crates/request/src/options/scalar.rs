@@ -11,6 +11,7 @@ use crate::hires::HiresUpscaler;
 use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
+use crate::reference::ReferenceSize;
 use crate::request::Rng;
 use crate::size_conditions::Crop;
 use kiln_media::quoted;
@@ -377,7 +378,7 @@ macro_rules! choices {
     )*};
 }
 
-choices!(Rule, SwitchBy, ResizeChoice, MaskContent, InpaintArea, InitLatents, FreeuVersion);
+choices!(Rule, SwitchBy, ResizeChoice, MaskContent, InpaintArea, InitLatents, FreeuVersion, ReferenceSize);
 
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())

@@ -41,6 +41,7 @@ fn property(row: &OptionRow) -> Value {
         // Names of other programs are accepted too.
         OptionKind::Name(names) | OptionKind::Upscaler(names) => json!({"type": "string", "examples": names()}),
         OptionKind::Numbers => json!({"type": "array", "items": {"type": "number"}}),
+        OptionKind::Files => json!({"type": "array", "items": {"type": "string"}}),
         OptionKind::Loras => json!({
             "type": "array",
             "items": {

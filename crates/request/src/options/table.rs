@@ -8,7 +8,7 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, Si
 use serde::{Deserialize, Serialize};
 
 use super::declare::{EMPTY, options};
-use super::feature::ModelFeature::{Flow, Guidance, Sizes, SkippedBlocks, Unet};
+use super::feature::ModelFeature::{Flow, Guidance, References, Sizes, SkippedBlocks, Unet};
 use super::kinds::{
     BACKTRACK, CHUNK_CUT, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, LENGTH, NOISE_LEVEL, PART, RHO,
     S_NOISE, SAMPLER, SCHEDULE, SCORE, SIDE, SIGMA_RANGE, SOFTNESS, STEPS, STRENGTH, UNIPC,
@@ -17,8 +17,8 @@ use super::resolved::{OptionSet, Resolved};
 use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
 use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
-    Borders, Choice, Controls, File, Flag, Folder, Form, IpAdapters, Loras, Model, Number, Numbers, Offset, Seed, Size,
-    Switch, Text, Upscaler, Whole,
+    Borders, Choice, Controls, File, Files, Flag, Folder, Form, IpAdapters, Loras, Model, Number, Numbers, Offset,
+    Seed, Size, Switch, Text, Upscaler, Whole,
 };
 use super::row::{OptionGroup, OptionRow};
 use crate::block_set::BlockSet;
@@ -29,6 +29,7 @@ use crate::init::InitLatents;
 use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 use crate::lora::LoraUse;
 use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
+use crate::reference::ReferenceSize;
 use crate::request::Rng;
 use crate::settings::labels;
 use crate::size_conditions::Crop;
@@ -72,6 +73,16 @@ options! {
         /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
         /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.
         ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"], needs: Some(Unet) }
+        /// Reference images, which FLUX.1 Kontext changes as the prompt says, or combines. All FLUX.1 models take them.
+        references: Vec<PathBuf> {
+            kind: Files, aliases: &["ref_image"], short_names: &["reference"], needs: Some(References),
+        }
+        /// Size in which the denoiser sees reference images: model, by the model's rule, or own, the image's size rounded down to
+        /// multiples of 16.
+        reference_size: Option<ReferenceSize> {
+            kind: Choice(|| ReferenceSize::IDS.to_vec()), default: "model", infotext: Changed("Reference size"),
+            needs: Some(References),
+        }
         /// Number of batches.
         batch_count: Option<usize> { kind: IMAGES, default: "1" }
         /// Number of images in a batch, which are generated at once.

@@ -1,7 +1,6 @@
 //! Values of options as text: as users type them, and as an infotext has them.
 
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
 use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, SigmaSchedule};
@@ -153,12 +152,30 @@ impl OptionValue for Option<u64> {
 }
 
 /// Items of a list that users type with semicolons between them. An infotext has none of these lists as one value: LoRAs are tags
-/// in its prompt, control networks have keys of their own, and no program reads IP-Adapters from there.
-trait Listed: FromStr<Err = String> {}
+/// in its prompt, control networks have keys of their own, and no program reads other images from there.
+trait Listed: Sized {
+    /// Reads an item that a user typed, or says what was expected.
+    fn parse_item(text: &str) -> Result<Self, String>;
+}
 
-impl Listed for LoraUse {}
-impl Listed for ControlUse {}
-impl Listed for IpAdapterUse {}
+/// Items that are read as their `FromStr` says.
+macro_rules! listed {
+    ($($kind:ty),*) => {$(
+        impl Listed for $kind {
+            fn parse_item(text: &str) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+listed!(LoraUse, ControlUse, IpAdapterUse);
+
+impl Listed for PathBuf {
+    fn parse_item(text: &str) -> Result<Self, String> {
+        Ok(text.into())
+    }
+}
 
 impl<T: Listed> OptionValue for Vec<T> {
     fn is_default(&self) -> bool {
@@ -166,8 +183,8 @@ impl<T: Listed> OptionValue for Vec<T> {
     }
 
     fn read(&mut self, text: &str) -> Result<(), String> {
-        *self =
-            text.split(';').map(str::trim).filter(|text| !text.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+        let items = text.split(';').map(str::trim).filter(|text| !text.is_empty());
+        *self = items.map(T::parse_item).collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -177,6 +194,10 @@ impl<T: Listed> OptionValue for Vec<T> {
 
     fn read_infotext(&mut self, _: &str) -> bool {
         false
+    }
+
+    fn shown(&self) -> String {
+        self.len().to_string()
     }
 }
 

@@ -4,7 +4,7 @@
 //! Files are named without their folders, which concern nobody who gets the image, and with their SHA-256, by which they
 //! are found again on the machine where they were used.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +15,7 @@ use crate::input::Rule;
 use crate::job::Job;
 use crate::lora::{LoraName, LoraUse, beside_tags, file_stem};
 use crate::options::{OptionSet, Request, find_option, set_sampling};
+use crate::reference::ReferenceSize;
 
 /// The key in a PNG.
 pub const KEY: &str = "kiln";
@@ -235,6 +236,12 @@ impl Job {
             loras: loras.iter().cloned().map(without_folder).collect(),
             controls: self.controls.iter().map(Control::request).collect(),
             ip_adapters: self.ip_adapters.iter().map(IpAdapter::request).collect(),
+            references: self.references.iter().filter_map(|one| one.name().map(PathBuf::from)).collect(),
+            reference_size: self
+                .references
+                .first()
+                .map(|one| one.size)
+                .filter(|size| *size != ReferenceSize::default()),
             emphasis: self.emphasis,
             clip_skip: self.clip_skip,
             comma_backtrack: Some(self.comma_backtrack),

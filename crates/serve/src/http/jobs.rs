@@ -33,7 +33,7 @@ pub(super) const MOST_PRIORITY: i64 = crate::options::MOST_PRIORITY as i64;
 /// Default preview interval in steps.
 const USUAL_PREVIEW: usize = 1;
 /// Fields with images, which are not shown again.
-const IMAGES: [&str; 2] = ["init", "mask"];
+const IMAGES: [&str; 3] = ["init", "mask", "references"];
 /// The field with control networks, each of which may have an image.
 const CONTROLS: &str = "controls";
 

@@ -225,6 +225,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
         OptionKind::Size => ("size", None, None),
         OptionKind::Numbers => ("numbers", None, None),
         OptionKind::File => ("image", None, None),
+        OptionKind::Files => ("images", None, None),
         OptionKind::Borders => ("borders", None, None),
         OptionKind::Loras => ("loras", None, None),
         OptionKind::Controls => ("controls", None, None),

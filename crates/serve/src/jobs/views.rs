@@ -146,7 +146,7 @@ pub(crate) fn request_of(settings: &str) -> Value {
     let settings: Value = serde_json::from_str(settings).unwrap_or_default();
     let mut request = settings.get("request").cloned().unwrap_or_default();
     if let Some(request) = request.as_object_mut() {
-        request.retain(|name, _| name != "init" && name != "mask");
+        request.retain(|name, _| !["init", "mask", "references"].contains(&name.as_str()));
         for control in request.get_mut("controls").and_then(Value::as_array_mut).into_iter().flatten() {
             control.as_object_mut().map(|control| control.remove("image"));
         }

@@ -14,6 +14,7 @@ mod adapter;
 mod adapter_config;
 mod config;
 mod hint;
+mod interface;
 mod lllite;
 mod mean;
 mod model;

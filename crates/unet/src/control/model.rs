@@ -10,6 +10,7 @@ use super::adapter::T2iAdapter;
 use super::adapter_config::{AdapterConfig, places};
 use super::config::ControlConfig;
 use super::hint::ControlHint;
+use super::interface::ControlKind;
 use super::lllite::{Lllite, LlliteConfig};
 use super::union::ControlKinds;
 use crate::conditioning::ControlInput;
@@ -61,6 +62,15 @@ impl ControlModel {
             Parts::ControlNet(net, _) => ControlModelConfig::ControlNet(net.config().clone()),
             Parts::Adapter(adapter) => ControlModelConfig::Adapter(adapter.config().clone()),
             Parts::Lllite(lllite) => ControlModelConfig::Lllite(lllite.config().clone()),
+        }
+    }
+
+    /// Its kind.
+    pub(super) fn kind(&self) -> ControlKind {
+        match &self.parts {
+            Parts::ControlNet(..) => ControlKind::Net,
+            Parts::Adapter(_) => ControlKind::Adapter,
+            Parts::Lllite(_) => ControlKind::Lllite,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod adapter;
 mod clip;
+mod control;
 mod flux;
 mod piece;
 mod sd3;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 
 pub use adapter::adapter_names;
 pub use clip::{ClipDialect, ClipShape};
+pub use control::{FluxControlShape, Sd3ControlShape};
 pub use flux::{Approximator, FluxDialect, FluxShape};
 pub use piece::Piece;
 pub use sd3::{Sd3Dialect, Sd3Shape};

@@ -4,7 +4,7 @@
 use std::any::Any;
 
 use candle_core::DType;
-use kiln_network::{Capabilities, Control, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -98,8 +98,30 @@ impl Denoiser for ControlledFlux<'_> {
         self.flux.capabilities()
     }
 
-    /// The transformer's inputs; control networks add theirs ([`FluxControlNet::add_meta_inputs`]).
+    /// The transformer's inputs; those of control networks are added to them.
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
         self.flux.meta_inputs(device, shape, dtype)
+    }
+
+    fn add_control(&self, inputs: &mut Inputs, network: usize, images: Vec<ControlImage>) -> Result<()> {
+        for ControlImage { embedded, scales, weight, kind: mode, .. } in images {
+            let scale = scales.first().copied().unwrap_or(weight);
+            for latents in embedded {
+                FluxControlInput { network, latents, mode, scale }.add_to(inputs);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_meta_controls(
+        &self,
+        inputs: &mut Inputs<MetaTensor>,
+        device: &MetaDevice,
+        StepShape { rows, height, width, .. }: StepShape,
+        dtype: DType,
+    ) {
+        for (network, net) in self.nets.iter().enumerate() {
+            net.add_meta_inputs(inputs, network, device, [rows, height, width], dtype);
+        }
     }
 }

@@ -6,7 +6,7 @@ mod denoiser;
 mod inputs;
 
 use candle_core::DType;
-use kiln_network::{Control, Inputs};
+use kiln_network::{Control, ControlConfig, ControlRows, ControlSpec, ControlTakes, ControlTypes, Embed, Inputs};
 use kiln_nn::{Linear, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{Packing, Param, SegmentModule, Segments};
 
@@ -23,6 +23,9 @@ use inputs::Residuals;
 
 /// The name of the network in messages.
 const NETWORK: &str = "FLUX ControlNet";
+/// The types of a Union network in their order (the model card of InstantX's FLUX.1-dev-Controlnet-Union). Networks may have
+/// numbers without a meaning behind them.
+const TYPES: [&str; 7] = ["canny", "tile", "depth", "blur", "openpose", "gray", "lowquality"];
 /// The prefix of the names of its segments.
 const LABEL: &str = "controlnet.";
 
@@ -186,7 +189,27 @@ fn scaled<T: TensorLike>(residual: T, weight: f32) -> kiln_nn::Result<T> {
     if weight == 1.0 { Ok(residual) } else { residual.affine(f64::from(weight), 0.0) }
 }
 
+impl ControlConfig for FluxControlConfig {
+    fn build(&self) -> Box<dyn Control> {
+        Box::new(FluxControlNet::new(*self))
+    }
+}
+
+impl<T: TensorLike> Embed<T> for FluxControlNet {}
+
 impl Control for FluxControlNet {
+    fn spec(&self) -> ControlSpec {
+        let takes = ControlTakes::Latents { sample: true, shifted: true, masked: false };
+        ControlSpec {
+            rows: ControlRows::Repeated,
+            types: self
+                .config
+                .modes
+                .map(|modes| ControlTypes { names: TYPES.get(..modes).unwrap_or(&TYPES), joins: false }),
+            ..ControlSpec::of_steps("a FLUX.1 ControlNet", takes)
+        }
+    }
+
     fn step_segments(&self) -> &Segments {
         &self.segments
     }

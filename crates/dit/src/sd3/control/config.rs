@@ -1,7 +1,5 @@
 //! The configuration of a control network.
 
-use kiln_nn::limits::MAX_CHANNELS;
-
 use super::NETWORK;
 use crate::error::{Error, Result};
 use crate::sd3::config::Sd3Config;
@@ -35,7 +33,8 @@ impl Sd3ControlConfig {
         if !has_text {
             network.context_dim = 0;
         }
-        check(NETWORK, "extra_conditioning_channels", raw.extra_conditioning_channels, &(0..=MAX_CHANNELS))?;
+        // A mask has one.
+        check(NETWORK, "extra_conditioning_channels", raw.extra_conditioning_channels, &(0..=1))?;
         if let Some(other) = raw.pos_embed_type.filter(|kind| kind != "sincos") {
             let (key, expected) = ("pos_embed_type", "sincos".into());
             return Err(Error::Config { network: NETWORK, key, found: other, expected });

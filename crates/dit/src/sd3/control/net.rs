@@ -1,7 +1,7 @@
 //! The control network.
 
 use candle_core::DType;
-use kiln_network::{Control, Inputs};
+use kiln_network::{Control, ControlConfig, ControlSpec, ControlTakes, Embed, Inputs};
 use kiln_nn::{Linear, MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
@@ -198,7 +198,25 @@ fn last_times<T: TensorLike>(timesteps: &T, rows: usize) -> kiln_nn::Result<T> {
     }
 }
 
+impl ControlConfig for Sd3ControlConfig {
+    fn build(&self) -> Box<dyn Control> {
+        Box::new(Sd3ControlNet::new(self.clone()))
+    }
+}
+
+impl<T: TensorLike> Embed<T> for Sd3ControlNet {}
+
 impl Control for Sd3ControlNet {
+    /// diffusers draws the sample of the latents from the global generator, which no seed sets; the mean stands for it.
+    fn spec(&self) -> ControlSpec {
+        let takes = ControlTakes::Latents {
+            sample: false,
+            shifted: !self.config.zeros_pooled,
+            masked: self.config.extra_channels > 0,
+        };
+        ControlSpec::of_steps("a Stable Diffusion 3 ControlNet", takes)
+    }
+
     fn step_segments(&self) -> &Segments {
         &self.segments
     }

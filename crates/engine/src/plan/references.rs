@@ -1,0 +1,42 @@
+//! The reference images of a batch, as far as memory depends on them.
+
+use kiln_request::Reference;
+
+use super::Workload;
+
+/// The reference images of each image, as if all had the largest sides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReferenceWork {
+    /// How many.
+    pub count: usize,
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+}
+
+impl ReferenceWork {
+    /// Those of a job.
+    pub(crate) fn of(references: &[Reference]) -> Self {
+        let sizes = || references.iter().map(|reference| reference.image.size());
+        let (width, height) = (sizes().map(|(width, _)| width).max(), sizes().map(|(_, height)| height).max());
+        Self { count: references.len(), width: width.unwrap_or(0), height: height.unwrap_or(0) }
+    }
+
+    /// The work that has room for both.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self {
+            count: self.count.max(other.count),
+            width: self.width.max(other.width),
+            height: self.height.max(other.height),
+        }
+    }
+}
+
+impl Workload {
+    /// The size of the largest image that is encoded, if those besides reference images have `size`, width and height.
+    pub(super) fn largest_input(&self, size: (usize, usize)) -> (usize, usize) {
+        let ReferenceWork { width, height, .. } = self.references;
+        if width * height > size.0 * size.1 { (width, height) } else { size }
+    }
+}

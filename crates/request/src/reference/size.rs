@@ -1,0 +1,78 @@
+//! The size of reference images.
+
+use kiln_media::ResizeMode;
+use kiln_models::ReferenceSizes;
+use serde::{Deserialize, Serialize};
+
+use crate::input::{choice, named};
+
+choice! {
+    /// The size in which the denoiser sees a reference image.
+    ReferenceSize {
+        /// The model's rule.
+        #[default]
+        Model = "model", "model";
+        /// The image's own, rounded down to multiples of the model.
+        Own = "own", "own";
+    }
+}
+
+/// How an image gets its size `[width, height]`: first it is made smaller, then it is fitted to multiples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fitted {
+    pub(super) resized: [usize; 2],
+    pub(super) result: [usize; 2],
+    pub(super) mode: ResizeMode,
+}
+
+/// The size of an image of `width` by `height` pixels, in multiples of `multiple`. Sources: diffusers'
+/// `FluxKontextPipeline.__call__`, and `Flux2KleinPipeline.__call__` with `Flux2ImageProcessor`.
+pub(super) fn fitted_size(
+    sizes: ReferenceSizes,
+    choice: ReferenceSize,
+    (width, height): (usize, usize),
+    multiple: usize,
+) -> Fitted {
+    let (own, multiple) = ([width, height], multiple.max(1));
+    let down = |size: [usize; 2]| size.map(|side| (side / multiple * multiple).max(multiple));
+    let stretched = |size: [usize; 2]| Fitted { resized: own, result: down(size), mode: ResizeMode::Stretch };
+    let cropped = |resized: [usize; 2]| Fitted { resized, result: down(resized), mode: ResizeMode::Crop };
+    match (sizes, choice) {
+        (ReferenceSizes::Nearest(_), ReferenceSize::Own) => stretched(own),
+        (ReferenceSizes::Nearest(all), ReferenceSize::Model) => {
+            let ratio = |[width, height]: [usize; 2]| width as f64 / height.max(1) as f64;
+            let distance = |size: &[usize; 2]| (ratio(own) - ratio(*size)).abs();
+            // Of two with one distance the narrower one.
+            stretched(
+                all.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.cmp(b))).unwrap_or(own),
+            )
+        }
+        (ReferenceSizes::AtMost(_), ReferenceSize::Own) => cropped(own),
+        (ReferenceSizes::AtMost(most), ReferenceSize::Model) => {
+            let pixels = width.saturating_mul(height).max(1);
+            let factor = if pixels > most { (most as f64 / pixels as f64).sqrt() } else { 1.0 };
+            cropped(own.map(|side| ((side as f64 * factor) as usize).max(1)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_pipelines() {
+        const SIZES: [[usize; 2]; 3] = [[672, 1568], [1024, 1024], [1568, 672]];
+        let result = |sizes, choice, size| fitted_size(sizes, choice, size, 16).result;
+        let kontext = |choice, size| result(ReferenceSizes::Nearest(&SIZES), choice, size);
+        assert_eq!(kontext(ReferenceSize::Own, (131, 94)), [128, 80]);
+        assert_eq!(kontext(ReferenceSize::Own, (5, 40)), [16, 32]);
+        assert_eq!(kontext(ReferenceSize::Model, (300, 290)), [1024, 1024]);
+        assert_eq!(kontext(ReferenceSize::Model, (30, 100)), [672, 1568]);
+        assert_eq!(kontext(ReferenceSize::Model, (4000, 1000)), [1568, 672]);
+        let klein = |choice, size| result(ReferenceSizes::AtMost(1 << 20), choice, size);
+        assert_eq!(klein(ReferenceSize::Model, (131, 94)), [128, 80]);
+        assert_eq!(klein(ReferenceSize::Model, (4096, 1024)), [2048, 512]);
+        assert_eq!(klein(ReferenceSize::Own, (4096, 1030)), [4096, 1024]);
+    }
+}
