@@ -7,7 +7,10 @@
 
 mod error;
 mod flux;
+mod rotary;
 pub mod sd3;
+mod tokens;
+pub mod z_image;
 
 pub use error::{Error, Result};
 pub use flux::{
