@@ -7,6 +7,7 @@
 
 mod error;
 mod flux;
+mod flux2;
 mod rotary;
 pub mod sd3;
 mod tokens;
@@ -17,3 +18,4 @@ pub use flux::{
     ChromaConfig, ChromaTransformer, FluxConfig, FluxControlConfig, FluxControlInput, FluxControlNet, FluxDims,
     FluxTransformer,
 };
+pub use flux2::{Flux2Config, Flux2Transformer};
