@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-network", 4),
     ("kiln-clip", 5),
     ("kiln-dit", 5),
+    ("kiln-qwen", 5),
     ("kiln-t5", 5),
     ("kiln-unet", 5),
     ("kiln-upscale", 5),

@@ -7,10 +7,15 @@
 
 mod error;
 mod flux;
+mod flux2;
+mod rotary;
 pub mod sd3;
+mod tokens;
+pub mod z_image;
 
 pub use error::{Error, Result};
 pub use flux::{
     ChromaConfig, ChromaTransformer, FluxConfig, FluxControlConfig, FluxControlInput, FluxControlNet, FluxDims,
     FluxTransformer,
 };
+pub use flux2::{Flux2Config, Flux2Transformer};

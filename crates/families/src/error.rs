@@ -25,9 +25,11 @@ pub enum Error {
         /// The name of the family.
         family: &'static str,
     },
-    /// CLIP's tokenizer in the place of T5's.
-    #[error("a text encoder of T5 does not take CLIP's tokenizer")]
-    OtherTokenizer,
+    /// CLIP's tokenizer, which is in the program, in the place of another.
+    #[error(
+        "the model has no tokenizer for {0}, which the program does not contain; give a folder with one as `config`"
+    )]
+    OtherTokenizer(&'static str),
     /// A text encoder or a tokenizer of CLIP is invalid.
     #[error(transparent)]
     Clip(#[from] kiln_clip::Error),
@@ -37,6 +39,9 @@ pub enum Error {
     /// A text encoder or a tokenizer of T5 is invalid.
     #[error(transparent)]
     T5(#[from] kiln_t5::Error),
+    /// A text encoder or a tokenizer of Qwen3 is invalid.
+    #[error(transparent)]
+    Qwen(#[from] kiln_qwen::Error),
     /// A diffusion transformer is invalid.
     #[error(transparent)]
     Dit(#[from] kiln_dit::Error),

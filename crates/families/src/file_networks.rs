@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{ClipShape, Names, T5Shape, same_names};
+use kiln_weights::ldm::{ClipShape, Names, QwenShape, T5Shape, same_names};
 use serde_json::Value;
 
 use crate::component::ComponentKind;
-use crate::transformer_configs::t5_config;
+use crate::transformer_configs::{qwen_config, t5_config};
 use crate::variant::Variant;
 
 /// A denoiser in a file.
@@ -28,6 +28,8 @@ pub enum FileText {
     Clip(ClipShape),
     /// One of T5.
     T5(T5Shape),
+    /// One of Qwen3.
+    Qwen(QwenShape),
     /// One that a family has for itself, under the names that it declares.
     Own {
         /// Its `config.json`.
@@ -43,6 +45,7 @@ impl FileText {
         match kind {
             ComponentKind::Clip => ClipShape::read(source).map(Self::Clip),
             ComponentKind::T5 => T5Shape::read(source).map(Self::T5),
+            ComponentKind::LanguageModel => QwenShape::read(source).map(Self::Qwen),
             _ => None,
         }
     }
@@ -52,6 +55,7 @@ impl FileText {
         match self {
             Self::Clip(shape) => shape.hidden_size,
             Self::T5(shape) => shape.width,
+            Self::Qwen(shape) => shape.width,
             Self::Own { width, .. } => *width,
         }
     }
@@ -61,6 +65,7 @@ impl FileText {
         match self {
             Self::Clip(shape) => shape.dialect.names(),
             Self::T5(shape) => shape.dialect.names(),
+            Self::Qwen(shape) => shape.dialect.names(),
             Self::Own { .. } => same_names(),
         }
     }
@@ -70,6 +75,7 @@ impl FileText {
         match self {
             Self::Clip(_) => None,
             Self::T5(shape) => Some(t5_config(shape)),
+            Self::Qwen(shape) => Some(qwen_config(shape)),
             Self::Own { config, .. } => Some(config.clone()),
         }
     }

@@ -1,14 +1,40 @@
-//! FLUX.2: klein and dev, with a language model as the text encoder. Recognized, not run.
+//! FLUX.2 klein: a language model as the text encoder, and a transformer of double and single blocks that share their modulations.
+//! FLUX.2 dev, which has another language model, is recognized and not run.
 
+use std::sync::Arc;
+
+use kiln_dit::Flux2Config;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_scheduler::{Convention, FlowGrid, FlowMu};
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::{Flux2Dialect, Flux2Shape, Names, same_names};
+use serde_json::{Value, json};
 
+use crate::component::{Component, ComponentKind};
 use crate::defaults::{FamilyDefaults, ModelTraits};
-use crate::family::Family;
+use crate::error::{Error, Result};
+use crate::family::{DerivedConfig, Family};
+use crate::file_networks::FileDenoiser;
 use crate::flow::FlowRules;
+use crate::lora;
 use crate::mark::Mark;
+use crate::sd::VAE_PREFIXES;
+use crate::sd3::TRANSFORMER_PREFIXES;
+use crate::text::QwenText;
+use crate::text_part::{TextPart, qwen_encoder, qwen_part};
+use crate::transformer_configs::flux2_config;
+use crate::variant::Variant;
+use crate::z_image::QWEN3;
 
 /// FLUX.2.
 pub(crate) static FLUX2: &dyn Family = &Flux2;
+
+/// The numbers of layers after which the hidden states are taken.
+const HIDDEN: [usize; 3] = [9, 18, 27];
+
+/// Models of both sizes, distilled or not.
+const VARIANT: Variant = Variant { id: "flux2_klein", label: "FLUX.2 klein" };
 
 struct Flux2;
 
@@ -18,22 +44,105 @@ impl Family for Flux2 {
     }
 
     fn label(&self) -> &'static str {
-        "FLUX.2"
+        "FLUX.2 klein"
+    }
+
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["Flux2KleinPipeline", "Flux2KleinInpaintPipeline"]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        &[
+            QWEN3,
+            Component {
+                folder: "transformer",
+                kind: ComponentKind::Transformer,
+                tokenizer: None,
+                prefixes: TRANSFORMER_PREFIXES,
+                lora: Some(lora::TRANSFORMER_FLUX2),
+            },
+            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
+        ]
+    }
+
+    fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+        Ok(Arc::new(Flux2Config::from_json(json)?))
+    }
+
+    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        qwen_encoder(json)
+    }
+
+    fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
+        let missing = Error::OtherEncoder { folder: QWEN3.folder, family: self.label() };
+        let part = qwen_part(self.label(), parts.first().ok_or(missing)?, |_| HIDDEN.to_vec())?;
+        Ok(Box::new(QwenText::klein(part)))
+    }
+
+    fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
+        let shape = Flux2Shape::read(source)?;
+        Some(FileDenoiser { names: Arc::new(shape.names()), config: flux2_config(&shape), variant: VARIANT })
+    }
+
+    fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {
+        let blocks = config.own::<Flux2Config>().map(|config| (config.layers, config.single_layers));
+        blocks.map(|(double, single)| Flux2Dialect::Authors.names(double, single)).unwrap_or_default()
+    }
+
+    fn text_names(
+        &self,
+        _place: (usize, usize),
+        component: &Component,
+        _config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
+        (component.prefixes.first().copied().unwrap_or_default(), same_names())
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig {
+            scaling_factor: 1.0,
+            shift_factor: None,
+            vae_sample_size: 1024,
+            force_upcast: false,
+            gguf: "flux2",
+        })
+    }
+
+    fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
+        json!({
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "base_image_seq_len": 256,
+            "base_shift": 0.5,
+            "max_image_seq_len": 4096,
+            "max_shift": 1.15,
+            "num_train_timesteps": 1000,
+            "shift": 3.0,
+            "use_dynamic_shifting": true,
+        })
+    }
+
+    fn sample_size(&self) -> usize {
+        64
     }
 
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("AutoencoderKLFlux2", "a FLUX.2 autoencoder"),
             ("Flux2Transformer", "a FLUX.2 transformer"),
+            ("Flux2KleinKV", "a FLUX.2 klein model with a cache of references"),
+            ("Flux2Pipeline", "a FLUX.2 dev model"),
             ("Flux2", "a FLUX.2 model"),
         ]
     }
 
-    fn marks(&self) -> &'static [Mark] {
+    fn denoiser_marks(&self) -> &'static [Mark] {
         const MARKS: &[Mark] = &[
             Mark::names("a FLUX.2 transformer", &["double_stream_modulation_img.lin.weight"]),
             Mark::names("a FLUX.2 transformer", &["double_stream_modulation_img.linear.weight"]),
-            Mark::names("a FLUX.2 autoencoder", &["bn.running_mean", "decoder.conv_in.weight"]),
         ];
         MARKS
     }

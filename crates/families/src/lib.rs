@@ -8,7 +8,7 @@
 //! use kiln_families::{FAMILIES, of_class};
 //!
 //! assert_eq!(of_class("StableDiffusionXLPipeline").unwrap().id(), "sdxl");
-//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 5);
+//! assert_eq!(FAMILIES.iter().filter(|family| family.runs()).count(), 7);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -52,11 +52,12 @@ pub use list::{
     of_id, of_unet, pipeline_classes, prefixes, prefixes_of_kind, runnable_labels, text_components,
 };
 pub use lora::{
-    TEXT_ENCODER, TEXT_ENCODER_2, TEXT_ENCODER_2_T5, TEXT_ENCODER_3, TRANSFORMER_FLUX, TRANSFORMER_SD3, UNET,
+    TEXT_ENCODER, TEXT_ENCODER_2, TEXT_ENCODER_2_T5, TEXT_ENCODER_3, TRANSFORMER_FLUX, TRANSFORMER_FLUX2,
+    TRANSFORMER_SD3, TRANSFORMER_Z_IMAGE, UNET,
 };
 pub use mark::Mark;
 pub use sd::{LCM_GUIDANCE, SD, SD2};
 pub use sdxl::{SDXL, SDXL_REFINER};
 pub use text_part::{TextPart, TokenizerFiles};
-pub use transformer_configs::{flux_config, sd3_config, t5_config};
+pub use transformer_configs::{flux_config, flux2_config, qwen_config, sd3_config, t5_config, z_image_config};
 pub use variant::Variant;

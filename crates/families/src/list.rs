@@ -55,7 +55,8 @@ pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
         let mark = family.marks().iter().find(|mark| mark.prefix(&keys, file).is_some())?;
         Some(Detected { label: mark.label, family: Some(family) })
     });
-    let is_shared = || shared::MARKS.iter().find(|mark| mark.prefix(&keys, file).is_some());
+    let runs = shared::RUN.iter().any(|mark| mark.prefix(&keys, file).is_some());
+    let is_shared = || shared::MARKS.iter().filter(|_| !runs).find(|mark| mark.prefix(&keys, file).is_some());
     of_family.or_else(|| is_shared().map(|mark| Detected { label: mark.label, family: None }))
 }
 
@@ -104,6 +105,9 @@ pub fn of_id(id: &str) -> Option<FamilyRef> {
 
 /// The name with the article of what has `class` in its configuration, if Kiln recognizes it and does not run it.
 pub fn class_label(class: &str) -> Option<Detected> {
+    if of_class(class).is_some() {
+        return None;
+    }
     let begins = |(begin, label): &(&str, &'static str)| class.starts_with(begin).then_some(*label);
     let of_family = FAMILIES.iter().find_map(|&family| {
         let label = family.class_prefixes().iter().find_map(begins)?;
@@ -146,11 +150,11 @@ fn prefixes_of(which: impl Fn(&Component) -> bool) -> Vec<&'static str> {
     all
 }
 
-/// The text encoders of all families that run, by folder, each once.
+/// The text encoders of all families that run, by folder and kind, each once.
 pub fn text_components() -> Vec<&'static Component> {
     let mut all: Vec<&'static Component> = Vec::new();
     for part in FAMILIES.iter().flat_map(|family| family.components()).filter(|part| part.kind.is_text_encoder()) {
-        if !all.iter().any(|known| known.folder == part.folder) {
+        if !all.iter().any(|known| known.folder == part.folder && known.kind == part.kind) {
             all.push(part);
         }
     }
@@ -159,7 +163,7 @@ pub fn text_components() -> Vec<&'static Component> {
 
 /// The models that run, for messages.
 pub fn runnable_labels() -> &'static str {
-    "Stable Diffusion 1, 2, XL and 3 and FLUX.1"
+    "Stable Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2 klein and Z-Image"
 }
 
 #[cfg(test)]
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn networks_derived_from_flux_are_not_flux() {
         let flux = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight"];
-        assert_eq!(label(&flux), Some("a FLUX.1 transformer"));
+        assert_eq!((label(&flux), denoiser_label(&file(&flux, 1))), (None, Some("a FLUX.1 transformer")), "it runs");
         let chroma = [&flux[..], &["distilled_guidance_layer.in_proj.weight"]].concat();
         assert_eq!(label(&chroma), Some("a Chroma transformer"));
         let video = [&flux[..], &["txt_in.individual_token_refiner.blocks.0.norm1.weight"]].concat();
@@ -237,7 +241,7 @@ mod tests {
     fn columns_tell_fill_and_control_models() {
         let names = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight", "img_in.weight"];
         let of = |columns| detect(&file(&names, columns)).map(|found| found.label);
-        assert_eq!(of(64), Some("a FLUX.1 transformer"));
+        assert_eq!(of(64), None, "it runs");
         assert_eq!(of(128), Some("a FLUX.1 transformer (with a control image)"));
         assert_eq!(of(384), Some("a FLUX.1 transformer (Fill, for inpainting)"));
     }
@@ -266,16 +270,22 @@ mod tests {
     #[test]
     fn classes_and_loras_have_a_family() {
         let class = |name| class_label(name).map(|found| found.label);
-        assert_eq!(class("FluxPipeline"), Some("a FLUX.1 model"));
+        assert_eq!(class("FluxPipeline"), None, "it runs");
         assert_eq!(class("FluxFillPipeline"), Some("a FLUX.1 model (Fill, for inpainting)"));
-        assert_eq!(class("Flux2KleinPipeline"), Some("a FLUX.2 model"));
+        assert_eq!(class("Flux2Pipeline"), Some("a FLUX.2 dev model"));
+        assert_eq!(class("ZImageOmniPipeline"), Some("a Z-Image model for several images (Omni)"));
         assert_eq!(class("SD3Transformer2DModel"), Some("a Stable Diffusion 3 transformer"));
         assert_eq!(class("StableDiffusion3ControlNetPipeline"), Some("a Stable Diffusion 3 model"));
         assert_eq!(class("Qwen2_5_VLForConditionalGeneration"), Some("a Qwen-VL text encoder"));
         let lora = |name: &str| known_lora(&[name.to_string()]).map(|family| family.label());
-        assert_eq!(lora("lora_unet_double_blocks_0_img_attn_proj.lora_up.weight"), Some("FLUX.1"));
-        assert_eq!(lora("transformer.transformer_blocks.0.attn.add_k_proj.lora_A.weight"), Some("Stable Diffusion 3"));
-        assert_eq!(lora("diffusion_model.layers.0.attention.to_k.lora_A.weight"), Some("Z-Image"));
+        assert_eq!(lora("transformer_blocks.0.txt_mlp.net.0.proj.lora_A.weight"), Some("Qwen-Image"));
+        for runs in [
+            "lora_unet_double_blocks_0_img_attn_proj.lora_up.weight",
+            "transformer.transformer_blocks.0.attn.add_k_proj.lora_A.weight",
+            "diffusion_model.layers.0.attention.to_k.lora_A.weight",
+        ] {
+            assert_eq!(lora(runs), None, "{runs}");
+        }
     }
 
     #[test]
@@ -296,7 +306,7 @@ mod tests {
         assert_eq!(prefixes("text_encoder", ComponentKind::Clip).last(), Some(&""));
         assert_eq!(
             text_components().iter().map(|text| text.folder).collect::<Vec<_>>(),
-            ["text_encoder", "text_encoder_2"]
+            ["text_encoder", "text_encoder_2", "text_encoder", "text_encoder_2", "text_encoder_3"]
         );
     }
 }

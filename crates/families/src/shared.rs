@@ -17,13 +17,17 @@ pub(crate) const MARKS: &[Mark] = &[
         &["model.layers.0.self_attn.q_proj.weight", "visual.blocks.0.attn.qkv.weight"],
     ),
     Mark::names("a Gemma text encoder", &["model.layers.0.pre_feedforward_layernorm.weight"]),
+    Mark::names("a language model", &["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"]),
+    Mark::names("a language model", &["blk.0.attn_q.weight", "token_embd.weight"]), // the names of GGUF
+];
+
+/// Marks of text encoders that families of this list run. They have those of [`MARKS`] for language models too.
+pub(crate) const RUN: &[Mark] = &[
     Mark::names(
         "a Qwen3 text encoder",
         &["model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"],
     ),
     Mark::names("a Qwen3 text encoder", &["blk.0.attn_q_norm.weight", "token_embd.weight"]), // the names of GGUF
-    Mark::names("a language model", &["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"]),
-    Mark::names("a language model", &["blk.0.attn_q.weight", "token_embd.weight"]), // the names of GGUF
 ];
 
 /// Beginnings of the names of classes in `config.json`.

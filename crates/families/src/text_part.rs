@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, Tokenizer};
 use kiln_network::text::EncoderConfig;
+use kiln_qwen::{QwenConfig, QwenEncoder};
 use kiln_t5::{T5Config, T5Encoder};
 
 use crate::component::Component;
 use crate::error::{Error, Result};
-use crate::text::T5Part;
+use crate::text::{QwenPart, T5Part};
 
 /// A text encoder of a model.
 #[derive(Debug, Clone)]
@@ -55,7 +56,19 @@ impl TokenizerFiles {
         Ok(match self {
             Self::Folder(folder) => kiln_t5::Tokenizer::open(folder)?,
             Self::Kept { origin, texts } => kiln_t5::Tokenizer::from_texts(origin, texts)?,
-            Self::Clip(_) => return Err(Error::OtherTokenizer),
+            Self::Clip(_) => return Err(Error::OtherTokenizer("T5")),
+        })
+    }
+
+    /// Reads a tokenizer of Qwen3.
+    ///
+    /// # Errors
+    /// Errors of [`kiln_qwen::Tokenizer::open`].
+    pub fn qwen(&self) -> Result<kiln_qwen::Tokenizer> {
+        Ok(match self {
+            Self::Folder(folder) => kiln_qwen::Tokenizer::open(folder)?,
+            Self::Kept { origin, texts } => kiln_qwen::Tokenizer::from_texts(origin, texts)?,
+            Self::Clip(_) => return Err(Error::OtherTokenizer("Qwen3")),
         })
     }
 
@@ -84,6 +97,27 @@ pub(crate) fn t5_part(family: &'static str, part: &TextPart) -> Result<T5Part> {
     Ok(T5Part {
         encoder: T5Encoder::new(config.clone())?,
         tokenizer: tokenizer.as_ref().map(|files| files.t5()).transpose()?,
+        network: component.lora,
+    })
+}
+
+/// The configuration of a text encoder of Qwen3.
+pub(crate) fn qwen_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
+    Ok(Arc::new(QwenConfig::from_json(json)?))
+}
+
+/// A text encoder of Qwen3 with its tokenizer, for a model of the family with the name `family`. `hidden` are the numbers of layers
+/// after which the hidden states are taken, of an encoder with as many layers as its argument.
+pub(crate) fn qwen_part(
+    family: &'static str,
+    part: &TextPart,
+    hidden: impl Fn(usize) -> Vec<usize>,
+) -> Result<QwenPart> {
+    let TextPart { component, config, tokenizer } = part;
+    let config = config.own::<QwenConfig>().ok_or(Error::OtherEncoder { folder: component.folder, family })?;
+    Ok(QwenPart {
+        encoder: QwenEncoder::new(config.clone(), &hidden(config.num_hidden_layers))?,
+        tokenizer: tokenizer.as_ref().map(|files| files.qwen()).transpose()?,
         network: component.lora,
     })
 }

@@ -1,8 +1,8 @@
-//! The configurations of diffusion transformers and of T5 in one file, in the form of diffusers and transformers.
+//! The configurations of diffusion transformers, T5 and Qwen3 in one file, in the form of diffusers and transformers.
 //!
 //! Values that tensor shapes do not show are those of the official models.
 
-use kiln_weights::ldm::{Approximator, FluxShape, Sd3Shape, T5Shape};
+use kiln_weights::ldm::{Approximator, Flux2Shape, FluxShape, QwenShape, Sd3Shape, T5Shape, ZImageShape};
 use serde_json::{Value, json};
 
 /// The side of the latents that Stable Diffusion 3 was trained with.
@@ -70,6 +70,70 @@ pub(crate) fn flux_axes(head_dim: usize) -> [usize; 3] {
     let text = head_dim / 16 * 2;
     let rows = (head_dim - text) / 4 * 2;
     [text, rows, head_dim - text - rows]
+}
+
+/// `config.json` of `Flux2Transformer2DModel`.
+pub fn flux2_config(shape: &Flux2Shape) -> Value {
+    let axis = shape.head_dim / 4;
+    json!({
+        "_class_name": "Flux2Transformer2DModel",
+        "attention_head_dim": shape.head_dim,
+        "axes_dims_rope": [axis, axis, axis, axis],
+        "guidance_embeds": shape.guidance,
+        "in_channels": shape.in_channels,
+        "joint_attention_dim": shape.context_dim,
+        "mlp_ratio": shape.hidden as f64 / shape.width.max(1) as f64,
+        "num_attention_heads": shape.width / shape.head_dim.max(1),
+        "num_layers": shape.double_blocks,
+        "num_single_layers": shape.single_blocks,
+        "patch_size": 1,
+        "rope_theta": 2000,
+    })
+}
+
+/// `config.json` of `ZImageTransformer2DModel`.
+pub fn z_image_config(shape: &ZImageShape) -> Value {
+    let heads = shape.width / shape.head_dim.max(1);
+    // A quarter of a head is the text's axis in the official model.
+    let text = shape.head_dim / 8 * 2;
+    let rows = (shape.head_dim - text) / 4 * 2;
+    json!({
+        "_class_name": "ZImageTransformer2DModel",
+        "all_f_patch_size": [1],
+        "all_patch_size": [2],
+        "axes_dims": [text, rows, shape.head_dim - text - rows],
+        "cap_feat_dim": shape.context_dim,
+        "dim": shape.width,
+        "in_channels": shape.in_channels / 4,
+        "n_heads": heads,
+        "n_kv_heads": heads,
+        "n_layers": shape.layers,
+        "n_refiner_layers": shape.refiner_layers,
+        "norm_eps": 1e-5,
+        "qk_norm": true,
+        "rope_theta": 256.0,
+        "t_scale": 1000.0,
+    })
+}
+
+/// `config.json` of transformers' `Qwen3ForCausalLM`.
+pub fn qwen_config(shape: &QwenShape) -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": false,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden,
+        "model_type": "qwen3",
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": true,
+        "vocab_size": shape.vocab_size,
+    })
 }
 
 /// `config.json` of transformers' `T5EncoderModel`, version 1.1.

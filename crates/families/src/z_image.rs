@@ -1,14 +1,45 @@
-//! Z-Image, which has the blocks of Lumina 2 with a width of its own and learned pads. Recognized, not run.
+//! Z-Image and Z-Image-Turbo: a language model as the text encoder, and a transformer with the blocks of Lumina 2, a width of its own
+//! and learned filling.
 
+use std::sync::Arc;
+
+use kiln_dit::z_image::ZImageConfig;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_scheduler::{Convention, FlowGrid};
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::{Names, ZImageDialect, ZImageShape, same_names};
+use serde_json::{Value, json};
 
+use crate::component::{Component, ComponentKind};
 use crate::defaults::{FamilyDefaults, ModelTraits};
-use crate::family::Family;
+use crate::error::{Error, Result};
+use crate::family::{DerivedConfig, Family};
+use crate::file_networks::FileDenoiser;
 use crate::flow::FlowRules;
+use crate::lora;
 use crate::mark::Mark;
+use crate::sd::VAE_PREFIXES;
+use crate::sd3::TRANSFORMER_PREFIXES;
+use crate::text::QwenText;
+use crate::text_part::{TextPart, qwen_encoder, qwen_part};
+use crate::transformer_configs::z_image_config;
+use crate::variant::Variant;
 
 /// Z-Image and Z-Image-Turbo.
 pub(crate) static Z_IMAGE: &dyn Family = &ZImage;
+
+/// The language model that is the only text encoder.
+pub(crate) const QWEN3: Component = Component {
+    folder: "text_encoder",
+    kind: ComponentKind::LanguageModel,
+    tokenizer: Some("tokenizer"),
+    prefixes: &["text_encoders.qwen3_4b.transformer.", "text_encoders.qwen3_8b.transformer.", "text_encoder.", ""],
+    lora: None,
+};
+
+/// Both models have the same shapes.
+const VARIANT: Variant = Variant { id: "z_image", label: "Z-Image" };
 
 struct ZImage;
 
@@ -21,15 +52,90 @@ impl Family for ZImage {
         "Z-Image"
     }
 
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        &[
+            QWEN3,
+            Component {
+                folder: "transformer",
+                kind: ComponentKind::Transformer,
+                tokenizer: None,
+                prefixes: TRANSFORMER_PREFIXES,
+                lora: Some(lora::TRANSFORMER_Z_IMAGE),
+            },
+            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
+        ]
+    }
+
+    fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+        Ok(Arc::new(ZImageConfig::from_json(json)?))
+    }
+
+    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        qwen_encoder(json)
+    }
+
+    /// The hidden state before the last layer.
+    fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
+        let missing = Error::OtherEncoder { folder: QWEN3.folder, family: self.label() };
+        let part = qwen_part(self.label(), parts.first().ok_or(missing)?, |layers| vec![layers.saturating_sub(1)])?;
+        Ok(Box::new(QwenText::z_image(part)))
+    }
+
+    fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
+        let shape = ZImageShape::read(source)?;
+        Some(FileDenoiser { names: Arc::new(shape.names()), config: z_image_config(&shape), variant: VARIANT })
+    }
+
+    fn denoiser_names(&self, _config: &dyn DenoiserConfig) -> Names {
+        ZImageDialect::Authors.names()
+    }
+
+    fn text_names(
+        &self,
+        _place: (usize, usize),
+        component: &Component,
+        _config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
+        (component.prefixes.first().copied().unwrap_or_default(), same_names())
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig {
+            scaling_factor: 0.3611,
+            shift_factor: Some(0.1159),
+            vae_sample_size: 1024,
+            force_upcast: false,
+            gguf: "lumina2",
+        })
+    }
+
+    /// The shift of Z-Image-Turbo: a file does not say which of the two it has.
+    fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
+        json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0 })
+    }
+
+    fn sample_size(&self) -> usize {
+        128
+    }
+
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("ZImageTransformer", "a Z-Image transformer"),
             ("ZImageControlNet", "a Z-Image ControlNet"),
+            ("ZImageOmni", "a Z-Image model for several images (Omni)"),
             ("ZImage", "a Z-Image model"),
         ]
     }
 
-    fn marks(&self) -> &'static [Mark] {
+    fn denoiser_marks(&self) -> &'static [Mark] {
         const MARKS: &[Mark] = &[Mark::names("a Z-Image transformer", &["cap_pad_token", "cap_embedder.1.weight"])];
         MARKS
     }

@@ -36,6 +36,8 @@ pub enum FileKind {
     TextEncoder,
     /// A T5 text encoder.
     T5,
+    /// A Qwen3 text encoder.
+    Qwen3,
     /// A CLIP image encoder, as IP-Adapters take.
     ImageEncoder,
     /// Embeddings of new tokens (textual inversion).
@@ -92,7 +94,7 @@ const PARTS: [(FileKind, &[&str]); 7] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 26] = [
+const WHOLE: [(FileKind, &[&str]); 28] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["input_hint_block.0.weight"]),
     (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
@@ -111,6 +113,8 @@ const WHOLE: [(FileKind, &[&str]); 26] = [
     (FileKind::TextEncoder, &["token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight"]), // OpenCLIP's names
     (FileKind::T5, &["encoder.block.0.layer.0.SelfAttention.q.weight"]),
     (FileKind::T5, &["enc.blk.0.attn_q.weight"]), // the names of GGUF
+    (FileKind::Qwen3, &["model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"]),
+    (FileKind::Qwen3, &["blk.0.attn_q_norm.weight", "token_embd.weight"]), // the names of GGUF
     (FileKind::ImageEncoder, &["vision_model.embeddings.patch_embedding.weight"]),
     (FileKind::ImageEncoder, &["visual.conv1.weight"]), // OpenCLIP's names
     (FileKind::TextualInversion, &["emb_params"]),
@@ -167,7 +171,7 @@ impl FileKind {
             Self::Unet | Self::Denoiser(_) => "unet",
             Self::Vae => "vae",
             Self::Taesd => "taesd",
-            Self::TextEncoder | Self::T5 => "text_encoder",
+            Self::TextEncoder | Self::T5 | Self::Qwen3 => "text_encoder",
             Self::TextualInversion => "embeddings_dir",
             Self::Upscaler => "hires_upscaler",
             Self::Checkpoint | Self::ImageEncoder | Self::Unknown | Self::Foreign(_) => return None,
@@ -190,6 +194,7 @@ impl FileKind {
             Self::Taesd => "a tiny autoencoder (TAESD)",
             Self::TextEncoder => "a CLIP text encoder",
             Self::T5 => "a T5 text encoder",
+            Self::Qwen3 => "a Qwen3 text encoder",
             Self::ImageEncoder => "a CLIP image encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
             Self::Upscaler => "an upscaler (ESRGAN or a similar network)",

@@ -7,6 +7,7 @@ use kiln_weights::Segments;
 use crate::control::{Control, ControlImage};
 use crate::error::{Error, Result};
 use crate::inputs::Inputs;
+use crate::plain::Plain;
 use crate::slot::Slot;
 
 /// A network that predicts noise, or the quantity that the schedule says.
@@ -45,11 +46,14 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// The shapes of the inputs of `shape.rows` rows of text, in `dtype`.
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor>;
 
-    /// The network with control networks that run in the same call.
+    /// The network with control networks that run in the same call, of which there may be none.
     ///
     /// # Errors
     /// [`Error::Input`] for control networks of another family.
     fn with_controls<'a>(&'a self, controls: Vec<&'a dyn Control>) -> Result<Box<dyn Denoiser + 'a>> {
+        if controls.is_empty() {
+            return Ok(Box::new(Plain(self)));
+        }
         let (expected, found) = ("none: this network takes no control networks".into(), vec![controls.len()]);
         Err(Error::Input { input: "controls", expected, found })
     }

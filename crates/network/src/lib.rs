@@ -31,6 +31,7 @@ mod denoiser;
 mod error;
 mod inputs;
 mod key;
+mod plain;
 mod slot;
 pub mod slots;
 pub mod text;

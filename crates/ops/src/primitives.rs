@@ -31,6 +31,10 @@ pub enum Map {
     },
     /// The hyperbolic tangent.
     Tanh,
+    /// The square root.
+    Sqrt,
+    /// The natural logarithm.
+    Log,
     /// Values limited to `min..=max`.
     Clamp {
         /// The least value.
@@ -53,7 +57,7 @@ impl<T: Operand> Operation<T> for MapOp<'_, T> {
         let cost = Cost::like(self.x);
         Ok(match self.map {
             Map::Clamp { .. } => cost.temporary(self.x.dims(), self.x.dtype()), // one bound after the other
-            Map::Affine { .. } | Map::Tanh => cost,
+            Map::Affine { .. } | Map::Tanh | Map::Sqrt | Map::Log => cost,
         })
     }
 
@@ -65,6 +69,8 @@ impl<T: Operand> Operation<T> for MapOp<'_, T> {
         Ok(T::result(match self.map {
             Map::Affine { mul, add } => elementwise::affine(x, mul, add)?,
             Map::Tanh => x.tanh()?,
+            Map::Sqrt => x.sqrt()?,
+            Map::Log => x.log()?,
             Map::Clamp { min, max } => x.clamp(min, max)?,
         }))
     }

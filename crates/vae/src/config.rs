@@ -17,9 +17,11 @@ pub struct VaeConfig {
     pub out_channels: usize,
     /// Channels of every block, the largest feature map first.
     pub block_out_channels: Vec<usize>,
+    /// Those of the decoder, if they differ from the encoder's.
+    pub decoder_block_out_channels: Option<Vec<usize>>,
     /// Residual blocks of an encoder block; a decoder block has one more.
     pub layers_per_block: usize,
-    /// Channels of the latents.
+    /// Channels of the latents. Of an autoencoder with patches these are four times those that `config.json` has.
     pub latent_channels: usize,
     /// Groups of all group normalizations.
     pub norm_num_groups: usize,
@@ -39,10 +41,20 @@ pub struct VaeConfig {
     pub mid_block_add_attention: bool,
     /// Whether half precision overflows in this network, so that it should run in f32.
     pub force_upcast: bool,
+    /// Added to the variances of the latents, if it has patches.
+    pub batch_norm_eps: f64,
+    #[serde(rename = "_class_name")]
+    class: String,
+    patch_size: Option<Vec<usize>>,
     act_fn: String,
     down_block_types: Vec<String>,
     up_block_types: Vec<String>,
 }
+
+/// The class of FLUX.2's autoencoder, whose latents are patches with a mean and a variance for each channel among its weights.
+const PATCHED_CLASS: &str = "AutoencoderKLFlux2";
+/// Pixels along each side of a patch.
+pub(crate) const PATCH: usize = 2;
 
 impl Default for VaeConfig {
     fn default() -> Self {
@@ -50,6 +62,7 @@ impl Default for VaeConfig {
             in_channels: 3,
             out_channels: 3,
             block_out_channels: vec![64],
+            decoder_block_out_channels: None,
             layers_per_block: 1,
             latent_channels: 4,
             norm_num_groups: 32,
@@ -61,6 +74,9 @@ impl Default for VaeConfig {
             use_post_quant_conv: true,
             mid_block_add_attention: true,
             force_upcast: true,
+            batch_norm_eps: 1e-4,
+            class: String::new(),
+            patch_size: None,
             act_fn: "silu".into(),
             down_block_types: Vec::new(),
             up_block_types: Vec::new(),
@@ -77,14 +93,34 @@ impl VaeConfig {
     /// # Errors
     /// [`Error::Json`], or [`Error::Config`] for values that are impossible or not supported.
     pub fn from_json(text: &str) -> Result<Self> {
-        let config: Self = serde_json::from_str(text)?;
+        let mut config: Self = serde_json::from_str(text)?;
         config.validate()?;
+        if config.has_patches() {
+            config.latent_channels *= PATCH * PATCH;
+            (config.scaling_factor, config.shift_factor) = (1.0, None);
+        }
         Ok(config)
     }
 
-    /// The width of a latent in pixels: 8 for Stable Diffusion.
+    /// Whether the latents are patches of 2 x 2, normalized by statistics among the weights: the autoencoder of FLUX.2.
+    pub fn has_patches(&self) -> bool {
+        self.class == PATCHED_CLASS
+    }
+
+    /// The width of a latent in pixels: 8 for Stable Diffusion, 16 with patches.
     pub fn downscale(&self) -> usize {
-        1 << (self.block_out_channels.len() - 1)
+        let patch = if self.has_patches() { PATCH } else { 1 };
+        patch << (self.block_out_channels.len() - 1)
+    }
+
+    /// Channels between encoder and decoder, before they are made patches.
+    pub(crate) fn coded_channels(&self) -> usize {
+        if self.has_patches() { self.latent_channels / (PATCH * PATCH) } else { self.latent_channels }
+    }
+
+    /// Channels of every block of the decoder, the largest feature map first.
+    pub(crate) fn decoder_channels(&self) -> &[usize] {
+        self.decoder_block_out_channels.as_deref().unwrap_or(&self.block_out_channels)
     }
 
     /// Converts the U-Net's latents `(b, c, h, w)` to the decoder's.
@@ -131,7 +167,7 @@ impl VaeConfig {
             ("norm_num_groups", self.norm_num_groups, MAX_CHANNELS),
             ("in_channels", self.in_channels, MAX_CHANNELS),
             ("out_channels", self.out_channels, MAX_CHANNELS),
-            ("latent_channels", self.latent_channels, MAX_CHANNELS),
+            ("latent_channels", self.latent_channels, MAX_CHANNELS / (PATCH * PATCH)),
             ("layers_per_block", self.layers_per_block, MAX_LAYERS),
             ("block_out_channels", channels.iter().copied().max().unwrap_or_default(), MAX_CHANNELS),
         ] {
@@ -140,7 +176,23 @@ impl VaeConfig {
                 return error(key, value.to_string(), &limits::expected(&range));
             }
         }
-        if let Some(odd) = channels.iter().find(|&&c| c == 0 || c % self.norm_num_groups != 0) {
+        if self.decoder_channels().len() != channels.len() {
+            let (key, found) = ("decoder_block_out_channels", format!("a list of {}", self.decoder_channels().len()));
+            return error(key, found, &format!("a list of {}", channels.len()));
+        }
+        if let Some(most) = self.decoder_channels().iter().find(|&&c| c > MAX_CHANNELS) {
+            let expected = limits::expected(&(1..=MAX_CHANNELS));
+            return error("decoder_block_out_channels", most.to_string(), &expected);
+        }
+        if let Some(other) = self.patch_size.as_ref().filter(|size| self.has_patches() && **size != [PATCH; 2]) {
+            return error("patch_size", format!("{other:?}"), &format!("{:?}", [PATCH; 2]));
+        }
+        if !limits::is_epsilon(self.batch_norm_eps) {
+            return error("batch_norm_eps", self.batch_norm_eps.to_string(), "more than 0 and at most 1");
+        }
+        if let Some(odd) =
+            channels.iter().chain(self.decoder_channels()).find(|&&c| c == 0 || c % self.norm_num_groups != 0)
+        {
             let expected = format!("a multiple of {} groups", self.norm_num_groups);
             return error("block_out_channels", odd.to_string(), &expected);
         }

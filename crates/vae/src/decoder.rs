@@ -9,11 +9,14 @@ use kiln_weights::{SegmentModule, Segments};
 use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
 use crate::mid_block::{MidBlock, resnet};
+use crate::patches::Patches;
 use crate::tiling::{StripPlan, Tiling, footprint};
 
 /// The decoder of an `AutoencoderKL`.
 pub struct Decoder {
     latent_channels: usize,
+    /// The width of a latent in pixels.
+    upscale: usize,
     segments: Segments,
     conv_in: SegmentModule<Entry>,
     mid_block: MidBlock,
@@ -22,6 +25,7 @@ pub struct Decoder {
 }
 
 struct Entry {
+    patches: Option<Patches>,
     post_quant_conv: Option<Conv2d>,
     conv_in: Conv2d,
 }
@@ -40,19 +44,18 @@ impl Decoder {
     /// Declares the decoder that `config` describes.
     pub fn new(config: &VaeConfig) -> Self {
         let mut segments = Segments::default();
-        let latent_channels = config.latent_channels;
-        let blocks = config.block_out_channels.len();
-        let top = config.block_out_channels[blocks - 1];
+        let channels = config.decoder_channels();
+        let (blocks, coded) = (channels.len(), config.coded_channels());
+        let top = channels[blocks - 1];
         let conv_in = segments.add("decoder.conv_in", |p| Entry {
-            post_quant_conv: config
-                .use_post_quant_conv
-                .then(|| Conv2d::new(&p.pp("post_quant_conv"), latent_channels, latent_channels, 1)),
-            conv_in: Conv2d::new(&p.pp("decoder.conv_in"), latent_channels, top, 3),
+            patches: Patches::new(p, config),
+            post_quant_conv: config.use_post_quant_conv.then(|| Conv2d::new(&p.pp("post_quant_conv"), coded, coded, 1)),
+            conv_in: Conv2d::new(&p.pp("decoder.conv_in"), coded, top, 3),
         });
         let mid_block = MidBlock::new(&mut segments, "decoder.mid_block", config, top);
         let mut last = top;
         let mut up_blocks = Vec::new();
-        for (i, &channels) in config.block_out_channels.iter().rev().enumerate() {
+        for (i, &channels) in channels.iter().rev().enumerate() {
             let name = format!("decoder.up_blocks.{i}");
             let resnets = (0..=config.layers_per_block)
                 .map(|j| {
@@ -72,7 +75,8 @@ impl Decoder {
             conv_norm_out: GroupNorm::new(&p.pp("decoder.conv_norm_out"), last, norm),
             conv_out: Conv2d::new(&p.pp("decoder.conv_out"), last, config.out_channels, 3),
         });
-        Self { latent_channels, segments, conv_in, mid_block, up_blocks, head }
+        let (latent_channels, upscale) = (config.latent_channels, config.downscale());
+        Self { latent_channels, upscale, segments, conv_in, mid_block, up_blocks, head }
     }
 
     /// The segments, in the order in which they run.
@@ -100,12 +104,18 @@ impl Decoder {
         }
         tiling.over_images(latents, |latents| {
             let mut x = latents.to_channels_last()?;
-            x = T::run(&self.conv_in, |entry| match &entry.post_quant_conv {
-                Some(conv) => entry.conv_in.forward(&conv.forward(&x)?),
-                None => entry.conv_in.forward(&x),
+            x = T::run(&self.conv_in, |entry| {
+                let mut x = x;
+                if let Some(patches) = &entry.patches {
+                    x = patches.undo(&x)?;
+                }
+                if let Some(conv) = &entry.post_quant_conv {
+                    x = conv.forward(&x)?;
+                }
+                entry.conv_in.forward(&x)
             })?;
             x = self.mid_block.forward(&x)?;
-            let y = match tiling.strips(self.upscale() * latents.size4()?[3]) {
+            let y = match tiling.strips(self.upscale * latents.size4()?[3]) {
                 Some(plan) => self.up_blocks_in_strips(x, plan)?,
                 None => self.up_blocks(x)?,
             };
@@ -175,10 +185,5 @@ impl Decoder {
     /// See [`Decoder::decode_with`].
     pub fn fitting(&self, latents: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(latents, dtype, target, tiling))
-    }
-
-    /// The width of a latent in pixels.
-    fn upscale(&self) -> usize {
-        1 << (self.up_blocks.len() - 1)
     }
 }

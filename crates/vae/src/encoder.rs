@@ -9,6 +9,7 @@ use crate::config::{EPS, VaeConfig};
 use crate::error::{Error, Result};
 use crate::gaussian::{DiagonalGaussian, LEAST, MOST};
 use crate::mid_block::{MidBlock, resnet};
+use crate::patches::Patches;
 use crate::tiling::{StripPlan, Tiling, footprint};
 
 /// The encoder of an `AutoencoderKL`.
@@ -31,6 +32,7 @@ struct Head {
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
     quant_conv: Option<Conv2d>,
+    patches: Option<Patches>,
 }
 
 impl Encoder {
@@ -59,11 +61,12 @@ impl Encoder {
         }
         let mid_block = MidBlock::new(&mut segments, "encoder.mid_block", config, last);
         let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: EPS, silu: true };
-        let moments = 2 * config.latent_channels;
+        let moments = 2 * config.coded_channels();
         let head = segments.add("encoder.conv_out", |p| Head {
             conv_norm_out: GroupNorm::new(&p.pp("encoder.conv_norm_out"), last, norm),
             conv_out: Conv2d::new(&p.pp("encoder.conv_out"), last, moments, 3),
             quant_conv: config.use_quant_conv.then(|| Conv2d::new(&p.pp("quant_conv"), moments, moments, 1)),
+            patches: Patches::new(p, config),
         });
         Self {
             in_channels: config.in_channels,
@@ -108,7 +111,8 @@ impl Encoder {
             x = self.mid_block.forward(&x)?;
             let y = T::run(&self.head, |head| {
                 let y = head.conv_out.forward(&head.conv_norm_out.forward(&x)?)?;
-                head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))
+                let y = head.quant_conv.as_ref().map_or(Ok(y.clone()), |conv| conv.forward(&y))?;
+                head.patches.as_ref().map_or(Ok(y.clone()), |patches| in_patches(patches, &y))
             })?;
             Ok(y.to_channels_first()?)
         })?;
@@ -168,4 +172,12 @@ impl Encoder {
     pub fn fitting(&self, image: [usize; 3], dtype: DType, target: Target, bytes: usize) -> Result<Option<Tiling>> {
         Tiling::fastest(target, bytes, |tiling| self.footprint(image, dtype, target, tiling))
     }
+}
+
+/// Means and logarithms of variances `(b, 2 h, 2 w, 2 c)` as those of patches, `(b, h, w, 8 c)`.
+fn in_patches<T: TensorLike>(patches: &Patches, moments: &T) -> kiln_nn::Result<T> {
+    let c = moments.size4()?[3] / 2;
+    let [mean, log_variance] = [0, 1].map(|i| moments.narrow(3, i * c, c)?.contiguous());
+    let [mean, log_variance] = patches.apply(&mean?, &log_variance?.clamp(LEAST, MOST)?)?;
+    mean.concat_channels(&log_variance)
 }

@@ -1,7 +1,7 @@
 //! The autoencoders, between latents and pixels.
 //!
 //! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`. Each is a separate network with its
-//! own segments: text-to-image loads only the decoder. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
+//! own segments: text-to-image loads only the decoder. The latents of `AutoencoderKLFlux2` are patches. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
 //! `AutoencoderTiny`: TAESD, which is much smaller and keeps less detail. Latents and images are `(b, c, h, w)`, images
 //! from -1 to 1; inside, everything is channels-last.
 //!
@@ -27,6 +27,7 @@ mod encoder;
 mod error;
 mod gaussian;
 mod mid_block;
+mod patches;
 mod tiling;
 mod tiny;
 mod tiny_config;

@@ -63,8 +63,8 @@ pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text
 pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, Packing, Weight};
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{
-    Lora, Network, NetworkKind, OriginalNames, Patch, Patched, Targets, Unused, UnusedReason, flux_names, sd3_names,
-    unet_names,
+    Lora, Network, NetworkKind, OriginalNames, Patch, Patched, Targets, Unused, UnusedReason, flux_names, flux2_names,
+    sd3_names, unet_names, z_image_names,
 };
 pub use low_rank::LowRank;
 pub use param_spec::{ParamSpec, SlabType, StoredRows};

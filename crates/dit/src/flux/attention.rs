@@ -7,25 +7,49 @@ use kiln_nn::ops::{Attention, GroupedAttention, RopePairs};
 use kiln_nn::{Linear, Result, Rope, RopeTables, TensorLike};
 use kiln_weights::ParamBuilder;
 
-use super::dims::{EPS, FluxDims};
-use super::packing::{join_tokens, tokens};
+use crate::tokens::{join_tokens, tokens};
+
+/// The heads of an attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Heads {
+    /// Heads.
+    pub(crate) num_heads: usize,
+    /// Channels of a head.
+    pub(crate) head_dim: usize,
+    /// Whether the linear layers have biases.
+    pub(crate) bias: bool,
+    /// Added to the mean squares of the normalizations.
+    pub(crate) eps: f64,
+}
+
+impl Heads {
+    /// Channels of all heads.
+    pub(crate) fn channels(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// The normalization of each head, followed by the rotation of interleaved pairs.
+    pub(crate) fn rope(&self, p: &ParamBuilder<'_>) -> Rope {
+        Rope::normed(p, self.num_heads, self.head_dim, RopePairs::Interleaved, self.eps)
+    }
+}
 
 /// The projections of tokens to queries, keys and values, which are normalized and rotated head by head.
-pub(super) struct Projections {
+pub(crate) struct Projections {
     layers: [Linear; 3],
     norms: [Rope; 2],
 }
 
 impl Projections {
     /// Declares linear layers of the names `layers`, and the normalizations of queries and keys of the names `norms`.
-    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims, layers: [&str; 3], norms: [&str; 2]) -> Self {
-        let c = dims.channels();
-        let norm = |name| Rope::normed(&p.pp(name), dims.num_heads, dims.head_dim, RopePairs::Interleaved, EPS);
-        Self { layers: layers.map(|name| Linear::new(&p.pp(name).allows_8_bits(), c, c, true)), norms: norms.map(norm) }
+    pub(crate) fn new(p: &ParamBuilder<'_>, heads: Heads, layers: [&str; 3], norms: [&str; 2]) -> Self {
+        let c = heads.channels();
+        let layer = |name| Linear::new(&p.pp(name).allows_8_bits(), c, c, heads.bias);
+        Self { layers: layers.map(layer), norms: norms.map(|name| heads.rope(&p.pp(name))) }
     }
 
     /// Queries, keys and values of `x` `(b, s, c)` at the positions of `tables`, each `(b, s, c)`.
-    pub(super) fn forward<T: TensorLike>(&self, x: &T, tables: &RopeTables<T>) -> Result<[T; 3]> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, tables: &RopeTables<T>) -> Result<[T; 3]> {
         let ([q, k, v], [norm_q, norm_k]) = (&self.layers, &self.norms);
         let q = norm_q.forward(&q.forward(x)?, Some(tables))?;
         let k = norm_k.forward(&k.forward(x)?, Some(tables))?;
@@ -34,18 +58,18 @@ impl Projections {
 }
 
 /// The attention of all blocks of a call.
-pub(super) struct Attending<T> {
+pub(crate) struct Attending<T> {
     /// Heads.
-    pub(super) num_heads: usize,
+    pub(crate) num_heads: usize,
     /// The positions of all tokens.
-    pub(super) tables: RopeTables<T>,
+    pub(crate) tables: RopeTables<T>,
     /// The number of keys of each row `(b)` in f32, if some are masked: the first ones.
-    pub(super) lengths: Option<T>,
+    pub(crate) lengths: Option<T>,
 }
 
 impl<T: TensorLike> Attending<T> {
     /// Attention of queries `(b, s, c)` to keys and values `(b, s, c)`.
-    pub(super) fn attend(&self, [q, k, v]: [T; 3]) -> Result<T> {
+    pub(crate) fn attend(&self, [q, k, v]: [T; 3]) -> Result<T> {
         let num_heads = self.num_heads;
         match &self.lengths {
             None => q.attention(&k, &v, Attention { num_heads, causal: false }),
@@ -58,7 +82,7 @@ impl<T: TensorLike> Attending<T> {
 
     /// The results `(b, n, c)` and `(b, s, c)` for image tokens `x` `(b, n, c)` and text tokens `y` `(b, s, c)`, which have
     /// projections of their own.
-    pub(super) fn joint(&self, [x, y]: [T; 2], [image, text]: [&Projections; 2]) -> Result<[T; 2]> {
+    pub(crate) fn joint(&self, [x, y]: [T; 2], [image, text]: [&Projections; 2]) -> Result<[T; 2]> {
         let ([_, n, _], [_, s, _]) = (x.size3()?, y.size3()?);
         let [q, k, v] = image.forward(&x, &self.tables.tokens(0, n)?)?;
         drop(x);

@@ -1,15 +1,15 @@
-//! The blocks of FLUX.1's transformer. The vectors that modulate them come from the caller, since families differ in how they make
+//! The blocks of FLUX.1's transformer, and those of FLUX.2 that differ from them by the feed-forward layers. The vectors that modulate them come from the caller, since families differ in how they make
 //! them.
 
 use kiln_nn::ops::Activation;
-use kiln_nn::{Linear, Mlp, Result, TensorLike, modulate};
+use kiln_nn::{GatedFeedForward, Linear, Mlp, Result, TensorLike, modulate};
 use kiln_weights::ParamBuilder;
 
-use super::attention::{Attending, Projections};
+use super::attention::{Attending, Heads, Projections};
 use super::dims::{EPS, EXPANSION, FluxDims};
 
 /// The vectors of one layer of a block, each `(b, c)` or `(1, c)`.
-pub(super) struct Vectors<T> {
+pub(crate) struct Vectors<T> {
     shift: T,
     scale: T,
     gate: T,
@@ -17,7 +17,7 @@ pub(super) struct Vectors<T> {
 
 impl<T: TensorLike> Vectors<T> {
     /// The vectors of `N` layers, shift, scale and gate of each in turn.
-    pub(super) fn of<const N: usize>(all: Vec<T>) -> Result<[Self; N]> {
+    pub(crate) fn of<const N: usize>(all: Vec<T>) -> Result<[Self; N]> {
         let found = vec![all.len()];
         let mut all = all.into_iter();
         let mut layers = Vec::with_capacity(N);
@@ -31,47 +31,80 @@ impl<T: TensorLike> Vectors<T> {
     }
 
     /// The normalization of `x` `(b, s, c)`, modulated.
-    fn modulate(&self, x: &T) -> Result<T> {
+    pub(crate) fn modulate(&self, x: &T) -> Result<T> {
         modulate(x, &self.scale, Some(&self.shift), EPS)
     }
 
     /// `x + gate y`.
-    fn add(&self, x: &T, y: &T) -> Result<T> {
+    pub(crate) fn add(&self, x: &T, y: &T) -> Result<T> {
         x.gated_residual(&self.gate, y)
     }
 }
 
 /// A block with weights of its own for image and text tokens, which attend to each other.
-pub(super) struct DoubleBlock {
+pub(crate) struct DoubleBlock {
     image: Projections,
     text: Projections,
     to_out: Linear,
     to_add_out: Linear,
-    ff: Mlp,
-    ff_context: Mlp,
+    ff: FeedForward,
+    ff_context: FeedForward,
+}
+
+/// A feed-forward layer.
+enum FeedForward {
+    /// Of FLUX.1.
+    Plain(Mlp),
+    /// Of FLUX.2.
+    Gated(GatedFeedForward),
+}
+
+impl FeedForward {
+    fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        match self {
+            Self::Plain(mlp) => mlp.forward(x),
+            Self::Gated(gated) => gated.forward(x, None),
+        }
+    }
 }
 
 impl DoubleBlock {
-    /// Declares `attn`, `ff` and `ff_context`.
-    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
-        let (attn, c) = (p.pp("attn"), dims.channels());
-        let out = |name| Linear::new(&attn.pp(name).allows_8_bits(), c, c, true);
-        let sizes = [c, EXPANSION * c, c];
-        let ff = |name| Mlp::new(&p.pp(name), ["net.0.proj", "net.2"], sizes, Activation::GeluTanh, true);
+    /// Declares `attn`, `ff` and `ff_context` of a block with the feed-forward layers of FLUX.1.
+    pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+        let c = dims.channels();
+        let names = ["net.0.proj", "net.2"];
+        let ff = |p: &ParamBuilder<'_>| {
+            FeedForward::Plain(Mlp::new(p, names, [c, EXPANSION * c, c], Activation::GeluTanh, true))
+        };
+        Self::with(p, dims.heads(), ff)
+    }
+
+    /// Declares `attn`, `ff` and `ff_context` of a block with gated feed-forward layers of `hidden` channels.
+    pub(crate) fn gated(p: &ParamBuilder<'_>, heads: Heads, hidden: usize) -> Self {
+        let names = ["linear_in", "linear_out"];
+        let ff = |p: &ParamBuilder<'_>| {
+            FeedForward::Gated(GatedFeedForward::joint(p, names, heads.channels(), hidden, Activation::Silu))
+        };
+        Self::with(p, heads, ff)
+    }
+
+    fn with(p: &ParamBuilder<'_>, heads: Heads, ff: impl Fn(&ParamBuilder<'_>) -> FeedForward) -> Self {
+        let (attn, c) = (p.pp("attn"), heads.channels());
+        let out = |name| Linear::new(&attn.pp(name).allows_8_bits(), c, c, heads.bias);
         let text = ["add_q_proj", "add_k_proj", "add_v_proj"];
         Self {
-            image: Projections::new(&attn, dims, ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
-            text: Projections::new(&attn, dims, text, ["norm_added_q", "norm_added_k"]),
+            image: Projections::new(&attn, heads, ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
+            text: Projections::new(&attn, heads, text, ["norm_added_q", "norm_added_k"]),
             to_out: out("to_out.0"),
             to_add_out: out("to_add_out"),
-            ff: ff("ff"),
-            ff_context: ff("ff_context"),
+            ff: ff(&p.pp("ff")),
+            ff_context: ff(&p.pp("ff_context")),
         }
     }
 
     /// Image tokens `x` `(b, n, c)` and text tokens `y` `(b, s, c)`, same shapes. The vectors are those of the image's
     /// attention and feed-forward layer, then those of the text's.
-    pub(super) fn forward<T: TensorLike>(
+    pub(crate) fn forward<T: TensorLike>(
         &self,
         [x, y]: [T; 2],
         vectors: &[Vectors<T>; 4],
@@ -91,7 +124,7 @@ impl DoubleBlock {
 }
 
 /// A block with one set of weights for all tokens, whose attention and feed-forward layer have one input and one last layer.
-pub(super) struct SingleBlock {
+pub(crate) struct SingleBlock {
     projections: Projections,
     proj_mlp: Linear,
     proj_out: Linear,
@@ -99,18 +132,18 @@ pub(super) struct SingleBlock {
 
 impl SingleBlock {
     /// Declares `attn`, `proj_mlp` and `proj_out`.
-    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
         let c = dims.channels();
         let hidden = EXPANSION * c;
         Self {
-            projections: Projections::new(&p.pp("attn"), dims, ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
+            projections: Projections::new(&p.pp("attn"), dims.heads(), ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
             proj_mlp: Linear::new(&p.pp("proj_mlp").allows_8_bits(), c, hidden, true),
             proj_out: Linear::new(&p.pp("proj_out").allows_8_bits(), c + hidden, c, true),
         }
     }
 
     /// All tokens `z` `(b, n + s, c)`, same shape.
-    pub(super) fn forward<T: TensorLike>(
+    pub(crate) fn forward<T: TensorLike>(
         &self,
         z: T,
         [vectors]: &[Vectors<T>; 1],

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use kiln_nn::limits::{self, MAX_CHANNELS, MAX_TRANSFORMER_LAYERS};
 use serde::Deserialize;
 
+use super::attention::Heads;
 use crate::error::{Error, Result};
 
 /// Pixels of the latents along each side of a token.
@@ -14,7 +15,7 @@ pub(super) const SQUARE: usize = PATCH * PATCH;
 /// The base of the rotary embeddings' frequencies.
 pub(super) const THETA: f64 = 10_000.0;
 /// Added to the variances and mean squares of all normalizations.
-pub(super) const EPS: f64 = 1e-6;
+pub(crate) const EPS: f64 = 1e-6;
 /// The width of the feed-forward layers, relative to the channels.
 pub(super) const EXPANSION: usize = 4;
 
@@ -43,6 +44,11 @@ impl FluxDims {
     /// Channels of the tokens inside.
     pub fn channels(&self) -> usize {
         self.num_heads * self.head_dim
+    }
+
+    /// The heads of all attentions.
+    pub(super) fn heads(&self) -> Heads {
+        Heads { num_heads: self.num_heads, head_dim: self.head_dim, bias: true, eps: EPS }
     }
 
     /// Channels of the latents.

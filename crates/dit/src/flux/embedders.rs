@@ -5,7 +5,7 @@ use kiln_nn::ops::{Activation, TimestepEmbedding};
 use kiln_nn::{Linear, Result, TensorLike};
 use kiln_weights::ParamBuilder;
 
-use super::packing::repeated;
+use crate::tokens::repeated;
 
 /// The width of the sinusoidal embeddings of timestep and guidance.
 const SINUSOIDS: usize = 256;

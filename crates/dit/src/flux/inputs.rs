@@ -6,9 +6,11 @@ use kiln_nn::TensorLike;
 
 use super::attention::Attending;
 use super::dims::{FluxDims, PATCH};
-use super::packing::{join_channels, join_tokens, pack, repeated};
+use super::packing::{join_channels, pack};
 use super::positions::{self, Grid};
 use crate::error::{Error, Result};
+use crate::rotary;
+use crate::tokens::{join_tokens, repeated};
 
 /// The inputs besides latents and timesteps.
 pub(super) struct TokenInputs<T> {
@@ -55,7 +57,7 @@ impl<T: TensorLike> TokenInputs<T> {
             text_lengths: inputs.get(TEXT_LENGTHS).cloned(),
             extra: inputs.get(EXTRA_CHANNELS).cloned(),
             references: inputs.all(REFERENCE).cloned().collect(),
-            positions: positions::prepared(inputs),
+            positions: rotary::prepared(inputs),
         })
     }
 

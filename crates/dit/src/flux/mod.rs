@@ -5,14 +5,14 @@
 //!
 //! The latents `(b, 16, h, w)` are packed to tokens within the network, so that samplers see none.
 
-mod attention;
-mod block;
+pub(crate) mod attention;
+pub(crate) mod block;
 mod chroma;
 mod config;
 mod control;
 mod denoiser;
-mod dims;
-mod embedders;
+pub(crate) mod dims;
+pub(crate) mod embedders;
 mod inputs;
 mod output;
 mod packing;

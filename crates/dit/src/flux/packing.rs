@@ -38,26 +38,6 @@ pub(super) fn join_channels<T: TensorLike>(a: &T, b: &T) -> Result<T> {
     joined.reshape(&[n, c + e, h, w])
 }
 
-/// Tokens `a` `(b, s, c)` and `b` `(b, t, c)` as `(b, s + t, c)`.
-pub(super) fn join_tokens<T: TensorLike>(a: &T, b: &T) -> Result<T> {
-    let ([n, s, c], [_, t, _]) = (a.size3()?, b.size3()?);
-    let joined = a.reshape(&[n, s * c])?.concat_channels(&b.reshape(&[n, t * c])?)?;
-    joined.reshape(&[n, s + t, c])
-}
-
-/// `len` tokens of `x` `(b, s, c)` from `start` on: a view if there is one image, else a copy.
-pub(super) fn tokens<T: TensorLike>(x: &T, start: usize, len: usize) -> Result<T> {
-    x.narrow(1, start, len)?.contiguous()
-}
-
-/// `x` with `rows` rows: `x` `(1, ..)` is repeated.
-pub(super) fn repeated<T: TensorLike>(x: T, rows: usize) -> Result<T> {
-    match x.dims().first() {
-        Some(&1) if rows > 1 => T::cat(&vec![&x; rows], 0),
-        _ => Ok(x),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
@@ -85,16 +65,11 @@ mod tests {
     }
 
     #[test]
-    fn channels_and_tokens_are_joined() {
+    fn channels_are_joined() {
         let (a, b) = (counted(&[2, 1, 2, 2]), counted(&[2, 2, 2, 2]));
         let found = join_channels(&a, &b).unwrap();
         let expected = Tensor::cat(&[&a, &b], 1).unwrap();
         let values = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!((found.dims(), values(&found)), (expected.dims(), values(&expected)));
-        let (a, b) = (counted(&[2, 3, 4]), counted(&[2, 1, 4]));
-        let found = join_tokens(&a, &b).unwrap();
-        assert_eq!(values(&found), values(&Tensor::cat(&[&a, &b], 1).unwrap()));
-        assert_eq!(values(&tokens(&found, 3, 1).unwrap()), values(&b));
-        assert_eq!(repeated(counted(&[1, 2]), 3).unwrap().dims(), [3, 2]);
     }
 }

@@ -6,7 +6,7 @@ use kiln_weights::{SegmentModule, Segments};
 use super::attention::Attending;
 use super::block::{DoubleBlock, SingleBlock, Vectors};
 use super::dims::FluxDims;
-use super::packing::{join_tokens, tokens};
+use crate::tokens::{join_tokens, tokens};
 
 /// A block's kind and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use super::embedder::Embedder;
 use super::inputs::{SkippedLayers, StepInputs};
 use super::positions::Positions;
 use crate::error::Result;
+use crate::tokens::unpatchify;
 
 /// The transformer. It is built from its configuration; its [`Segments`] are loaded before it runs.
 pub struct Sd3Transformer {
@@ -189,18 +190,4 @@ fn forward_first<T: TensorLike>(
     let joined = |new: &T, old: &T| T::cat(&[new, &old.narrow(0, n, skipping)?], 0);
     let (new_image, new_text) = block.forward(first(&image)?, first(&text)?, &first(emb)?)?;
     Ok((joined(&new_image, &image)?, joined(&new_text, &text)?))
-}
-
-/// Patches `(b, n, f f c)` of `size` rows and columns, each of `f` rows of pixels with channels last, as a map
-/// `(b, rows f, columns f, c)`.
-fn unpatchify<T: TensorLike>(patches: &T, [rows, columns]: [usize; 2], f: usize) -> kiln_nn::Result<T> {
-    let [b, _, depth] = patches.size3()?;
-    let line = depth / f.max(1);
-    let patches = patches.reshape(&[b * rows, columns, depth])?;
-    // Row `i` of all patches of a line of tokens is a line of pixels.
-    let lines =
-        (0..f).map(|i| patches.narrow(2, i * line, line)?.contiguous()?.reshape(&[b * rows, 1, columns * line]));
-    let lines = lines.collect::<kiln_nn::Result<Vec<T>>>()?;
-    let map = T::cat(&lines.iter().collect::<Vec<_>>(), 1)?;
-    map.reshape(&[b, rows * f, columns * f, line / f.max(1)])
 }

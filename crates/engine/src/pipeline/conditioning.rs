@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_network::Inputs;
-use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TIME_IDS};
+use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TEXT_LENGTHS, TIME_IDS};
 use kiln_network::text::{self, TextTensors};
 use kiln_prompt::PromptSchedule;
 use kiln_request::{ParsedPrompt, SizeConditions};
@@ -326,7 +326,10 @@ impl Conditions {
         };
         let context = joined(text::CONTEXT)?;
         let unconditional = if self.has_unconditional(of.guided) { self.unconditional() } else { 0 };
-        let inputs = self.shared.inputs(context, unconditional, || joined(text::POOLED))?;
+        let mut inputs = self.shared.inputs(context, unconditional, || joined(text::POOLED))?;
+        if rows.iter().any(|encoded| encoded.get(text::LENGTH).is_some()) {
+            inputs = inputs.with(TEXT_LENGTHS, joined(text::LENGTH)?);
+        }
         self.current = now;
         Ok(inputs)
     }

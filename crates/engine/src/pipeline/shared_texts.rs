@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_files::sha256;
-use kiln_network::text::{PromptText, TextTensors};
+use kiln_network::text::{LENGTH, PromptText, TextTensors};
 use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
@@ -55,7 +55,8 @@ impl TextShape {
         let mut text = TextTensors::default();
         for (name, shape) in &self.tensors {
             let tensor = found.remove(*name)?;
-            let fits = tensor.dims() == shape && tensor.dtype() == self.dtype && is_finite(&tensor);
+            let dtype = if *name == LENGTH { DType::F32 } else { self.dtype };
+            let fits = tensor.dims() == shape && tensor.dtype() == dtype && is_finite(&tensor);
             text = text.with(name, fits.then_some(tensor)?);
         }
         Some(text)

@@ -60,7 +60,10 @@ impl TokenizedTexts {
 /// Logs a warning if the end of a text is not encoded.
 fn warn_of_cut(text: &PromptText, tokens: &Tokens) {
     let Some(cut) = tokens.cut() else { return };
-    let room = text.options.max_length.map_or(tokens.room(), |length| length.saturating_sub(1));
+    let length = text.options.max_length.map(|length| length.saturating_sub(1));
+    let room = length.map_or(tokens.room(), |length| length.min(tokens.room()));
     let (used, begin) = (tokens.used(), cut.chars().take(SHOWN).collect::<String>());
-    tracing::warn!("a text has {used} tokens and T5 takes {room}: T5 does not see what begins with `{begin}`");
+    tracing::warn!(
+        "a text has {used} tokens and the text encoder takes {room}: it does not see what begins with `{begin}`"
+    );
 }

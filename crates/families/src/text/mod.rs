@@ -1,10 +1,14 @@
-//! The text stages of families whose models have a T5 text encoder.
+//! The text stages of families whose models have a text encoder of T5 or Qwen3.
 
 mod conditions;
+mod qwen;
+#[cfg(test)]
+mod qwen_tests;
 mod stage;
 mod t5;
 #[cfg(test)]
 mod tests;
 
+pub use qwen::{QwenPart, QwenText};
 pub use stage::ClipT5Text;
 pub use t5::T5Part;

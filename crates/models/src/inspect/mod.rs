@@ -201,7 +201,7 @@ mod tests {
             ("models/flux_dev/text_encoder_2", "a T5 text encoder"),
             ("models/flux2_klein/transformer", "a FLUX.2 transformer"),
             ("models/flux2_klein/text_encoder", "a Qwen3 text encoder"),
-            ("models/flux2_klein/vae", "a FLUX.2 autoencoder"),
+            ("models/flux2_klein/vae", "an autoencoder (VAE)"),
             ("models/sd35_medium/transformer", "a Stable Diffusion 3 transformer"),
             ("models/zimage/transformer", "a Z-Image transformer"),
             ("controlnet/flux_dev", "a FLUX.1 ControlNet"),

@@ -92,7 +92,7 @@ fn of_family(
     let mut index = json!({
         "_class_name": family.classes().first(),
         "scheduler": ["diffusers", scheduler["_class_name"]],
-        "vae": ["diffusers", "AutoencoderKL"],
+        "vae": ["diffusers", if vae.patches { "AutoencoderKLFlux2" } else { "AutoencoderKL" }],
     });
     // Text encoders in other files, the narrow ones of a kind first, as families have them.
     let mut elsewhere: Vec<(ComponentKind, &FileText)> =
@@ -287,6 +287,9 @@ pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
     });
     if let Some(shift) = shift_factor {
         config["shift_factor"] = json!(shift);
+    }
+    if vae.patches {
+        config["_class_name"] = json!("AutoencoderKLFlux2");
     }
     if force_upcast {
         config["force_upcast"] = json!(true);

@@ -18,6 +18,6 @@ mod words;
 pub use config::EncoderConfig;
 pub use error::{Error, Result};
 pub use stage::{Fill, Runs, TextNetwork, TextStage};
-pub use tensors::{CONTEXT, POOLED, TextTensors};
+pub use tensors::{CONTEXT, LENGTH, POOLED, TextTensors};
 pub use tokens::{PromptText, Tokens};
 pub use words::{NoWords, Word, Words};

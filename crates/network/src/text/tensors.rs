@@ -6,6 +6,8 @@ use candle_core::Tensor;
 pub const CONTEXT: &str = "context";
 /// The vector of a whole text, `(1, d)`.
 pub const POOLED: &str = "pooled";
+/// The number of rows that are not filling, `(1)` in f32: the first ones. A text without it has no filling.
+pub const LENGTH: &str = "length";
 
 /// The tensors of an encoded text by name, in the order in which they were added. The first dimension of each is 1: the row in
 /// the denoiser's batch.

@@ -85,6 +85,22 @@ pub trait Elementwise: Sized {
         self.apply(&MapOp { x: self, map: Map::Tanh })
     }
 
+    /// The square root.
+    fn sqrt(&self) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        self.apply(&MapOp { x: self, map: Map::Sqrt })
+    }
+
+    /// The natural logarithm.
+    fn log(&self) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        self.apply(&MapOp { x: self, map: Map::Log })
+    }
+
     /// Values limited to `min..=max`.
     fn clamp(&self, min: f64, max: f64) -> Result<Self>
     where

@@ -9,7 +9,11 @@ mod adapter;
 mod clip;
 mod control;
 mod flux;
+mod flux2;
+#[cfg(test)]
+mod language_tests;
 mod piece;
+mod qwen;
 mod sd3;
 mod t5;
 #[cfg(test)]
@@ -17,6 +21,7 @@ mod tests;
 mod unet;
 mod vae;
 mod view;
+mod z_image;
 
 use std::collections::BTreeMap;
 
@@ -24,12 +29,15 @@ pub use adapter::adapter_names;
 pub use clip::{ClipDialect, ClipShape};
 pub use control::{FluxControlShape, Sd3ControlShape};
 pub use flux::{Approximator, FluxDialect, FluxShape};
+pub use flux2::{Flux2Dialect, Flux2Shape};
 pub use piece::Piece;
+pub use qwen::{QwenDialect, QwenShape};
 pub use sd3::{Sd3Dialect, Sd3Shape};
 pub use t5::{T5Dialect, T5Shape};
 pub use unet::{UnetLevel, UnetShape};
 pub use vae::{VaeDialect, VaeShape};
 pub use view::{Named, Subset};
+pub use z_image::{ZImageDialect, ZImageShape};
 
 use crate::source::{ParamInfo, ParamSource};
 

@@ -13,7 +13,7 @@ use crate::stored_type::StoredType;
 
 /// Tensors in memory, of any types.
 #[derive(Default)]
-struct Stored(HashMap<String, (ParamInfo, Vec<u8>)>);
+pub(super) struct Stored(HashMap<String, (ParamInfo, Vec<u8>)>);
 
 impl ParamSource for Stored {
     fn info(&self, key: &str) -> Option<ParamInfo> {
@@ -34,7 +34,7 @@ impl ParamSource for Stored {
 }
 
 /// Tensors of these names and shapes with arbitrary bytes: matrices of the type `matrices`, others in F16.
-fn declared(shapes: &[(String, Vec<usize>)], matrices: StoredType) -> Stored {
+pub(super) fn declared(shapes: &[(String, Vec<usize>)], matrices: StoredType) -> Stored {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {
         state ^= state << 13;
@@ -64,7 +64,7 @@ fn stored(declared: &Stored, names: &Names) -> Stored {
 }
 
 /// Checks that the tensors make whole stored ones, from which they are read again. Returns the stored ones.
-fn round_trip(shapes: &[(String, Vec<usize>)], matrices: StoredType, names: impl Fn() -> Names) -> Stored {
+pub(super) fn round_trip(shapes: &[(String, Vec<usize>)], matrices: StoredType, names: impl Fn() -> Names) -> Stored {
     let declared = declared(shapes, matrices);
     let made = stored(&declared, &names());
     for (name, (info, bytes)) in &made.0 {
@@ -82,7 +82,7 @@ fn round_trip(shapes: &[(String, Vec<usize>)], matrices: StoredType, names: impl
 }
 
 /// Layers with a bias: `(name, rows, columns)`.
-fn linear(shapes: &mut Vec<(String, Vec<usize>)>, layers: &[(String, usize, usize)]) {
+pub(super) fn linear(shapes: &mut Vec<(String, Vec<usize>)>, layers: &[(String, usize, usize)]) {
     for (name, n, k) in layers {
         shapes.extend([(format!("{name}.weight"), vec![*n, *k]), (format!("{name}.bias"), vec![*n])]);
     }

@@ -52,6 +52,8 @@ pub struct VaeShape {
     pub post_quant_conv: bool,
     /// Whether the middle block has attention.
     pub attention: bool,
+    /// Whether there are statistics of the latents' patches, as FLUX.2 has them.
+    pub patches: bool,
 }
 
 impl VaeShape {
@@ -88,6 +90,7 @@ impl VaeShape {
             quant_conv: has("quant_conv.weight"),
             post_quant_conv: has("post_quant_conv.weight"),
             attention: has(attention),
+            patches: has("bn.running_mean") && has("bn.running_var"),
         })
     }
 
@@ -104,6 +107,7 @@ impl VaeShape {
         let mut names = Names::default();
         names.add("quant_conv", "quant_conv", &[]);
         names.add("post_quant_conv", "post_quant_conv", &[]);
+        names.add("bn", "bn", &[]);
         for half in ["encoder", "decoder"] {
             for (declared, stored) in [("conv_in", "conv_in"), ("conv_out", "conv_out"), ("conv_norm_out", "norm_out")]
             {

@@ -4,7 +4,9 @@
 
 use std::collections::HashSet;
 
-use crate::ldm::{FluxDialect, Names, Piece, Place, Sd3Shape, UnetLevel, UnetShape};
+use crate::ldm::{
+    Flux2Dialect, FluxDialect, Names, Piece, Place, Sd3Shape, UnetLevel, UnetShape, ZImageDialect, same_names,
+};
 
 /// CompVis' names of a U-Net's layers `paths`.
 pub fn unet_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
@@ -46,6 +48,27 @@ pub fn flux_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
     let xlabs: Vec<(&str, Place)> =
         found.iter().filter_map(|(path, place)| Some((*path, xlabs(path, place)?))).collect();
     found.extend(xlabs);
+    found
+}
+
+/// The authors' names of the layers of FLUX.2's transformer, and diffusers' with ComfyUI's prefix.
+pub fn flux2_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
+    let [double, single] = ["transformer_blocks", "single_transformer_blocks"].map(|kind| count(paths, kind));
+    let mut found = places(&Flux2Dialect::Authors.names(double, single), paths);
+    found.extend(places(&same_names(), paths));
+    found
+}
+
+/// The names of the layers of Z-Image's transformer: the authors', whose projections are fused, and diffusers', which ComfyUI's files
+/// have with its prefix. Some files have a dot in the names of projections.
+pub fn z_image_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
+    let mut found = places(&ZImageDialect::Authors.names(), paths);
+    found.extend(places(&same_names(), paths));
+    let dotted = paths.iter().filter_map(|path| {
+        let (block, name) = path.split_once(".attention.to_")?;
+        Some((*path, Place { name: format!("{block}.attention.to.{name}"), piece: Piece::Whole }))
+    });
+    found.extend(dotted);
     found
 }
 

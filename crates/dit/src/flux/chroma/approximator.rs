@@ -11,9 +11,9 @@ use kiln_weights::{SegmentModule, Segments};
 
 use super::config::ChromaConfig;
 use crate::flux::embedders::EmbeddingMlp;
-use crate::flux::packing::repeated;
-use crate::flux::positions::in_f32;
 use crate::flux::trunk::Place;
+use crate::rotary::in_f32;
+use crate::tokens::repeated;
 
 /// The inputs of all rows that are the same in every call, `(1, rows, 3 channels / 4)` in f32.
 const ROWS: Slot = Slot::shared("numbers of vectors").keeping_dtype();

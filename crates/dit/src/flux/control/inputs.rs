@@ -3,8 +3,8 @@
 use kiln_network::{Inputs, Slot};
 use kiln_nn::TensorLike;
 
-use crate::flux::packing::repeated;
 use crate::flux::trunk::Place;
+use crate::tokens::repeated;
 
 /// The latents of the control image.
 const LATENTS: Slot = Slot::last("control latents");

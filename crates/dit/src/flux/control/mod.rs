@@ -12,10 +12,11 @@ use kiln_weights::{Packing, Param, SegmentModule, Segments};
 
 use super::embedders::{TimeTextEmbed, TokenEmbedders};
 use super::inputs::{TokenInputs, refused};
-use super::packing::{join_tokens, pack, repeated};
+use super::packing::pack;
 use super::transformer::{guidance_of, modulations, pooled_of};
 use super::trunk::{Place, Trunk};
 use crate::error::Result;
+use crate::tokens::{join_tokens, repeated};
 pub use config::FluxControlConfig;
 pub(super) use denoiser::ControlledFlux;
 pub use inputs::FluxControlInput;

@@ -1,0 +1,191 @@
+//! A Qwen3 language model as the only text encoder: the text stage of Z-Image and of FLUX.2 klein. Words have no weights, as in other
+//! programs.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_network::text::{
+    CONTEXT, Error, Fill, LENGTH, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens, Words,
+};
+use kiln_nn::{MetaDevice, MetaTensor};
+use kiln_prompt::{Emphasis, TextOptions};
+use kiln_qwen::{ChatTemplate, Ids, QwenEncoder, Text, Tokenizer};
+use kiln_weights::Network;
+
+/// Texts that share a pass through the encoder, whose weights may be read once for all of them.
+const PORTION: usize = 16;
+/// The tokens of a text if a request does not say how many.
+const MAX_LENGTH: usize = 512;
+/// The rows of a text are a multiple of this number, so that few sizes occur. Z-Image fills up to it anyway.
+const MULTIPLE: usize = 32;
+
+/// A Qwen3 language model of a model.
+pub struct QwenPart {
+    /// The network.
+    pub encoder: QwenEncoder,
+    /// Its tokenizer; `None` for plans and measurements, which encode no text of a prompt.
+    pub tokenizer: Option<Tokenizer>,
+    /// Its name for LoRAs.
+    pub network: Option<Network>,
+}
+
+/// How a family takes the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Those of the text's tokens, and their number.
+    Own,
+    /// A fixed number, those of padding included.
+    Padded,
+}
+
+/// The text stage.
+pub struct QwenText {
+    part: QwenPart,
+    template: ChatTemplate,
+    rows: Rows,
+}
+
+impl QwenText {
+    /// The stage of Z-Image (diffusers, `ZImagePipeline._encode_prompt`): the rows of the text's tokens.
+    pub fn z_image(part: QwenPart) -> Self {
+        Self { part, template: ChatTemplate::Thinking, rows: Rows::Own }
+    }
+
+    /// The stage of FLUX.2 klein (diffusers, `Flux2KleinPipeline._get_qwen3_prompt_embeds`): as many rows as the text may have at
+    /// most, those of padding included.
+    pub fn klein(part: QwenPart) -> Self {
+        Self { part, template: ChatTemplate::NotThinking, rows: Rows::Padded }
+    }
+
+    /// The rows of a text with `length` tokens of at most `most`.
+    fn rows_of(&self, length: usize, most: usize) -> usize {
+        match self.rows {
+            Rows::Own => length.next_multiple_of(MULTIPLE),
+            Rows::Padded => most,
+        }
+    }
+
+    /// The tokens of a text with these ids, which take `rows` rows. `pad` is the id of padding.
+    fn framed(&self, mut ids: Vec<u32>, rows: usize, pad: u32) -> Text {
+        let length = ids.len();
+        if self.rows == Rows::Padded {
+            ids.resize(rows.max(length), pad);
+        }
+        Text { ids, length }
+    }
+
+    /// The tensors of a text from its hidden states `(1, s, d)`.
+    fn tensors(&self, states: Tensor, length: usize) -> Result<TextTensors> {
+        if self.rows == Rows::Padded {
+            return Ok(TextTensors::default().with(CONTEXT, states));
+        }
+        let rows = length.next_multiple_of(MULTIPLE);
+        let number = Tensor::new(&[length as f32], &Device::Cpu)?.to_device(states.device())?;
+        Ok(TextTensors::default().with(CONTEXT, with_zeros(&states, rows)?).with(LENGTH, number))
+    }
+}
+
+/// `x` `(1, s, d)` with zeros behind, `(1, rows, d)`.
+fn with_zeros(x: &Tensor, rows: usize) -> Result<Tensor> {
+    let (_, s, d) = x.dims3()?;
+    if s >= rows {
+        return Ok(x.clone());
+    }
+    let zeros = Tensor::zeros((1, rows - s, d), x.dtype(), x.device())?;
+    Ok(Tensor::cat(&[x, &zeros], 1)?)
+}
+
+fn failed(problem: &str) -> Error {
+    kiln_qwen::Error::Tokenize(problem.into()).into()
+}
+
+impl TextStage for QwenText {
+    fn networks(&self) -> Vec<TextNetwork<'_>> {
+        vec![TextNetwork { segments: self.part.encoder.segments(), network: self.part.network }]
+    }
+
+    fn ignores(&self) -> &'static [&'static str] {
+        &["clip_skip", "chunk_cut", "comma_backtrack"]
+    }
+
+    fn effective(&self, options: TextOptions) -> TextOptions {
+        let max_length = Some(options.max_length.unwrap_or(MAX_LENGTH).max(1));
+        TextOptions { emphasis: Emphasis::None, max_length, ..TextOptions::default() }
+    }
+
+    fn tokenize(&self, text: &PromptText, _words: &dyn Words) -> Result<Tokens> {
+        let tokenizer = self.part.tokenizer.as_ref();
+        let tokenizer = tokenizer.ok_or_else(|| failed("the text encoder was opened without its tokenizer"))?;
+        let most = text.options.max_length.unwrap_or(MAX_LENGTH).max(1);
+        let Ids { ids, used, room, cut } = tokenizer.encode(&text.text, self.template, most)?;
+        let rows = self.rows_of(ids.len(), most);
+        let own = self.framed(ids, rows, tokenizer.pad());
+        Ok(Tokens::new(rows, own).with_room(used, room).with_cut(cut))
+    }
+
+    fn sample(&self, number: usize) -> Tokens {
+        let (rows, vocab_size) = (self.least(), self.part.encoder.config().vocab_size.max(1));
+        let ids = (0..rows).map(|i| ((i + number) % vocab_size) as u32).collect();
+        Tokens::new(rows, self.framed(ids, rows, 0))
+    }
+
+    fn least(&self) -> usize {
+        self.rows_of(1, MAX_LENGTH)
+    }
+
+    fn fit(&self, rows: &[usize], _padded: bool) -> Result<usize> {
+        // Rows behind a text are masked, so that they change nothing.
+        Ok(rows.iter().copied().max().unwrap_or(self.least()))
+    }
+
+    fn needs_empty(&self, _length: usize, _fill: &Fill) -> bool {
+        false
+    }
+
+    fn fill(&self, text: &TextTensors, fill: &Fill, _empty: Option<&TextTensors>) -> Result<TextTensors> {
+        match text.get(CONTEXT) {
+            Some(context) if self.rows == Rows::Own => Ok(text.clone().with(CONTEXT, with_zeros(context, fill.total)?)),
+            _ => Ok(text.clone()),
+        }
+    }
+
+    fn encode(&self, texts: &[(PromptText, Arc<Tokens>)], on: &mut dyn Runs) -> Result<Vec<TextTensors>> {
+        let own = |(_, tokens): &(PromptText, Arc<Tokens>)| {
+            let text = tokens.own::<Text>().cloned();
+            text.ok_or_else(|| failed("its tokens are those of another text stage"))
+        };
+        let all = texts.iter().map(own).collect::<Result<Vec<Text>>>()?;
+        let device = on.enter(0)?;
+        let mut encoded = Vec::with_capacity(all.len());
+        for (i, portion) in all.chunks(PORTION).enumerate() {
+            on.proceed(i * PORTION, all.len())?;
+            let mut result = None;
+            on.run(0, &mut || result = Some(self.part.encoder.encode(portion, &device)));
+            for (states, text) in result.ok_or(Error::Stopped)??.into_iter().zip(portion) {
+                encoded.push(self.tensors(states, text.length)?);
+            }
+        }
+        on.leave(0);
+        Ok(encoded)
+    }
+
+    fn shapes(&self, length: usize) -> Vec<(&'static str, Vec<usize>)> {
+        let context = (CONTEXT, vec![1, length, self.part.encoder.channels()]);
+        match self.rows {
+            Rows::Own => vec![context, (LENGTH, vec![1])],
+            Rows::Padded => vec![context],
+        }
+    }
+
+    fn dry_run(&self, device: &MetaDevice, dtype: DType, length: usize, texts: usize) -> Result<Vec<MetaTensor>> {
+        for first in (0..texts).step_by(PORTION) {
+            let text = Text::whole(vec![0; length.max(1)]);
+            let all = vec![text; PORTION.min(texts - first)];
+            self.part.encoder.forward::<MetaTensor>(&all, device).map_err(Error::from)?;
+        }
+        let tensor = |(name, shape): (&'static str, Vec<usize>)| {
+            device.tensor(&shape, if name == LENGTH { DType::F32 } else { dtype })
+        };
+        Ok((0..texts).flat_map(|_| self.shapes(length)).map(tensor).collect())
+    }
+}

@@ -1,0 +1,135 @@
+//! Stages with random weights.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_network::text::{CONTEXT, Fill, LENGTH, NoWords, PromptText, Result, Runs, TextStage, TextTensors, Tokens};
+use kiln_nn::MetaDevice;
+use kiln_nn::ops::Target;
+use kiln_prompt::TextOptions;
+use kiln_qwen::{QwenConfig, QwenEncoder, Tokenizer};
+use kiln_weights::{Placement, RandomSource, load};
+use serde_json::json;
+
+use super::{QwenPart, QwenText};
+
+/// Runs on the calling thread.
+struct OnCpu;
+
+impl Runs for OnCpu {
+    fn enter(&mut self, _network: usize) -> Result<Device> {
+        Ok(Device::Cpu)
+    }
+
+    fn proceed(&mut self, _text: usize, _texts: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, _network: usize, work: &mut (dyn FnMut() + Send)) {
+        work();
+    }
+
+    fn leave(&mut self, _network: usize) {}
+}
+
+fn part(hidden: &[usize]) -> QwenPart {
+    let config = r#"{"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}"#;
+    let encoder = QwenEncoder::new(QwenConfig::from_json(config).unwrap(), hidden).unwrap();
+    let source = RandomSource::new(encoder.segments(), 5);
+    load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    let letters = "abcdefghijklmnopqrstuvwxyz</>ĠĊ:.()0123456789_|".chars().take(32);
+    let vocab: BTreeMap<String, usize> = letters.enumerate().map(|(id, letter)| (letter.to_string(), id)).collect();
+    let special = |id: u32, text: &str| {
+        json!({"id": id, "content": text, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false})
+    };
+    let file = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null, "decoder": null,
+        "added_tokens": [special(32, "<|endoftext|>"), special(33, "<|im_start|>"), special(34, "<|im_end|>")],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    let texts = BTreeMap::from([("tokenizer.json".to_string(), file.to_string())]);
+    QwenPart { encoder, tokenizer: Some(Tokenizer::from_texts(Path::new("test"), &texts).unwrap()), network: None }
+}
+
+fn text(stage: &QwenText, text: &str, max_length: Option<usize>) -> (PromptText, Arc<Tokens>) {
+    let options = stage.effective(TextOptions { max_length, ..TextOptions::default() });
+    let text = PromptText { text: text.into(), options };
+    let tokens = stage.tokenize(&text, &NoWords).unwrap();
+    (text, Arc::new(tokens))
+}
+
+fn encode(stage: &QwenText, texts: &[&str], max_length: Option<usize>) -> Vec<TextTensors> {
+    let texts: Vec<_> = texts.iter().map(|own| text(stage, own, max_length)).collect();
+    stage.encode(&texts, &mut OnCpu).unwrap()
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn texts_have_their_own_bits_and_the_shapes_of_plans() {
+    for stage in [QwenText::z_image(part(&[3])), QwenText::klein(part(&[1, 3]))] {
+        let texts = ["a red fox", "", "snow and ice"];
+        let together = encode(&stage, &texts, None);
+        for (own, found) in texts.iter().zip(&together) {
+            let alone = &encode(&stage, &[own], None)[0];
+            let all = |text: &TextTensors| text.iter().map(|(_, tensor)| values(tensor)).collect::<Vec<_>>();
+            assert_eq!(all(alone), all(found), "{own}");
+        }
+        let least = stage.least();
+        let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F32);
+        let planned = stage.dry_run(&device, DType::F32, least, texts.len()).unwrap();
+        let planned: Vec<_> = planned.iter().map(|meta| (meta.dims().to_vec(), meta.dtype())).collect();
+        let real = together.iter().flat_map(|text| text.iter().map(|(_, x)| (x.dims().to_vec(), x.dtype())));
+        assert_eq!(planned, real.collect::<Vec<_>>());
+        let sample = Arc::new(stage.sample(1));
+        let plain = PromptText { text: String::new(), options: stage.effective(TextOptions::default()) };
+        let sampled = stage.encode(&[(plain, sample)], &mut OnCpu).unwrap();
+        let shapes: Vec<_> = sampled[0].iter().map(|(name, tensor)| (name, tensor.dims().to_vec())).collect();
+        assert_eq!(shapes, stage.shapes(least));
+    }
+}
+
+#[test]
+fn z_image_has_the_rows_of_the_text_alone() {
+    let stage = QwenText::z_image(part(&[3]));
+    let [short, long] = [0, 1].map(|i| encode(&stage, &["a fox", &"fox ".repeat(9)], None)[i].clone());
+    let length = |text: &TextTensors| values(text.get(LENGTH).unwrap())[0] as usize;
+    // `<|im_start|>user\n`, `a fox`, `<|im_end|>\n<|im_start|>assistant\n`.
+    assert_eq!((length(&short), short.get(CONTEXT).unwrap().dims()), (6 + 5 + 13, &[1, 32, 16][..]));
+    assert_eq!((length(&long), long.get(CONTEXT).unwrap().dims()), (6 + 36 + 13, &[1, 64, 16][..]));
+    let filling = short.get(CONTEXT).unwrap().narrow(1, 24, 8).unwrap();
+    assert!(values(&filling).iter().all(|&value| value == 0.0));
+    assert_eq!(stage.fit(&[32, 64], false).unwrap(), 64);
+    let fill = Fill { own: 32, parts: 32, total: 64, padded: false };
+    assert!(!stage.needs_empty(32, &fill));
+    let filled = stage.fill(&short, &fill, None).unwrap();
+    assert_eq!((filled.get(CONTEXT).unwrap().dims(), length(&filled)), (&[1, 64, 16][..], 24));
+}
+
+#[test]
+fn klein_has_a_fixed_number_of_rows() {
+    let stage = QwenText::klein(part(&[1, 3]));
+    let found = &encode(&stage, &["a fox"], Some(64))[0];
+    assert_eq!(found.get(CONTEXT).unwrap().dims(), [1, 64, 32]);
+    assert!(found.get(LENGTH).is_none());
+    let (_, tokens) = text(&stage, &"fox ".repeat(30), Some(64));
+    assert_eq!((tokens.length(), tokens.used(), tokens.room()), (64, 120, 58));
+    assert!(tokens.cut().is_some_and(|cut| cut.ends_with("fox")));
+}
+
+#[test]
+fn words_have_no_weights_and_brackets_are_text() {
+    let stage = QwenText::z_image(part(&[3]));
+    let tokens = |own: &str| text(&stage, own, None).1.used();
+    assert_eq!(tokens("(fox:1.2)") - tokens("fox"), 1, "the colon is in this vocabulary");
+    assert_eq!(stage.ignores(), ["clip_skip", "chunk_cut", "comma_backtrack"]);
+    let other = TextOptions { clip_skip: Some(2), ..TextOptions::default() };
+    assert_eq!(stage.effective(other), stage.effective(TextOptions::default()));
+}

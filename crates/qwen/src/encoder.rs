@@ -1,0 +1,173 @@
+//! A Qwen3 language model as a text encoder: token ids to the hidden states of some of its layers.
+//!
+//! A token table and layers of transformers' [`Qwen3Model`]. Its last normalization and the layers behind the last hidden state
+//! that is taken are not part of it.
+//!
+//! [`Qwen3Model`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/qwen3/modeling_qwen3.py
+
+use candle_core::{DType, Device, Tensor};
+use kiln_nn::{Embedding, RopeTables, TensorLike};
+use kiln_weights::{SegmentModule, Segments};
+
+use crate::config::{NETWORK, QwenConfig};
+use crate::error::{Error, Result};
+use crate::layer::{Layer, Shared};
+
+/// The names in the checkpoint.
+const TABLE: &str = "model.embed_tokens";
+const LAYERS: &str = "model.layers";
+
+/// The largest number of tokens of a text.
+const MAX_TOKENS: usize = 1 << 15;
+
+/// One text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// The ids, with those of padding at the end.
+    pub ids: Vec<u32>,
+    /// The number of ids that are attended to, the first ones: a token of padding attends to them and not to padding.
+    pub length: usize,
+}
+
+impl Text {
+    /// A text without padding.
+    pub fn whole(ids: Vec<u32>) -> Self {
+        Self { length: ids.len(), ids }
+    }
+}
+
+/// A Qwen3 language model as a text encoder.
+pub struct QwenEncoder {
+    config: QwenConfig,
+    /// The numbers of layers after which the hidden states are taken.
+    hidden: Vec<usize>,
+    segments: Segments,
+    table: SegmentModule<Embedding>,
+    layers: Vec<SegmentModule<Layer>>,
+}
+
+impl QwenEncoder {
+    /// Builds the network and declares its parameters: a segment with the token table, which stays on the host, and one for each
+    /// layer up to the last of `hidden`: the numbers of layers after which the hidden states are taken, in rising order. Hidden
+    /// state `k` is transformers' `hidden_states[k]`, without the last normalization.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration is invalid or has too few layers.
+    pub fn new(config: QwenConfig, hidden: &[usize]) -> Result<Self> {
+        config.validate()?;
+        let last = hidden.last().copied().unwrap_or(0);
+        if last == 0 || last >= config.num_hidden_layers || !hidden.is_sorted() {
+            let expected = format!("more than {}: the hidden states after {hidden:?} layers are taken", last.max(1));
+            let (key, found) = ("num_hidden_layers", config.num_hidden_layers.to_string());
+            return Err(Error::Config { network: NETWORK, key, found, expected });
+        }
+        let mut segments = Segments::default();
+        let table =
+            segments.add_on_host(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.hidden_size));
+        let layers = (0..last).map(|i| format!("{LAYERS}.{i}"));
+        let layers = layers.map(|name| segments.add(name.as_str(), |p| Layer::new(&p.pp(&name), &config))).collect();
+        Ok(Self { config, hidden: hidden.to_vec(), segments, table, layers })
+    }
+
+    /// The parameters' segments, in the order in which they run.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &QwenConfig {
+        &self.config
+    }
+
+    /// Channels of a token of the output: those of all hidden states that are taken.
+    pub fn channels(&self) -> usize {
+        self.hidden.len() * self.config.hidden_size
+    }
+
+    /// Encodes texts of any length each: the hidden states next to each other, `(1, s, channels)` for each text, in the weights'
+    /// type. The rows of the table are gathered on the host; `device` runs the rest.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a text without tokens or with too many, [`Error::Token`] for an id outside of the vocabulary, and
+    /// [`Error::Nn`] if a part fails or has no weights.
+    pub fn encode(&self, texts: &[Text], device: &Device) -> Result<Vec<Tensor>> {
+        self.forward(texts, device)
+    }
+
+    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count bytes and
+    /// operations. Each layer runs for all texts, one after the other: weights that are streamed are needed once, and a text has
+    /// the same bits alone.
+    ///
+    /// # Errors
+    /// See [`Self::encode`].
+    pub fn forward<T: TensorLike>(&self, texts: &[Text], device: &T::Device) -> Result<Vec<T>> {
+        self.check(texts)?;
+        let mut states = T::run(&self.table, |table| {
+            let row = |text: &Text| {
+                let rows = table.forward::<T>(&text.ids, device)?; // (s, hidden_size)
+                rows.reshape(&[1, text.ids.len(), self.config.hidden_size])?.to_device(device)
+            };
+            texts.iter().map(row).collect::<kiln_nn::Result<Vec<T>>>()
+        })?;
+        let Some(dtype) = states.first().map(|first| first.dtype()) else { return Ok(states) };
+        for x in &mut states {
+            *x = x.to_dtype(DType::F32)?;
+        }
+        let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
+        let tables = self.tables(longest, &states)?;
+        let lengths = texts.iter().zip(&states).map(|(text, like)| length(text, like));
+        let lengths = lengths.collect::<kiln_nn::Result<Vec<_>>>()?;
+        let mut taken: Vec<Option<T>> = vec![None; texts.len()];
+        for (i, layer) in self.layers.iter().enumerate() {
+            T::run(layer, |layer| {
+                for ((x, text), length) in states.iter_mut().zip(texts).zip(&lengths) {
+                    let tables = tables.tokens(0, text.ids.len())?;
+                    *x = layer.forward(x, &Shared { tables: &tables, length: length.as_ref(), dtype })?;
+                }
+                Ok(())
+            })?;
+            for _ in self.hidden.iter().filter(|&&hidden| hidden == i + 1) {
+                for (taken, x) in taken.iter_mut().zip(&states) {
+                    let x = x.to_dtype(dtype)?;
+                    *taken = Some(match taken.take() {
+                        Some(before) => before.concat_channels(&x)?,
+                        None => x,
+                    });
+                }
+            }
+        }
+        Ok(taken.into_iter().flatten().collect())
+    }
+
+    /// The rotary positions of `longest` tokens, on the device of `states`, which are in f32.
+    fn tables<T: TensorLike>(&self, longest: usize, states: &[T]) -> kiln_nn::Result<RopeTables<T>> {
+        let positions: Vec<[f64; 1]> = (0..longest).map(|i| [i as f64]).collect();
+        let RopeTables { cos, sin } = RopeTables::new(&positions, [self.config.head_dim], self.config.theta())?;
+        let there = |table: &Tensor| match states.first() {
+            Some(like) => like.new_constant(table),
+            None => Err(kiln_nn::ops::Error::Config { op: "rope", message: "there are no texts".into() }.into()),
+        };
+        Ok(RopeTables { cos: there(&cos)?, sin: there(&sin)? })
+    }
+
+    fn check(&self, texts: &[Text]) -> Result<()> {
+        let vocab_size = self.config.vocab_size;
+        for Text { ids, length } in texts {
+            if ids.is_empty() || ids.len() > MAX_TOKENS || *length == 0 || *length > ids.len() {
+                let (expected, found) = (format!("1 to {MAX_TOKENS} tokens"), vec![ids.len()]);
+                return Err(Error::Input { network: NETWORK, input: "ids", expected, found });
+            }
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+                return Err(Error::Token { id, vocab_size });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of tokens that are attended to, if some are not, on the device of `like`, which is in f32.
+fn length<T: TensorLike>(text: &Text, like: &T) -> kiln_nn::Result<Option<T>> {
+    let is_padded = text.length < text.ids.len();
+    let constant = || like.new_constant(&Tensor::new(&[text.length as f32], &Device::Cpu)?);
+    is_padded.then(constant).transpose()
+}

@@ -1,0 +1,159 @@
+//! Qwen's tokenizer: text to token ids, as in transformers' `Qwen2Tokenizer` (version 5).
+//!
+//! The text is normalized (NFC), cut by a pattern, and each piece into tokens of bytes by merges (BPE). Special tokens in the text
+//! become their ids.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kiln_weights::read_small_text;
+use serde_json::Value;
+
+use crate::error::{Error, Result, format_error};
+
+/// The file of a tokenizer's folder that is read.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+
+/// The padding token.
+const PAD: &str = "<|endoftext|>";
+/// The maximum size of the file in bytes. Qwen3's has 11 MB.
+const MAX_BYTES: u64 = 64 << 20;
+/// The limits are far above every real vocabulary: Qwen3's has 151,643 tokens of up to 128 bytes.
+const MAX_TOKENS: usize = 1 << 20;
+const MAX_TOKEN_BYTES: usize = 4096;
+
+/// The chat that a prompt is a part of: the templates in `tokenizer_config.json`, with one message of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChatTemplate {
+    /// The assistant answers next (`enable_thinking=True`): Z-Image.
+    Thinking,
+    /// The assistant has thought nothing (`enable_thinking=False`): FLUX.2 klein.
+    NotThinking,
+}
+
+impl ChatTemplate {
+    /// The texts before and after a prompt.
+    fn parts(self) -> [&'static str; 2] {
+        let end = match self {
+            Self::Thinking => "<|im_end|>\n<|im_start|>assistant\n",
+            Self::NotThinking => "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        };
+        ["<|im_start|>user\n", end]
+    }
+}
+
+/// The ids of a prompt in its template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ids {
+    /// All ids that fit.
+    pub ids: Vec<u32>,
+    /// The number of ids of the prompt, also of those that do not fit.
+    pub used: usize,
+    /// The number of ids of a prompt that fit.
+    pub room: usize,
+    /// The end of the prompt that does not fit.
+    pub cut: Option<String>,
+}
+
+/// A tokenizer of Qwen's kind.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    pad: u32,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Opens a tokenizer's folder.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and the problem.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let path = folder.join(TOKENIZER_FILE);
+        if !path.exists() {
+            return Err(Error::NoTokenizer { folder: folder.to_path_buf() });
+        }
+        let text = read_small_text(&path, MAX_BYTES).map_err(|source| Error::Io { path: path.clone(), source })?;
+        Self::read(&path, &text)
+    }
+
+    /// Like [`Self::open`], from the text of `tokenizer.json`. `origin` is the location of the texts for messages.
+    ///
+    /// # Errors
+    /// See [`Self::open`].
+    pub fn from_texts(origin: &Path, texts: &BTreeMap<String, String>) -> Result<Self> {
+        match texts.get(TOKENIZER_FILE) {
+            Some(text) => Self::read(&origin.join(TOKENIZER_FILE), text),
+            None => Err(Error::NoTokenizer { folder: origin.to_path_buf() }),
+        }
+    }
+
+    fn read(path: &Path, text: &str) -> Result<Self> {
+        let refused = |problem: String| format_error(path, problem);
+        let mut file: Value =
+            serde_json::from_str(text).map_err(|error| refused(format!("is not a tokenizer: {error}")))?;
+        check(&file).map_err(refused)?;
+        // The pipelines truncate and pad by themselves.
+        if let Some(file) = file.as_object_mut() {
+            for key in ["truncation", "padding"] {
+                file.insert(key.into(), Value::Null);
+            }
+        }
+        let inner: tokenizers::Tokenizer =
+            serde_json::from_value(file).map_err(|error| refused(format!("cannot be used: {error}")))?;
+        let missing = || refused(format!("has no token `{PAD}`, expected a tokenizer of Qwen"));
+        let pad = inner.token_to_id(PAD).ok_or_else(missing)?;
+        let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        Ok(Self { inner, pad, vocab_size })
+    }
+
+    /// The ids of `prompt` in `template`, at most `length`: of a long text the end is cut off, and thereby that of the template
+    /// too, as in diffusers' pipelines.
+    ///
+    /// # Errors
+    /// [`Error::Tokenize`] if the `tokenizers` crate fails.
+    pub fn encode(&self, prompt: &str, template: ChatTemplate, length: usize) -> Result<Ids> {
+        let [before, after] = template.parts();
+        let failed = |error: tokenizers::Error| Error::Tokenize(error.to_string());
+        let encoding = self.inner.encode(format!("{before}{prompt}{after}"), false).map_err(failed)?;
+        let frame =
+            |text: &str| self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().len()).map_err(failed);
+        let (begin, end) = (frame(before)?, frame(after)?);
+        let mut ids = encoding.get_ids().to_vec();
+        let used = ids.len().saturating_sub(begin + end);
+        let cut = encoding.get_offsets().get(length).and_then(|offsets| {
+            let first = offsets.0.checked_sub(before.len())?;
+            Some(prompt.get(first..)?.trim().to_string()).filter(|cut| !cut.is_empty())
+        });
+        ids.truncate(length);
+        Ok(Ids { ids, used, room: length.saturating_sub(begin), cut })
+    }
+
+    /// The id that follows a text.
+    pub fn pad(&self) -> u32 {
+        self.pad
+    }
+
+    /// The largest id plus one: the number of rows that an encoder's token table needs.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+}
+
+/// The problem of a file that the `tokenizers` crate is not to read.
+fn check(file: &Value) -> std::result::Result<(), String> {
+    let model = &file["model"];
+    if model["type"] != "BPE" {
+        let kind = model["type"].as_str().unwrap_or("unknown");
+        return Err(format!("is a tokenizer of type {kind}, expected BPE, Qwen's type"));
+    }
+    let Some(vocab) = model["vocab"].as_object() else { return Err("has no vocabulary".into()) };
+    let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if vocab.is_empty() || vocab.len() > MAX_TOKENS || added.len() > MAX_TOKENS {
+        return Err(format!("has {} tokens, expected 1 to {MAX_TOKENS}", vocab.len()));
+    }
+    let contents = added.iter().filter_map(|token| token["content"].as_str());
+    if let Some(long) = vocab.keys().map(String::as_str).chain(contents).find(|text| text.len() > MAX_TOKEN_BYTES) {
+        return Err(format!("has a token of {} bytes, expected at most {MAX_TOKEN_BYTES}", long.len()));
+    }
+    Ok(())
+}
