@@ -4,7 +4,8 @@ use candle_core::DType;
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_weights::Segments;
 
-use crate::denoiser::{Capabilities, Control, Denoiser, Forward, LatentSpec, StepShape};
+use crate::control::Control;
+use crate::denoiser::{Capabilities, Denoiser, Forward, LatentSpec, StepShape};
 use crate::error::Result;
 use crate::inputs::Inputs;
 use crate::slot::Slot;
