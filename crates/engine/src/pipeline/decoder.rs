@@ -230,10 +230,12 @@ pub(crate) fn tiny(model: &ModelFolder, path: &Path) -> Result<Network> {
         TinyConfig::from_json(&text).map_err(|error| Error::model(&file, error))?
     } else {
         // As many channels as the decoder's first convolution takes: 4, and 16 in the files for Stable Diffusion 3 and FLUX.1.
-        let usual = TinyConfig::default();
-        let weight = tiny_weights(path)?.info(TINY_INPUT);
-        let latent_channels = weight.and_then(|weight| weight.shape.get(1).copied()).unwrap_or(usual.latent_channels);
-        TinyConfig { latent_channels, ..usual }
+        let mut config = TinyConfig::default();
+        if let Some(&[_, channels, ..]) = tiny_weights(path)?.info(TINY_INPUT).as_ref().map(|weight| &weight.shape[..])
+        {
+            config.latent_channels = channels;
+        }
+        config
     };
     let found = (config.latent_channels, config.upscale(), config.out_channels);
     let vae = model.vae_config();
