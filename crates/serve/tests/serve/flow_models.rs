@@ -58,7 +58,7 @@ fn jobs_share_steps_and_have_the_bits_of_single_runs() {
         (status, answer.json()["error"]["message"].as_str().unwrap_or_default().to_string())
     };
     for (more, expected) in [
-        (json!({ "sampler": "ddim" }), "`sampler` is ddim"),
+        (json!({ "sampler": "ddim" }), "sampler ddim is not defined for flow models"),
         (json!({ "width": 72 }), "`width` is 72"),
         (json!({ "pag_scale": 3.0 }), "`pag_scale` is 3"),
     ] {
