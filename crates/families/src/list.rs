@@ -5,6 +5,7 @@ use kiln_weights::ldm::UnetShape;
 
 use crate::component::{Component, ComponentKind};
 use crate::family::FamilyRef;
+use crate::mark::Mark;
 use crate::{flux, flux2, known, sd, sd3, sdxl, shared, tiny_dit, z_image};
 
 /// All families. The order is that of recognition: a family whose networks were derived from another's comes first, since it
@@ -51,13 +52,21 @@ pub struct Detected {
 /// and for unknown files.
 pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
     let keys = file.keys();
-    let of_family = FAMILIES.iter().find_map(|&family| {
-        let mark = family.marks().iter().find(|mark| mark.prefix(&keys, file).is_some())?;
-        Some(Detected { label: mark.label, family: Some(family) })
-    });
-    let runs = shared::RUN.iter().any(|mark| mark.prefix(&keys, file).is_some());
-    let is_shared = || shared::MARKS.iter().filter(|_| !runs).find(|mark| mark.prefix(&keys, file).is_some());
-    of_family.or_else(|| is_shared().map(|mark| Detected { label: mark.label, family: None }))
+    let has = |mark: &&Mark| mark.prefix(&keys, file).is_some();
+    for &family in FAMILIES {
+        if let Some(mark) = family.marks().iter().find(has) {
+            return Some(Detected { label: mark.label, family: Some(family) });
+        }
+        // Families that this one was derived from come behind it, and have a part of its tensors.
+        if family.denoiser_marks().iter().any(|mark| has(&mark)) {
+            return None;
+        }
+    }
+    if shared::RUN.iter().any(|mark| has(&mark)) {
+        return None;
+    }
+    let shared = shared::MARKS.iter().find(has)?;
+    Some(Detected { label: shared.label, family: None })
 }
 
 /// The name with the article of a denoiser in a file, of a family that Kiln runs. `None` for U-Nets and other files.
@@ -173,7 +182,6 @@ mod tests {
 
     use super::*;
     use crate::held::held_networks;
-    use crate::mark::Mark;
 
     /// A file with matrices of these names; `columns` are those of all.
     fn file(names: &[&str], columns: usize) -> MapSource {
@@ -235,6 +243,17 @@ mod tests {
         assert_eq!(label(&chroma), Some("a Chroma transformer"));
         let video = [&flux[..], &["txt_in.individual_token_refiner.blocks.0.norm1.weight"]].concat();
         assert_eq!(label(&video), Some("a HunyuanVideo transformer"));
+    }
+
+    #[test]
+    fn files_of_z_image_and_qwen3_are_not_those_of_others() {
+        let lumina = ["cap_embedder.1.weight", "noise_refiner.0.attention_norm1.weight"];
+        assert_eq!(label(&lumina), Some("a Lumina 2 transformer"));
+        let z_image = [&lumina[..], &["cap_pad_token"]].concat();
+        assert_eq!((label(&z_image), denoiser_label(&file(&z_image, 1))), (None, Some("a Z-Image transformer")));
+        let model = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"];
+        assert_eq!(label(&model), Some("a language model"));
+        assert_eq!(label(&[&model[..], &["model.layers.0.self_attn.q_norm.weight"]].concat()), None);
     }
 
     #[test]

@@ -30,8 +30,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 
 #[test]
 fn layers_behind_the_last_hidden_state_are_not_declared() {
-    let parameters =
-        |hidden: &[usize]| QwenEncoder::new(QwenConfig::of_4b(), hidden).unwrap().segments().parameters() as usize;
+    let parameters = |hidden: &[usize]| QwenEncoder::new(QwenConfig::of_4b(), hidden).unwrap().segments().parameters();
     // transformers' Qwen3 4B without its last layer and its last normalization.
     assert_eq!(parameters(&[35]), 4_022_468_096 - (parameters(&[35]) - parameters(&[34])) - 2560);
     let small = encoder(DType::F32, &[1, 3]);

@@ -76,6 +76,13 @@ impl ConvertedModel {
                 converted.keys.push(POSITION_IDS.into());
                 converted.keys.sort();
             }
+            if part.component.kind == ComponentKind::LanguageModel {
+                // The number of its layers says which of them is taken, also those behind that one.
+                let source = &converted.source;
+                converted.keys = source.keys().into_iter().filter(|key| source.info(key).is_some()).collect();
+                converted.keys.sort();
+                converted.keys.dedup();
+            }
             let place = family.text_names((i, texts.len()), part.component, part.config.as_ref());
             text.push(ConvertedText { part: converted, place, padding: clip_padding(part.config.as_ref()) });
         }
@@ -126,6 +133,7 @@ impl ConvertedComponent {
             keys.extend(segments.iter().flat_map(|segment| segment.params()).map(|param| param.key.clone()));
         }
         keys.sort();
+        keys.dedup(); // both halves of an autoencoder with patches have the statistics of its latents
         Ok(Self { source, keys })
     }
 

@@ -139,18 +139,19 @@ impl Flux2Dialect {
             names.add(declared, stored, &[]);
         }
         names.add("norm_out.linear", "final_layer.adaLN_modulation.1", SHIFT_FIRST);
-        let kinds: [(&str, &str, usize, &'static [Part], &[(&str, &str)]); 2] = [
-            ("transformer_blocks", "double_blocks", double_blocks, DOUBLE, &DOUBLE_NORMS),
-            ("single_transformer_blocks", "single_blocks", single_blocks, SINGLE, &SINGLE_NORMS),
-        ];
-        for (ours, theirs, count, parts, norms) in kinds {
-            for i in 0..count {
-                let (declared, stored) = (format!("{ours}.{i}"), format!("{theirs}.{i}"));
-                for (ours, theirs) in norms {
-                    names.add(format!("{declared}.{ours}.weight"), format!("{stored}.{theirs}.{scale}"), &[]);
-                }
-                names.add(declared, stored, parts);
+        for i in 0..double_blocks {
+            let (declared, stored) = (format!("transformer_blocks.{i}"), format!("double_blocks.{i}"));
+            for (ours, theirs) in DOUBLE_NORMS {
+                names.add(format!("{declared}.{ours}.weight"), format!("{stored}.{theirs}.{scale}"), &[]);
             }
+            names.add(declared, stored, DOUBLE);
+        }
+        for i in 0..single_blocks {
+            let (declared, stored) = (format!("single_transformer_blocks.{i}"), format!("single_blocks.{i}"));
+            for (ours, theirs) in SINGLE_NORMS {
+                names.add(format!("{declared}.{ours}.weight"), format!("{stored}.{theirs}.{scale}"), &[]);
+            }
+            names.add(declared, stored, SINGLE);
         }
         names
     }
