@@ -92,7 +92,7 @@ fn control_networks_of_other_families_are_named() {
     assert!(error.ends_with(&format!("is a Stable Diffusion 3 ControlNet, {refused}")), "{error}");
     std::fs::write(folder.path().join("config.json"), r#"{"_class_name": "FluxMultiControlNetModel"}"#).unwrap();
     let error = ControlFile::open(folder.path(), &model).err().unwrap().to_string();
-    assert!(error.ends_with(&format!("is several FLUX.1 ControlNets in one{ENDING}")), "{error}");
+    assert!(error.contains("is several FLUX.1 ControlNets in one: not supported yet"), "{error}");
 }
 
 #[test]

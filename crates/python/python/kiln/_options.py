@@ -130,6 +130,12 @@ class RequestOptions(TypedDict, total=False):
     ip_adapters: Sequence[str | Mapping[str, Any]] | None
     """Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image."""
 
+    references: Sequence[ImageLike] | None
+    """Reference images, which FLUX.1 Kontext changes as the prompt says, or combines. All FLUX.1 models take them."""
+
+    reference_size: Literal["model", "own"] | None
+    """Size in which the denoiser sees reference images: model, by the model's rule, or own, the image's size rounded down to multiples of 16."""
+
     batch_count: int | None
     """Number of batches."""
 
