@@ -124,8 +124,8 @@ def test_an_autoencoder_that_is_set_decodes(pipe):
 def test_names_that_are_missing_say_so():
     with pytest.raises(ImportError, match="kiln.diffusers has no StableDiffusionInstructPix2PixPipeline: Kiln has no models"):
         from kiln.diffusers import StableDiffusionInstructPix2PixPipeline  # noqa: F401
-    with pytest.raises(kiln.Error, match="no FluxPipeline: Kiln runs Stable Diffusion 1, 2 and XL"):
-        from kiln.diffusers import FluxPipeline  # noqa: F401
+    with pytest.raises(kiln.Error, match="no FluxFillPipeline: of pipelines for FLUX.1, Kiln has those for text"):
+        from kiln.diffusers import FluxFillPipeline  # noqa: F401
     with pytest.raises(ImportError, match="DPMSolverSinglestepScheduler"):
         from kiln.diffusers import DPMSolverSinglestepScheduler  # noqa: F401
     assert not hasattr(kiln.diffusers, "something")

@@ -58,7 +58,7 @@ class _Flow(Pipeline):
         if not isinstance(length, int) or not 1 <= length <= 512:
             raise RequestError(f"`max_sequence_length` is {shown(length)}, expected 1 to 512", "max_sequence_length")
         fields = super()._common({**values, "eta": 0.0})
-        return {**fields, "max_length": length, "chunk_cut": "truncate"}
+        return {**fields, "max_length": length}
 
     def _side(self, name: str, value: Any) -> int:
         """A side in pixels: that of the call, or the model's."""
@@ -108,6 +108,7 @@ class _Sd3(_Flow):
             reason = "diffusers leaves layers out for the prompt alone, and Kiln for the negative prompt too"
             raise RequestError(f"`clip_skip` is {shown(clip_skip)}, expected None with guidance: {reason}", "clip_skip")
         fields["clip_skip"] = None if clip_skip is None else clip_skip + 2
+        fields["chunk_cut"] = "truncate"
         layers = values.get("skip_guidance_layers")
         if layers is None:
             return fields
