@@ -12,6 +12,7 @@ use kiln_weights::ldm::{Flux2Dialect, Flux2Shape, Names, same_names};
 use serde_json::{Value, json};
 
 use crate::component::{Component, ComponentKind};
+use crate::control::ReferenceSizes;
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::family::{DerivedConfig, Family};
@@ -151,6 +152,11 @@ impl Family for Flux2 {
         let is_distilled = model.is_distilled.unwrap_or_else(|| !model.is_named("base"));
         let defaults = if is_distilled { FamilyDefaults::new(4, 1.0) } else { FamilyDefaults::new(50, 4.0) };
         defaults.with_strengths(0.6, 0.8)
+    }
+
+    /// diffusers' `Flux2KleinPipeline`: images of more pixels are made smaller first.
+    fn references(&self) -> Option<ReferenceSizes> {
+        Some(ReferenceSizes::AtMost(1 << 20))
     }
 
     /// The exponent of every size is that of ComfyUI's `supported_models.py`.

@@ -48,8 +48,8 @@ pub use file_networks::{FileDenoiser, FileText};
 pub use flow::FlowRules;
 pub use held::held_networks;
 pub use list::{
-    Detected, FAMILIES, class_label, control_label, control_of_class, denoiser_label, detect, known_lora, of_class,
-    of_id, of_unet, pipeline_classes, prefixes, prefixes_of_kind, runnable_labels, text_components,
+    Detected, FAMILIES, class_label, control_label, control_of_class, denoiser_label, detect, known_lora, lora_family,
+    of_class, of_id, of_unet, pipeline_classes, prefixes, prefixes_of_kind, runnable_labels, text_components,
 };
 pub use lora::{
     TEXT_ENCODER, TEXT_ENCODER_2, TEXT_ENCODER_2_T5, TEXT_ENCODER_3, TRANSFORMER_FLUX, TRANSFORMER_FLUX2,

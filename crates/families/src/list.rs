@@ -95,6 +95,12 @@ pub fn control_of_class(class: &str) -> Option<(FamilyRef, &'static str)> {
     })
 }
 
+/// The family that a LoRA with these tensors is for, by the names of layers; `None` for those of U-Nets.
+pub fn lora_family(keys: &[String]) -> Option<FamilyRef> {
+    let has = |part: &&str| keys.iter().any(|key| key.contains(part));
+    FAMILIES.iter().copied().find(|family| family.lora_marks().iter().any(has))
+}
+
 /// The family that a LoRA with these tensors is for, if Kiln does not run it.
 pub fn known_lora(keys: &[String]) -> Option<FamilyRef> {
     let has = |part: &&str| keys.iter().any(|key| key.contains(part));
@@ -325,7 +331,7 @@ mod tests {
         assert_eq!(prefixes("text_encoder", ComponentKind::Clip).last(), Some(&""));
         assert_eq!(
             text_components().iter().map(|text| text.folder).collect::<Vec<_>>(),
-            ["text_encoder", "text_encoder_2", "text_encoder", "text_encoder_2", "text_encoder_3"]
+            ["text_encoder", "text_encoder_2", "byte_encoder", "text_encoder", "text_encoder_2", "text_encoder_3"]
         );
     }
 }

@@ -285,7 +285,10 @@ impl ModelFolder {
         let TextFacts { context, pooled, .. } = self.text_facts;
         let TextWidths { context: takes, pooled: takes_pooled } = self.denoiser.text();
         if let Some(dim) = takes.filter(|&dim| dim != context) {
-            let problem = format!("the {label} takes tokens of {dim} channels, but the text encoders have {context}");
+            let problem = match self.unet_config() {
+                Some(_) => format!("`cross_attention_dim` is {dim}, but the text encoders have {context} channels"),
+                None => format!("the {label} takes tokens of {dim} channels, but the text encoders have {context}"),
+            };
             return Err(Error::model(&path, problem));
         }
         if let Some(dim) = takes_pooled.filter(|&dim| dim != pooled) {
@@ -296,8 +299,12 @@ impl ModelFolder {
         let latents = self.vae.latent_channels;
         let LatentSpec { channels, extra_channels, .. } = self.latents;
         if channels != latents || (extra_channels > 0 && !self.takes_mask()) {
+            let inputs = self.unet_config().map(|unet| {
+                format!("`in_channels` is {} and `out_channels` {}: ", unet.in_channels, unet.out_channels)
+            });
+            let inputs = inputs.unwrap_or_default();
             let problem = format!(
-                "the {label} takes {channels} latent channels and {extra_channels} others, but the VAE has {latents} \
+                "{inputs}the {label} takes {channels} latent channels and {extra_channels} others, but the VAE has {latents} \
                  latent channels; besides latents a {label} may take a mask and a masked image, and nothing else"
             );
             return Err(Error::model(&path, problem));

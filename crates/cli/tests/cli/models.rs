@@ -325,7 +325,7 @@ fn a_decoder_that_overflows_f16_is_retried_in_bf16_with_a_message() {
 #[test]
 fn configurations_with_absurd_values_are_refused() {
     for (file, key, value) in [
-        ("model_index.json", "_class_name", json!("FluxPipeline")),
+        ("model_index.json", "_class_name", json!("WanPipeline")),
         ("model_index.json", "_class_name", json!(7)),
         ("unet/config.json", "block_out_channels", json!([])),
         ("unet/config.json", "block_out_channels", json!([0, 0])),

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kiln_families::lora_family;
 use kiln_weights::{Checkpoint, ParamSource};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Result, shortened};
-use crate::foreign::{ForeignModel, not_supported};
+use crate::foreign::not_supported;
 
 /// The most words that are kept.
 const WORDS: usize = 12;
@@ -61,10 +62,10 @@ impl LoraNotes {
             found.map(|text| shortened(text.trim(), LONGEST))
         };
         let base = text(&["ss_base_model_version", "modelspec.architecture", "ss_sd_model_name"]);
-        let family = ForeignModel::of_lora(keys).map(|family| family.label());
+        let family = lora_family(keys);
         Self {
-            unsupported: family.map(not_supported),
-            base: family.map(String::from).or(base).or_else(|| by_width(keys, shape)),
+            unsupported: family.filter(|family| !family.runs()).map(|family| not_supported(family.label())),
+            base: family.map(|family| family.label().to_string()).or(base).or_else(|| by_width(keys, shape)),
             trigger: text(&["modelspec.trigger_phrase", "ss_trigger_words"]),
             words: metadata.get("ss_tag_frequency").map(|text| frequent(text)).unwrap_or_default(),
             rank: text(&["ss_network_dim"]),
