@@ -203,7 +203,13 @@ Examples:
         command: "plan",
         others: IMAGE,
         groups: &[(MEMORY, &["vram_budget"])],
-        short: &[("preset", ""), ("vram_budget", ""), ("hires_upscaler", ""), ("json", ""), ("dtype", "")],
+        short: &[
+            ("preset", "A model whose configuration is part of the program"),
+            ("vram_budget", ""),
+            ("hires_upscaler", ""),
+            ("json", ""),
+            ("dtype", ""),
+        ],
         examples: "\
 Examples:
   kiln plan -m dreamshaper.safetensors -W 768 -H 768 --batch-size auto

@@ -137,7 +137,7 @@ mod tests {
         for (line, expected) in [
             ("txt2img x --sampling-method euler", "use --sampler NAME"),
             ("txt2img x -M img_gen", "use a command: kiln txt2img"),
-            ("txt2img x -r a.png", "use --ip-adapter"),
+            ("txt2img x --clip-vision a", "encoder"),
             ("txt2img x --strength 0.5", "use it with kiln img2img"),
             ("txt2img x --samplr euler", "'--sampler'"),
             ("txt2img x --no-such-flag", "'--no-such-flag' found"),

@@ -190,9 +190,20 @@ impl ModelFiles {
         self.family
     }
 
-    /// Whether the model is a single file that has this text encoder.
+    /// Whether the model is a single file of another program that has this text encoder.
     pub(crate) fn is_in_file(&self, text: &ComponentSpec) -> bool {
-        self.single().is_some_and(|file| file.text_of(text.folder, text.kind).is_some())
+        match &self.base {
+            Base::File(file, _, kept) => kept.is_empty() && file.text_of(text.folder, text.kind).is_some(),
+            Base::Folder => false,
+        }
+    }
+
+    /// The place of text encoder `i` in `file`: by its prefix, or the only one if the model has one of its kind.
+    fn place_in(&self, file: &SingleFile, i: usize) -> Option<usize> {
+        let text = self.text(i)?;
+        let of_kind = |other: &&&'static ComponentSpec| other.kind == text.kind;
+        let is_only = self.texts.iter().filter(of_kind).count() == 1;
+        file.text_of(text.folder, text.kind).or_else(|| file.only_text(text.kind).filter(|_| is_only))
     }
 
     /// The denoiser of the model.
@@ -364,8 +375,7 @@ impl ModelFiles {
         let source = match (self.replaced.get(&i), &self.base) {
             (Some((file, i)), _) => file.text_encoder(*i).ok_or_else(|| no_component(&file.path, "text encoder"))?,
             (None, Base::File(file, ..)) => {
-                let place = self.text(i).and_then(|text| file.text_of(text.folder, text.kind));
-                let found = place.and_then(|place| file.text_encoder(place));
+                let found = self.place_in(file, i).and_then(|place| file.text_encoder(place));
                 found.ok_or_else(|| no_component(&file.path, "text encoder"))?
             }
             (None, Base::Folder) => open_component(&self.path.join(self.text_folder(i)))?,
@@ -405,10 +415,11 @@ impl ModelFiles {
         if text.kind != ComponentKind::Clip {
             return None; // only CLIP's is in the program
         }
-        let shape = match self.replaced.get(&i) {
-            Some((file, i)) => file.texts.get(*i).and_then(|(_, part)| part.shape.clip()),
-            None => file.clip_of(text.folder),
+        let (file, place) = match self.replaced.get(&i) {
+            Some((file, place)) => (file, Some(*place)),
+            None => (file, self.place_in(file, i)),
         };
+        let shape = place.and_then(|place| file.texts.get(place)).and_then(|(_, part)| part.shape.clip());
         let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
         Some(TokenizerFiles::Clip(if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero }))
     }

@@ -70,7 +70,6 @@ fn it_converts_to_a_file_and_back() {
         for part in ["transformer/diffusion_pytorch_model", "vae/diffusion_pytorch_model", "byte_encoder/model"] {
             let bytes = |folder: &Path| std::fs::read(folder.join(format!("{part}.safetensors"))).unwrap();
             let (own, back) = (bytes(&folder()), bytes(&again));
-            assert_eq!(own.len(), back.len(), "{name} {part}");
             let data = |bytes: &[u8]| {
                 let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
                 bytes[8 + header..].to_vec()

@@ -98,6 +98,8 @@ impl VaeConfig {
         if config.has_patches() {
             config.latent_channels *= PATCH * PATCH;
             (config.scaling_factor, config.shift_factor) = (1.0, None);
+        } else {
+            config.class.clear(); // networks that are alike compare as equal
         }
         Ok(config)
     }

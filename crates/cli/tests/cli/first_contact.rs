@@ -75,7 +75,7 @@ fn flags_of_other_programs_have_advice() {
         ("--xformers", "not needed"),
         ("--novram", "--lowvram"),
         ("--ckpt-dir", "KILN_MODELS"),
-        ("--high-noise-diffusion-model", "--diffusion-model"),
+        ("--high-noise-diffusion-model", "--unet"),
         ("--num_inference_steps", "--steps"),
     ] {
         let run = sandbox.kiln(&["txt2img", "x", flag, "1"]).refused(&[flag, advice]);

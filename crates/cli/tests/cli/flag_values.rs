@@ -48,7 +48,7 @@ const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, all, or a list";
 const PARALLEL: &str = "expected cfg";
 const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or none";
 const FORMATS: &str = "expected text or json";
-const PREDICTIONS: &str = "expected epsilon or v";
+const PREDICTIONS: &str = "expected epsilon, v or flow";
 const DTYPES: &str = "expected auto, f32, bf16 or f16";
 const COMPUTE_TYPES: &str = "expected auto, native, int8 or fp8";
 const WEIGHTS: &str = "expected auto, f32, f16, bf16, f8, q4_0, ";
@@ -335,6 +335,8 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     ("--taesd", &[("", REQUIRED)]),
     ("--control", &[("8", "is none of its fields"), ("net=a,image=b,weight=x", "expected")]),
     ("--ip-adapter", &[("8", "is none of its fields"), ("model=a,image=b,weight=x", "expected")]),
+    ("--reference", &[("", REQUIRED)]),
+    ("--reference-size", &[("large", "expected"), ("", "expected")]),
     ("--lora", &[("", "expected a file"), (":0.8", "expected a file, as in FILE:0.8")]),
     ("--lora-dir", &[("", REQUIRED)]),
     ("--weight-cache", &[("", REQUIRED)]),
@@ -405,6 +407,7 @@ pub(crate) const EXEMPT: &[(&str, &str)] = &[
     ("--overwrite", "a switch"),
     ("--keep-comments", "a switch"),
     ("--cfg-zero-star", "a switch"),
+    ("--no-t5", "a switch"),
     ("--offline", "a switch"),
     ("--medvram", "a switch"),
     ("--lowvram", "a switch"),

@@ -175,7 +175,7 @@ fn a_flag_without_its_value_is_refused() {
 fn a_flag_that_is_given_twice_is_refused() {
     let sandbox = Sandbox::new();
     for flag in flags().iter().filter(|flag| {
-        !["--verbose", "--quiet", "--help", "--text-encoder", "--lora", "--control", "--ip-adapter"]
+        !["--verbose", "--quiet", "--help", "--text-encoder", "--lora", "--control", "--ip-adapter", "--reference"]
             .contains(&&*flag.long)
     }) {
         let value = match &*flag.long {

@@ -40,14 +40,21 @@ fn it_makes_images_in_all_memory_modes() {
 fn its_options_are_those_of_its_networks() {
     let sandbox = Sandbox::new();
     for (args, expected) in [
-        (&["-W", "40"][..], "--width is 40"),
-        (&["--freeu", "1.5,1.6,0.9,0.2"], "it works with U-Nets"),
+        (&["--freeu", "1.5,1.6,0.9,0.2"][..], "it works with U-Nets"),
         (&["--clip-skip", "2"], "--clip-skip"),
         (&["--sampler", "ddim"], "not defined for flow models"),
     ] {
         let run = kiln(&sandbox, &["txt2img", "a fox"], args);
         assert!(!run.status.success() && run.error().contains(expected), "{run}");
     }
+}
+
+#[test]
+fn its_sizes_are_multiples_of_its_patches() {
+    let sandbox = Sandbox::new();
+    let model = fixtures("models").join("tiny-dit").display().to_string();
+    let run = sandbox.kiln(&["txt2img", "a fox", "-m", &model, "--device", "cpu", "-W", "40"]);
+    assert!(run.error().contains("--width is 40"), "{run}");
 }
 
 #[test]

@@ -104,9 +104,9 @@ mod tests {
     fn counts_are_pytorchs() {
         let rows = std::fs::read_to_string(fixtures("flop.json")).unwrap();
         let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
-        assert_eq!(rows.len(), Preset::ALL.len());
-        for (row, preset) in rows.iter().zip(Preset::ALL) {
-            assert_eq!(row["preset"], preset.id());
+        assert_eq!(rows.len(), 4, "the presets with a U-Net");
+        for row in &rows {
+            let preset: Preset = row["preset"].as_str().unwrap().parse().unwrap();
             let model = Architecture::preset(preset).unwrap();
             let side = row["side"].as_u64().unwrap() as usize;
             let denoiser = model.denoiser();
@@ -133,7 +133,8 @@ mod tests {
     /// products.
     #[test]
     fn the_segments_are_the_networks() {
-        for preset in Preset::ALL {
+        // Transformers prepare whole layers: their text embedders.
+        for preset in [Preset::Emoji, Preset::Sd15, Preset::Sdxl, Preset::SdTurbo] {
             let unet = Architecture::preset(preset).unwrap().denoiser();
             let flop = denoiser_flop(&*unet, 1, (8, 8), 77).unwrap();
             assert_eq!(flop.len(), unet.segments().len());

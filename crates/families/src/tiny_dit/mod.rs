@@ -22,7 +22,6 @@ use crate::family::{DerivedConfig, Family};
 use crate::file_networks::{FileDenoiser, FileText};
 use crate::flow::FlowRules;
 use crate::lora;
-use crate::mark::Mark;
 use crate::sd::VAE_PREFIXES;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
@@ -129,11 +128,6 @@ impl Family for TinyDit {
 
     fn derived_config(&self) -> Option<DerivedConfig> {
         Some(DerivedConfig { scaling_factor: 1.0, vae_sample_size: 64, gguf: "tiny_dit", ..DerivedConfig::default() })
-    }
-
-    fn denoiser_marks(&self) -> &'static [Mark] {
-        const MARKS: &[Mark] = &[Mark::names("a tiny-dit transformer", &["x_embedder.weight", FIRST_BLOCK])];
-        MARKS
     }
 
     fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {

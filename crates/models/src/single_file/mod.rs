@@ -95,6 +95,12 @@ impl SingleFile {
         prefixes.into_iter().find_map(place)
     }
 
+    /// The place of the only text encoder of this kind.
+    pub(crate) fn only_text(&self, kind: ComponentKind) -> Option<usize> {
+        let mut places = self.texts.iter().enumerate().filter(|(_, (own, _))| *own == kind).map(|(place, _)| place);
+        places.next().filter(|_| places.next().is_none())
+    }
+
     /// The shape of the encoder of CLIP that a model has in `folder`.
     pub(crate) fn clip_of(&self, folder: &str) -> Option<&ClipShape> {
         self.texts.get(self.text_of(folder, ComponentKind::Clip)?)?.1.shape.clip()

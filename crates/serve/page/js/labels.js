@@ -20,6 +20,8 @@ const LABELS = {
   loras: "LoRAs",
   controls: "ControlNet",
   ip_adapters: "Image prompts",
+  references: "Reference images",
+  reference_size: "Size of reference images",
   batch_count: "Batches",
   batch_size: "Batch size",
   rule: "Input images and refiners as in",

@@ -4,9 +4,12 @@ use kiln_engine::ModelFolder;
 use serde_json::{Map, Value, json};
 
 /// Moves `distilled_cfg_scale` into the fields of a job of Kiln, for a model that takes this guidance. Clients of Forge send it
-/// for every model.
+/// for every model: for others it stays among the fields that are left out.
 pub(super) fn take(fields: &mut Map<String, Value>, model: &ModelFolder, job: &mut Map<String, Value>) {
-    if let Some(guidance) = fields.remove("distilled_cfg_scale").filter(|_| model.takes_guidance()) {
+    if !model.takes_guidance() {
+        return;
+    }
+    if let Some(guidance) = fields.remove("distilled_cfg_scale") {
         job.insert("guidance".into(), guidance);
     }
 }
@@ -41,6 +44,6 @@ mod tests {
         assert_eq!(filled(&other, json!({}), json!({})), None);
         let (mut fields, mut job) = (object(json!({ "distilled_cfg_scale": 3.5 })), Map::new());
         take(&mut fields, &flow, &mut job);
-        assert!(fields.is_empty() && job.is_empty(), "this model takes no such guidance");
+        assert!(fields.len() == 1 && job.is_empty(), "this model takes no such guidance");
     }
 }

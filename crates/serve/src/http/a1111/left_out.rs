@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 /// Fields that Kiln does not have, with the values that ask for nothing. `null`, `""`, `false` and empty lists never do, except
 /// where `true` is the usual value.
-const LEFT_OUT: [(&str, &[f64]); 21] = [
+const LEFT_OUT: [(&str, &[f64]); 22] = [
+    ("distilled_cfg_scale", &[3.5]), // of models without this guidance
     ("styles", &[]),
     ("restore_faces", &[]),
     ("tiling", &[]),

@@ -112,6 +112,8 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
         ("comma_backtrack", on("prompt", json!(format!("{}, b b b b", "a ".repeat(72)))), json!(0), Bits, Some(Nothing("one chunk"))),
         ("chunk_cut", on("prompt", json!(format!("{}, b b b b", "a ".repeat(72)))), json!("word"), Bits, Some(Nothing("one chunk"))),
         ("max_length", none(), json!(77), Refused("max_length"), None),
+        ("references", none(), json!([image()]), Refused("references"), None),
+        ("reference_size", none(), json!("own"), Refused("reference_size"), None),
         ("keep_comments", on("prompt", json!("a pear # ripe")), json!(true), Bits, Some(Nothing("no comments in the prompt"))),
         ("wildcards_dir", none(), json!("lists"), Refused("wildcards_dir"), None),
         ("literal_prompt", on("prompt", json!("a {pear|fig}")), json!(true), Bits, Some(Nothing("no choices in the prompt"))),
