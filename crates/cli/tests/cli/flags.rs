@@ -187,6 +187,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--pad-conds" => "off",
             "--scheduler" | "--hires-scheduler" => "default",
             "--convention" => "diffusers",
+            "--reference-size" => "own",
             "--sigma-range" => "table",
             "--initial-noise" => "sigma",
             "--unipc-variant" => "bh1",

@@ -40,16 +40,19 @@ class EngineOptions(TypedDict, total=False):
     """For a model in one file: a folder with configurations and tokenizers."""
 
     prediction: str | None
-    """The prediction type of the denoiser: epsilon or v. Default: by the model's configuration, else by its tensors."""
+    """The prediction type of the denoiser: epsilon, v or flow. Default: by the model's configuration, else by its tensors."""
 
     unet: StrPath | None
-    """A U-Net that replaces the model's: a checkpoint file, or a component's folder."""
+    """A denoiser (U-Net or transformer) that replaces the model's: a checkpoint file, or a component's folder."""
 
     vae: StrPath | None
     """An autoencoder (VAE) that replaces the model's: a checkpoint file, or a component's folder."""
 
     text_encoders: Sequence[StrPath] | None
     """Text encoders that replace the model's encoders of the same width: checkpoint files."""
+
+    no_t5: bool | None
+    """Runs a model that can do without T5, as Stable Diffusion 3, without it: less memory, other images."""
 
     taesd: StrPath | None
     """Decodes with TAESD, a small autoencoder that keeps less detail: a safetensors file, or a folder."""
