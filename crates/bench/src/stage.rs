@@ -352,7 +352,7 @@ impl Runs for InMemory<'_> {
     fn leave(&mut self, _network: usize) {}
 }
 
-/// Refuses weights that the processor's memory does not hold: the system would end the process without a word.
+/// Refuses weights that the host's memory does not hold: the system would end the process without a word.
 fn check_memory(what: &'static str, needed: u64, device: &Device) -> Result<()> {
     match SystemMemory::now() {
         Some(memory) if device.is_cpu() && needed > memory.available => {

@@ -29,7 +29,7 @@ pub struct FamilyDefaults {
     pub steps: usize,
     /// The guidance scale of classifier-free guidance; 1 is none.
     pub cfg_scale: f64,
-    /// The guidance scale that the denoiser takes as an input, for models that have it beside classifier-free guidance.
+    /// The guidance scale that the denoiser takes as an input, for models that have it with classifier-free guidance.
     pub guidance: Option<f64>,
     /// The fraction of the steps that runs on an input image.
     pub strength: f64,

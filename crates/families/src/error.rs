@@ -25,7 +25,7 @@ pub enum Error {
         /// The name of the family.
         family: &'static str,
     },
-    /// CLIP's tokenizer, which is in the program, in the place of another.
+    /// CLIP's tokenizer, which is in the program, instead of another.
     #[error(
         "the model has no tokenizer for {0}, which the program does not contain; give a folder with one as `config`"
     )]

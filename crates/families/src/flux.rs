@@ -257,7 +257,7 @@ impl Family for Flux {
         MARKS
     }
 
-    /// The authors' model cards. schnell is the model without a guidance input.
+    /// The authors' pages of the models. schnell is the model without a guidance input.
     fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
         let is = |class: &str, name: &str| model.class.starts_with(class) || model.is_named(name);
         let dev = |guidance| FamilyDefaults::new(28, 1.0).with_guidance(guidance).with_strengths(0.6, 0.6);

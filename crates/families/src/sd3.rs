@@ -210,7 +210,7 @@ impl Family for Sd3 {
         MARKS
     }
 
-    /// The authors' model cards; without a name that tells, those of Stable Diffusion 3 medium.
+    /// The authors' pages of the models; without a known name, those of Stable Diffusion 3 medium.
     fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
         let is_35 = ["3.5", "3_5", "sd35"].into_iter().any(|part| model.is_named(part));
         let defaults = match (is_35, model.is_named("turbo"), model.is_named("medium")) {

@@ -24,7 +24,7 @@ pub struct Defaults {
     pub steps: usize,
     /// The guidance scale.
     pub cfg_scale: f64,
-    /// The guidance scale that the denoiser takes as an input beside it, if it takes one.
+    /// The guidance scale that the denoiser takes as an input with it, if it takes one.
     pub guidance: Option<f64>,
     /// The fraction of the steps that runs on an input image.
     pub strength: f64,

@@ -235,7 +235,7 @@ impl ModelFolder {
         self.denoiser.takes_guidance() && self.defaults.guidance.is_none()
     }
 
-    /// Whether the denoiser takes a guidance scale of its own beside classifier-free guidance, as FLUX.1 dev.
+    /// Whether the denoiser takes a guidance scale of its own with classifier-free guidance, as FLUX.1 dev.
     pub fn takes_guidance(&self) -> bool {
         self.denoiser.takes_guidance() && self.defaults.guidance.is_some()
     }

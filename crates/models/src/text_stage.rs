@@ -58,7 +58,7 @@ pub(crate) struct TextFacts {
 }
 
 impl TextFacts {
-    /// Those of `stage`.
+    /// The values of `stage`.
     pub(crate) fn of(stage: &dyn TextStage) -> Self {
         use kiln_network::text::{CONTEXT, POOLED};
         let shapes = stage.shapes(stage.least());

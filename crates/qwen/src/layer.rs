@@ -32,7 +32,7 @@ impl Norm {
     }
 }
 
-/// What all layers of a text share.
+/// The tensors that all layers of a text share.
 pub(crate) struct Shared<'a, T> {
     /// The rotary positions of all tokens.
     pub(crate) tables: &'a RopeTables<T>,

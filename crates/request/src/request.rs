@@ -227,7 +227,7 @@ impl Request {
         }
     }
 
-    /// Its options of guidance beside the strength.
+    /// Its options of guidance apart from the strength.
     ///
     /// # Errors
     /// [`Error::Value`] for an option that needs another one.

@@ -17,7 +17,7 @@ pub struct VaeConfig {
     pub out_channels: usize,
     /// Channels of every block, the largest feature map first.
     pub block_out_channels: Vec<usize>,
-    /// Those of the decoder, if they differ from the encoder's.
+    /// The channels of the decoder's blocks, if they differ from the encoder's.
     pub decoder_block_out_channels: Option<Vec<usize>>,
     /// Residual blocks of an encoder block; a decoder block has one more.
     pub layers_per_block: usize,

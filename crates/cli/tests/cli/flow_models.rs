@@ -6,7 +6,7 @@ use std::path::Path;
 use kiln_testkit::repository;
 use serde_json::{Value, json};
 
-use crate::images::{Picture, latents_shape, read};
+use crate::images::{latents_shape, read};
 use crate::sandbox::{Run, Sandbox};
 
 /// The folder of the model.
@@ -21,21 +21,17 @@ fn kiln(sandbox: &Sandbox, command: &[&str], args: &[&str]) -> Run {
     sandbox.kiln(&[command, &fixed[..], args].concat()).succeeds()
 }
 
-fn picture(sandbox: &Sandbox, name: &str) -> Picture {
-    read(&sandbox.path(name))
-}
-
 #[test]
 fn texts_and_images_become_images() {
     let sandbox = Sandbox::new();
     let run = kiln(&sandbox, &["txt2img", "a red apple"], &["-o", "a.png", "--latents-out", "a.safetensors"]);
     assert!(run.stderr.contains("emoji-sd3: 64x64, 3 steps of euler, guidance 3, seed 7"), "{run}");
     assert_eq!(latents_shape(&sandbox.path("a.safetensors")), [1, 4, 8, 8]);
-    let a = picture(&sandbox, "a.png");
+    let a = read(&sandbox.path("a.png"));
     assert_eq!(a.size, (64, 64));
     // Its settings make it again.
     sandbox.kiln(&["txt2img", "--like", "a.png", "-m", &model(), "--device", "cpu", "-o", "b.png"]).succeeds();
-    assert!(picture(&sandbox, "b.png").rgb == a.rgb);
+    assert!(read(&sandbox.path("b.png")).rgb == a.rgb);
     // A flow model runs `min(steps * strength, steps)` steps: the product is not rounded down first.
     let run = kiln(&sandbox, &["img2img", "a rocket"], &["-i", "a.png", "--strength", "0.5", "-o", "c.png"]);
     assert!(run.stderr.contains("step 2/2"), "{run}");
@@ -43,7 +39,7 @@ fn texts_and_images_become_images() {
     let mask: Vec<u8> = (0..64 * 64).map(|i| if i % 64 < 32 { 255 } else { 0 }).collect();
     write_gray(&sandbox.path("mask.png"), &mask);
     kiln(&sandbox, &["img2img", "a rocket"], &["-i", "a.png", "--mask", "mask.png", "-o", "d.png"]);
-    let d = picture(&sandbox, "d.png");
+    let d = read(&sandbox.path("d.png"));
     let half = |rgb: &[u8], right: bool| -> Vec<u8> {
         let from = if right { 40 * 3 } else { 0 };
         rgb.chunks(64 * 3).flat_map(|row| &row[from..from + 24 * 3]).copied().collect()
@@ -51,7 +47,7 @@ fn texts_and_images_become_images() {
     assert!(half(&d.rgb, true) == half(&a.rgb, true) && half(&d.rgb, false) != half(&a.rgb, false));
     let run = kiln(&sandbox, &["txt2img", "a red apple"], &["--hires-scale", "2", "-o", "e.png"]);
     assert!(run.stderr.contains("then 128x128 by latent, 3 steps of euler"), "{run}");
-    assert_eq!(picture(&sandbox, "e.png").size, (128, 128));
+    assert_eq!(read(&sandbox.path("e.png")).size, (128, 128));
 }
 
 #[test]
@@ -62,7 +58,8 @@ fn memory_modes_and_batches_do_not_change_images() {
         let name = format!("{}-{{seed}}.png", &mode[2..]);
         kiln(&sandbox, &["txt2img", "a red apple"], &[mode, "--batch-size", "2", "-o", &name]);
         for seed in [7, 8] {
-            let [found, expected] = [&mode[2..], "alone"].map(|name| picture(&sandbox, &format!("{name}-{seed}.png")));
+            let [found, expected] =
+                [&mode[2..], "alone"].map(|name| read(&sandbox.path(&format!("{name}-{seed}.png"))));
             assert!(found.rgb == expected.rgb, "{mode}, seed {seed}");
         }
     }
@@ -91,9 +88,13 @@ fn samplers_and_options_of_flow_models_run() {
         let name = format!("{i}.png");
         let run = kiln(&sandbox, &["txt2img", "a (red:1.2) apple"], &[args, &["-o", &name]].concat());
         assert!(!run.stderr.contains("warning"), "{run}");
-        let found = picture(&sandbox, &name);
+        let found = read(&sandbox.path(&name));
         sandbox.kiln(&["txt2img", "--like", &name, "-m", &model(), "--device", "cpu", "-o", "b.png", "--overwrite"]);
-        assert!(picture(&sandbox, "b.png").rgb == found.rgb, "{args:?} is not in the settings: {:?}", found.parameters);
+        assert!(
+            read(&sandbox.path("b.png")).rgb == found.rgb,
+            "{args:?} is not in the settings: {:?}",
+            found.parameters
+        );
     }
     for (args, expected) in [
         (&["--sampler", "ddim"][..], "sampler ddim is not defined for flow models; the samplers that work are: euler"),
@@ -129,7 +130,7 @@ fn files_of_both_formats_hold_the_whole_model() {
     let image = |model: &str, name: &str| {
         let args = ["txt2img", "a red apple", "-m", model, "--device", "cpu", "-W", "64", "-H", "64", "--steps", "3"];
         sandbox.kiln(&[&args[..], &["--seed", "7", "-o", name]].concat()).succeeds();
-        picture(&sandbox, name).rgb
+        read(&sandbox.path(name)).rgb
     };
     let expected = image(&model(), "a.png");
     for file in ["one.safetensors", "one.gguf"] {
@@ -227,6 +228,6 @@ fn a_set_has_jobs_of_one_model() {
         ("shifted.png", &["a rocket", "--shift", "2", "--max-length", "77"]),
     ] {
         kiln(&sandbox, &["txt2img"], &[args, &["-o", name]].concat());
-        assert!(picture(&sandbox, name).rgb == picture(&sandbox, &format!("set/{name}")).rgb, "{name}");
+        assert!(read(&sandbox.path(name)).rgb == read(&sandbox.path(&format!("set/{name}"))).rgb, "{name}");
     }
 }

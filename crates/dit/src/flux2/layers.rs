@@ -28,7 +28,7 @@ pub(super) struct Embedded<T> {
     pub(super) emb: T,
     /// Shift, scale and gate of all layers of a double block: those of the image, then those of the text.
     pub(super) double: Vec<T>,
-    /// Those of a single block.
+    /// The layers of a single block.
     pub(super) single: Vec<T>,
 }
 

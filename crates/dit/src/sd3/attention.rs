@@ -28,7 +28,7 @@ impl Projections {
         Self { q: linear(q), k: linear(k), v: linear(v), norms: norms.map(norm) }
     }
 
-    /// Those of image tokens.
+    /// The layers of image tokens.
     fn of_image(p: &ParamBuilder<'_>, config: &Sd3Config) -> Self {
         Self::new(&p.allows_8_bits(), ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"], config)
     }

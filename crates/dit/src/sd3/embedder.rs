@@ -1,4 +1,4 @@
-//! What enters the blocks: tokens of the latents and of the text, and the vector that modulates them.
+//! The inputs of the blocks: tokens of the latents and of the text, and the vector that modulates them.
 
 use candle_core::DType;
 use kiln_nn::ops::{Activation, TimestepEmbedding};

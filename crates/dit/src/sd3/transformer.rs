@@ -46,7 +46,7 @@ impl Head {
     }
 }
 
-/// What runs through the blocks.
+/// The tensors that run through the blocks.
 pub(super) struct Tokens<T> {
     /// Image tokens `(b, n, c)`.
     pub(super) image: T,
@@ -98,7 +98,7 @@ impl Sd3Transformer {
         Ok(self.finish(tokens, step.skipped, step.size, |_, image| Ok(image))?)
     }
 
-    /// What runs through the blocks, from latents `x` `(b, c, h, w)`.
+    /// The tensors that run through the blocks, from latents `x` `(b, c, h, w)`.
     pub(super) fn embed<T: TensorLike>(
         &self,
         x: &T,

@@ -29,7 +29,7 @@ pub struct ConditioningPlan {
 /// The condition of one row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Row {
-    /// Zeros, which SDXL takes in the place of a missing negative prompt.
+    /// Zeros, which SDXL takes instead of a missing negative prompt.
     Zeros,
     /// The texts' numbers, by a schedule.
     Texts { schedule: PromptSchedule, texts: Vec<usize> },

@@ -16,7 +16,7 @@ pub struct ReferenceWork {
 }
 
 impl ReferenceWork {
-    /// Those of a job.
+    /// The reference images of a job.
     pub(crate) fn of(references: &[Reference]) -> Self {
         let sizes = || references.iter().map(|reference| reference.image.size());
         let (width, height) = (sizes().map(|(width, _)| width).max(), sizes().map(|(_, height)| height).max());

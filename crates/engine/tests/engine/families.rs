@@ -14,7 +14,7 @@ const LATENTS: f64 = 1e-4;
 /// Largest error of pixels from 0 to 1, besides their rounding to bytes.
 const PIXELS: f32 = 1e-3;
 
-/// What a case of `cases.json` says, as far as the tests here need it.
+/// A case of `cases.json`, as far as the tests here need it.
 #[derive(Deserialize)]
 struct Case {
     name: String,

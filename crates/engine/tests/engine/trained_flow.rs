@@ -76,8 +76,8 @@ fn shared_data_images_of_a_trained_model() {
         let made = images(&mut engine, &request);
         parity.check("latents", &latents(&made), &fixture.tensor("latents"), BOUND);
         let bytes = std::fs::read(file("png")).unwrap();
-        let picture = kiln_media::decode(&bytes, name, &kiln_media::DecodeOptions::default()).unwrap();
-        let difference = made[0].rgb.iter().zip(picture.rgb().data()).map(|(a, b)| a.abs_diff(*b)).max();
+        let decoded = kiln_media::decode(&bytes, name, &kiln_media::DecodeOptions::default()).unwrap();
+        let difference = made[0].rgb.iter().zip(decoded.rgb().data()).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(difference <= Some(1), "{name}: {difference:?} levels");
     }
 }

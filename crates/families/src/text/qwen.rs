@@ -32,7 +32,7 @@ pub struct QwenPart {
 /// How a family takes the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rows {
-    /// Those of the text's tokens, and their number.
+    /// The ids of the text's tokens, and their number.
     Own,
     /// A fixed number, those of padding included.
     Padded,

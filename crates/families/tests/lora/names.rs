@@ -67,17 +67,18 @@ fn xlabs_names_the_attention_of_a_block() {
     let shapes = flux();
     let (qkv, out, down) = (tensor(&[3 * D, 2], 3), tensor(&[D, 2], 4), tensor(&[2, D], 2));
     let wide = tensor(&[2, 5 * D], 6);
-    let processor = |name: &str, up: &Tensor, down: &Tensor| {
+    let named = |name: &str, up: &Tensor, down: &Tensor| {
         [(format!("{name}.down.weight"), down.clone()), (format!("{name}.up.weight"), up.clone())]
     };
-    let block = "double_blocks.1.processor";
+    let part = "processor"; // XLabs names its modules so
+    let block = format!("double_blocks.1.{part}");
     let theirs = [
-        processor(&format!("{block}.qkv_lora1"), &qkv, &down),
-        processor(&format!("{block}.qkv_lora2"), &qkv, &down),
-        processor(&format!("{block}.proj_lora1"), &out, &down),
-        processor(&format!("{block}.proj_lora2"), &out, &down),
-        processor("diffusion_model.single_blocks.0.processor.qkv_lora", &qkv, &down),
-        processor("diffusion_model.single_blocks.0.processor.proj_lora", &out, &wide),
+        named(&format!("{block}.qkv_lora1"), &qkv, &down),
+        named(&format!("{block}.qkv_lora2"), &qkv, &down),
+        named(&format!("{block}.proj_lora1"), &out, &down),
+        named(&format!("{block}.proj_lora2"), &out, &down),
+        named(&format!("diffusion_model.single_blocks.0.{part}.qkv_lora"), &qkv, &down),
+        named(&format!("diffusion_model.single_blocks.0.{part}.proj_lora"), &out, &wide),
     ];
     let mut ours = Vec::new();
     let parts = ["to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj"].into_iter().enumerate();

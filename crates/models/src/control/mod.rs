@@ -33,7 +33,7 @@ pub struct ControlFile {
 
 /// The configuration of a network for a U-Net, and where its weights are under the names that the network declares.
 type Opened = (ControlModelConfig, Arc<dyn ParamSource>);
-/// The same for a network of any family.
+/// A control network of any family, with its weights.
 type OpenedAny = (Arc<dyn ControlConfig>, Arc<dyn ParamSource>);
 
 impl ControlFile {

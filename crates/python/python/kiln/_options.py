@@ -233,7 +233,7 @@ class RequestOptions(TypedDict, total=False):
     """Shift of a flow model's noise levels, the same for all sizes: the more, the more steps at high noise."""
 
     guidance: float | None
-    """Guidance scale that a distilled model takes as an input, as FLUX.1 dev. It costs no time, unlike `cfg_scale`, which may be used beside it with a negative prompt."""
+    """Guidance scale that a distilled model takes as an input, as FLUX.1 dev. It costs no time, unlike `cfg_scale`, which may be used with it and a negative prompt."""
 
     pag_scale: float | None
     """Strength of perturbed attention guidance (PAG, arXiv 2403.17377): away from what the network predicts where tokens of the prompted half attend to themselves alone. Half as much time again for a step; 3 is usual."""

@@ -13,7 +13,7 @@ pub enum ModelFeature {
     SkippedBlocks,
     /// The model is a flow model: its noise levels are shifted, and it predicts a velocity.
     Flow,
-    /// The denoiser takes a guidance scale beside classifier-free guidance.
+    /// The denoiser takes a guidance scale with classifier-free guidance.
     Guidance,
     /// The denoiser takes sizes and crops of the training image.
     Sizes,

@@ -198,7 +198,7 @@ options! {
             aliases: &["flow_shift"], needs: Some(Flow),
         }
         /// Guidance scale that a distilled model takes as an input, as FLUX.1 dev. It costs no time, unlike `cfg_scale`, which may
-        /// be used beside it with a negative prompt.
+        /// be used with it and a negative prompt.
         guidance as guidance: Option<f64> = None; Option<f64> {
             kind: STRENGTH, usual: "1.5 to 5, for FLUX.1 Fill 30", default: "the model's, usually 3.5",
             infotext: Changed("Distilled CFG Scale"), needs: Some(Guidance),

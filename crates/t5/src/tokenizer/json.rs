@@ -52,7 +52,7 @@ impl From<Added> for (u32, AddedToken) {
 }
 
 impl Vocabulary {
-    /// Reads `tokenizer.json`. What follows the model in it (post-processor, truncation, padding) is not used: the end token and
+    /// Reads `tokenizer.json`. What follows the model in it (post-processing, truncation, padding) is not used: the end token and
     /// padding are those of T5.
     pub(super) fn from_json(files: &Files<'_>) -> Result<Self> {
         let path = files.path(JSON);

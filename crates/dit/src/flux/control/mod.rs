@@ -24,7 +24,7 @@ use inputs::Residuals;
 
 /// The name of the network in messages.
 const NETWORK: &str = "FLUX ControlNet";
-/// The types of a Union network in their order (the model card of InstantX's FLUX.1-dev-Controlnet-Union). Networks may have
+/// The types of a Union network in their order (the page of InstantX's FLUX.1-dev-Controlnet-Union). Networks may have
 /// numbers without a meaning behind them.
 const TYPES: [&str; 7] = ["canny", "tile", "depth", "blur", "openpose", "gray", "lowquality"];
 /// The prefix of the names of its segments.

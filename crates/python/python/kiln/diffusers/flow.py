@@ -185,7 +185,7 @@ class _Flux(_Flow):
     _flow = "flux"
     _result = FluxPipelineOutput
 
-    #: Guidance is an input of the transformer, beside which steps are guided where `true_cfg_scale` says it.
+    #: Guidance is an input of the transformer, with which steps are guided where `true_cfg_scale` says it.
     do_classifier_free_guidance = False
 
     def _common(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ pub(super) fn take(fields: &mut Map<String, Value>, model: &ModelFolder, job: &m
 }
 
 /// Sets a flow model's own guidance scale in a request without one. The usual 7 of that program would run models without
-/// classifier-free guidance twice a step, with results that nobody trained them for.
+/// classifier-free guidance twice a step, with results that no one trained them for.
 pub(super) fn fill(fields: &mut Map<String, Value>, model: &ModelFolder, given: &Map<String, Value>) {
     if model.scheduler_config().is_flow() && !fields.contains_key("cfg_scale") && !given.contains_key("cfg_scale") {
         fields.insert("cfg_scale".into(), json!(model.defaults().cfg_scale));
