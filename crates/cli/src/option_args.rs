@@ -12,8 +12,8 @@ use kiln_engine::{
 
 use crate::option_flags::argument;
 
-/// Options whose arguments differ from their values: a prompt may be given without a flag, LoRAs, controls, IP-Adapters, reference images
-/// and input images are given one by one, and the batch size may be chosen by Kiln.
+/// Options whose arguments differ from their values. The prompt needs no flag. The flags of LoRAs, control networks, IP-Adapters,
+/// reference images and input images can be repeated. `--batch-size` also accepts `auto`.
 const BY_HAND: [&str; 7] = ["prompt", "loras", "controls", "ip_adapters", "references", "batch_size", "init"];
 /// Options that replace others of an image's settings; they are applied before what those settings have for another sampler
 /// is removed.

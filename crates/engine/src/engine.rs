@@ -26,7 +26,7 @@ use crate::origin::Origin;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decode::Latents;
 use crate::pipeline::decoder::Decoder;
-use crate::pipeline::event::{Event, Stage, Timings};
+use crate::pipeline::event::{Event, OnEvent, Stage, Timings};
 use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::preview::images;
 use crate::pipeline::recorded::RecordedStep;
@@ -200,9 +200,9 @@ impl Engine {
 
     /// Reads the weights, where the mode keeps all.
     fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
-        let mut tell = |event| proceed(watch(event));
-        self.attempt(Stage::Load, &mut tell, |engine, tell| match engine.memory_manager.mode() {
-            Mode::Full => engine.networks.enter_all(&mut || tell(Event::begin(Stage::Load))),
+        let mut on_event = |event| proceed(watch(event));
+        self.attempt(Stage::Load, &mut on_event, |engine, on_event| match engine.memory_manager.mode() {
+            Mode::Full => engine.networks.enter_all(&mut || on_event(Event::begin(Stage::Load))),
             Mode::Medvram | Mode::Lowvram { .. } => Ok(()),
         })?;
         self.timings.load = start.elapsed();
@@ -256,8 +256,8 @@ impl Engine {
     /// [`StopSign`](kiln_ops::StopSign) of the calling thread stops it also within a network.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] if one of them stopped the run, [`crate::Error::NotANumber`] if latents or pixels are not finite:
-    /// such an image is not passed to `watch`.
+    /// [`crate::Error::Interrupted`] if one of them stopped the run, [`crate::Error::NotANumber`] if latents or pixels are not
+    /// finite: such an image is not passed to `watch`.
     pub fn txt2img(&mut self, job: &Job, watch: &mut dyn FnMut(Event) -> Result<ControlFlow<()>>) -> Result<()> {
         let calls = job.evaluations_of_passes(&self.model)?;
         self.origin.start_upscaler(job);
@@ -320,10 +320,10 @@ impl Engine {
         size: (usize, usize),
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Rgb8Image> {
-        let tell: &mut dyn FnMut(Event) -> Result<()> = &mut |event| proceed(watch(event));
-        let images = self.attempt(Stage::Upscale, tell, |engine, tell| {
+        let on_event: &mut OnEvent<'_> = &mut |event| proceed(watch(event));
+        let images = self.attempt(Stage::Upscale, on_event, |engine, on_event| {
             engine.make_room_for(Stage::Upscale);
-            enlarge_images(engine, choice, std::slice::from_ref(image), size, tell)
+            enlarge_images(engine, choice, std::slice::from_ref(image), size, on_event)
         })?;
         images.into_iter().next().ok_or(Error::Interrupted)
     }

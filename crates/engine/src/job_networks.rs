@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::loaded_model::Opening;
 use crate::pipeline::batch::Batch;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{OnEvent, Stage};
 use crate::pipeline::text_plan::BatchTexts;
 use crate::plan::Workload;
 
@@ -112,24 +112,24 @@ impl Engine {
     }
 
     /// Opens the refiner, the control networks and the IP-Adapters of `job`, and adds its LoRAs to the weights. Where there is not
-    /// enough memory, the memory mode becomes a smaller one, and `tell` is called with an [`Event::Smaller`].
+    /// enough memory, the memory mode becomes a smaller one, and `on_event` is called with an [`crate::Event::Smaller`].
     ///
     /// # Errors
-    /// The errors of [`Engine::set_loras`], [`Engine::set_controls`] and [`Engine::set_ip_adapters`], and the errors that `tell`
-    /// returns.
-    pub fn take_networks(&mut self, job: &Job, tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
+    /// The errors of [`Engine::set_loras`], [`Engine::set_controls`] and [`Engine::set_ip_adapters`], and the errors that
+    /// `on_event` returns.
+    pub fn take_networks(&mut self, job: &Job, on_event: &mut OnEvent<'_>) -> Result<()> {
         self.set_refiner(job.refiner.as_ref())?;
         self.set_controls(&job.controls)?;
         self.set_ip_adapters(&job.ip_adapters)?;
-        self.take_loras(&job.loras, tell)
+        self.take_loras(&job.loras, on_event)
     }
 
-    /// Calls [`Engine::set_loras`]. Where there is not enough memory, the memory mode becomes a smaller one, and `tell` is called
-    /// with an [`Event::Smaller`].
+    /// Calls [`Engine::set_loras`]. Where there is not enough memory, the memory mode becomes a smaller one, and `on_event` is
+    /// called with an [`crate::Event::Smaller`].
     ///
     /// # Errors
-    /// The errors of [`Engine::set_loras`], and the errors that `tell` returns.
-    pub fn take_loras(&mut self, loras: &[LoraUse], tell: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        self.attempt(Stage::Load, tell, |engine, _| engine.set_loras(loras))
+    /// The errors of [`Engine::set_loras`], and the errors that `on_event` returns.
+    pub fn take_loras(&mut self, loras: &[LoraUse], on_event: &mut OnEvent<'_>) -> Result<()> {
+        self.attempt(Stage::Load, on_event, |engine, _| engine.set_loras(loras))
     }
 }

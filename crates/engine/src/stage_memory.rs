@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::host_memory;
 use crate::loaded_model::LoadedModel;
 use crate::machine::Machine;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, OnEvent, Stage};
 use crate::pipeline::running::RunningBatch;
 use crate::plan::Workload;
 
@@ -45,11 +45,11 @@ impl Engine {
     pub(crate) fn attempt<T>(
         &mut self,
         stage: Stage,
-        tell: &mut dyn FnMut(Event) -> Result<()>,
-        mut run: impl FnMut(&mut Self, &mut dyn FnMut(Event) -> Result<()>) -> Result<T>,
+        on_event: &mut OnEvent<'_>,
+        mut run: impl FnMut(&mut Self, &mut OnEvent<'_>) -> Result<T>,
     ) -> Result<T> {
         loop {
-            let error = match run(self, tell) {
+            let error = match run(self, on_event) {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
@@ -64,7 +64,7 @@ impl Engine {
             let to = self.memory_manager.describe(stage);
             tracing::warn!(stage = stage.doing(), from, to, "{error}");
             self.clear()?;
-            tell(Event::Smaller { stage, from, to })?;
+            on_event(Event::Smaller { stage, from, to })?;
         }
     }
 

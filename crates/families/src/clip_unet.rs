@@ -21,11 +21,6 @@ pub(crate) fn denoiser(json: &str, pooled: Option<usize>) -> Result<Arc<dyn Deno
     }))
 }
 
-/// The configuration of a text encoder of CLIP.
-pub(crate) fn text_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
-    Ok(Arc::new(TextEncoderConfig::from_json(json)?))
-}
-
 /// CLIP's text encoders next to each other, for a model of `family`.
 pub(crate) fn text_stage(family: FamilyRef, parts: &[TextPart]) -> Result<Box<dyn TextStage>> {
     let encoders = parts.iter().map(|part| clip_encoder(family.label(), part)).collect::<Result<_>>()?;
@@ -43,6 +38,18 @@ pub(crate) fn clip_encoder(family: &'static str, part: &TextPart) -> Result<Clip
         tokenizer: tokenizer.as_ref().map(|files| files.clip()).transpose()?,
         network: component.lora,
     })
+}
+
+/// The prefix and the names of a text encoder of CLIP that has place `place` among `count` encoders of a model of `family`.
+pub(crate) fn text_names(
+    family: FamilyRef,
+    (place, count): (usize, usize),
+    config: &dyn EncoderConfig,
+) -> (&'static str, Names) {
+    // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
+    let is_open = config.own::<TextEncoderConfig>().is_some_and(|config| config.hidden_act == "gelu");
+    let (prefix, dialect) = family.single_text(place, count, is_open);
+    (prefix, dialect.names())
 }
 
 /// The names of a U-Net in files with CompVis' names.

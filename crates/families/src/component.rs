@@ -2,6 +2,8 @@
 
 use kiln_weights::Network;
 
+use crate::lora;
+
 /// The kind of a network in a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ComponentKind {
@@ -61,7 +63,38 @@ pub struct Component {
     pub lora: Option<Network>,
 }
 
+/// Prefixes of a U-Net's names: in whole models, in U-Net files, in files of some programs.
+const UNET_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "unet."];
+/// Prefixes of a transformer's names: in whole models, in files with the network alone.
+const TRANSFORMER_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "transformer."];
+/// Prefixes of an autoencoder's names.
+const VAE_PREFIXES: &[&str] = &["first_stage_model.", "", "vae."];
+
 impl Component {
+    /// A U-Net.
+    pub(crate) const UNET: Self = Self {
+        folder: "unet",
+        kind: ComponentKind::Unet,
+        tokenizer: None,
+        prefixes: UNET_PREFIXES,
+        lora: Some(lora::UNET),
+    };
+
+    /// An autoencoder.
+    pub(crate) const VAE: Self =
+        Self { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None };
+
+    /// A diffusion transformer with the names `lora` in LoRA files.
+    pub(crate) const fn transformer(lora: Network) -> Self {
+        Self {
+            folder: "transformer",
+            kind: ComponentKind::Transformer,
+            tokenizer: None,
+            prefixes: TRANSFORMER_PREFIXES,
+            lora: Some(lora),
+        }
+    }
+
     /// Whether the network is the denoiser.
     pub fn is_denoiser(&self) -> bool {
         matches!(self.kind, ComponentKind::Unet | ComponentKind::Transformer)

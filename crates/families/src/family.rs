@@ -3,12 +3,11 @@
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
-use kiln_clip::TextEncoderConfig;
 use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, SigmaSchedule};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{ClipDialect, Names, UnetShape};
+use kiln_weights::ldm::{ClipDialect, Names, UnetShape, same_names};
 use serde_json::Value;
 
 use crate::component::{Component, ComponentKind};
@@ -18,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::file_networks::{FileDenoiser, FileText};
 use crate::flow::FlowRules;
 use crate::mark::Mark;
-use crate::text_part::TextPart;
+use crate::text_part::{TextPart, encoder_config};
 use crate::variant::Variant;
 
 /// A family of [`crate::FAMILIES`].
@@ -120,8 +119,8 @@ pub trait Family: Sync {
     ///
     /// # Errors
     /// Errors of the network for an invalid value, and [`Error::NotRun`].
-    fn text_encoder(&self, _component: &Component, _json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        Err(Error::NotRun(self.label()))
+    fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
+        encoder_config(component.kind, json).unwrap_or_else(|| Err(Error::NotRun(self.label())))
     }
 
     /// The text encoders of a model with the denoiser `denoiser`. The model has those of [`Self::components`] in `parts`, in this
@@ -196,6 +195,16 @@ pub trait Family: Sync {
     /// The side of a denoiser's training images in latents, if its configuration has no `sample_size`.
     fn sample_size(&self) -> usize {
         64
+    }
+
+    /// The denoiser among the components.
+    fn denoiser_component(&self) -> Option<&'static Component> {
+        self.components().iter().find(|component| component.is_denoiser())
+    }
+
+    /// The text encoders among the components.
+    fn text_components(&self) -> Vec<&'static Component> {
+        self.components().iter().filter(|component| component.kind.is_text_encoder()).collect()
     }
 
     /// Whether a U-Net of this shape is the denoiser of this family.
@@ -290,14 +299,15 @@ pub trait Family: Sync {
     /// `count` encoders.
     fn text_names(
         &self,
-        (place, count): (usize, usize),
-        _component: &Component,
-        config: &dyn EncoderConfig,
+        (_place, _count): (usize, usize),
+        component: &Component,
+        _config: &dyn EncoderConfig,
     ) -> (&'static str, Names) {
-        // Stable Diffusion 2 has OpenCLIP's encoder, with the usual activation.
-        let is_open = config.own::<TextEncoderConfig>().is_some_and(|config| config.hidden_act == "gelu");
-        let (prefix, dialect) = self.single_text(place, count, is_open);
-        (prefix, dialect.names())
+        let names = match component.kind {
+            ComponentKind::Clip => ClipDialect::Transformers.names(),
+            _ => same_names(),
+        };
+        (component.prefixes.first().copied().unwrap_or_default(), names)
     }
 
     /// The prefix and the naming scheme that a converted text encoder of CLIP has in a single file. `place` is its place among

@@ -1,6 +1,7 @@
 //! The rules by which the programs of a family make the noise levels of a flow model.
 
 use kiln_scheduler::{FlowGrid, FlowInputs, FlowMu};
+use serde_json::{Value, json};
 
 /// The values that a family adds to the `scheduler_config.json` of a flow model.
 ///
@@ -42,6 +43,25 @@ impl FlowRules {
         let Self { grid, mu, table, table_mu, .. } = *self;
         FlowInputs { image_tokens: Some((width / side) * (height / side)), shift, grid, mu, table, table_mu }
     }
+}
+
+/// The `scheduler_config.json` of a flow model with a static shift.
+pub(crate) fn static_scheduler(shift: f64) -> Value {
+    json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": shift })
+}
+
+/// The `scheduler_config.json` of FLUX.1 dev and FLUX.2, whose shift depends on the size.
+pub(crate) fn dynamic_scheduler() -> Value {
+    json!({
+        "_class_name": "FlowMatchEulerDiscreteScheduler",
+        "base_image_seq_len": 256,
+        "base_shift": 0.5,
+        "max_image_seq_len": 4096,
+        "max_shift": 1.15,
+        "num_train_timesteps": 1000,
+        "shift": 3.0,
+        "use_dynamic_shifting": true,
+    })
 }
 
 #[cfg(test)]

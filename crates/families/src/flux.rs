@@ -4,27 +4,26 @@
 use std::sync::Arc;
 
 use kiln_dit::FluxConfig;
-use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::text::TextStage;
 use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{ClipDialect, FluxDialect, FluxShape, Names, same_names};
+use kiln_weights::ldm::{FluxDialect, FluxShape, Names};
 use serde_json::{Value, json};
 
-use crate::clip_unet::{self, clip_encoder};
+use crate::clip_unet::clip_encoder;
 use crate::component::{Component, ComponentKind};
 use crate::control::{self, FLUX_CONTROL, FileControl, ReferenceSizes};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
 use crate::file_networks::FileDenoiser;
-use crate::flow::FlowRules;
+use crate::flow::{FlowRules, dynamic_scheduler};
 use crate::lora;
 use crate::mark::Mark;
-use crate::sd::VAE_PREFIXES;
-use crate::sd3::{CLIP_L, TRANSFORMER_PREFIXES};
+use crate::sd3::CLIP_L;
 use crate::text::ClipT5Text;
-use crate::text_part::{TextPart, t5_encoder, t5_part};
+use crate::text_part::{TextPart, t5_part};
 use crate::transformer_configs::flux_config;
 use crate::variant::Variant;
 
@@ -38,6 +37,15 @@ const MAX_LENGTHS: [usize; 2] = [512, 256];
 
 const DEV: Variant = Variant { id: "flux_dev", label: "FLUX.1 dev" };
 const SCHNELL: Variant = Variant { id: "flux_schnell", label: "FLUX.1 schnell" };
+
+/// The autoencoder of FLUX.1 and of families that have it too.
+pub(crate) const AUTOENCODER: DerivedConfig = DerivedConfig {
+    scaling_factor: 0.3611,
+    shift_factor: Some(0.1159),
+    vae_sample_size: 1024,
+    force_upcast: false,
+    gguf: "",
+};
 
 struct Flux;
 
@@ -102,7 +110,7 @@ impl Family for Flux {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
+        const ALL: &[Component] = &[
             CLIP_L,
             Component {
                 folder: "text_encoder_2",
@@ -111,15 +119,10 @@ impl Family for Flux {
                 prefixes: &["text_encoders.t5xxl.transformer.", "text_encoder_2.", ""],
                 lora: Some(lora::TEXT_ENCODER_2_T5),
             },
-            Component {
-                folder: "transformer",
-                kind: ComponentKind::Transformer,
-                tokenizer: None,
-                prefixes: TRANSFORMER_PREFIXES,
-                lora: Some(lora::TRANSFORMER_FLUX),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+            Component::transformer(lora::TRANSFORMER_FLUX),
+            Component::VAE,
+        ];
+        ALL
     }
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
@@ -138,13 +141,6 @@ impl Family for Flux {
         control::read_flux_control(source)
     }
 
-    fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        match component.kind {
-            ComponentKind::T5 => t5_encoder(json),
-            _ => clip_unet::text_encoder(json),
-        }
-    }
-
     fn text_stage(&self, parts: &[TextPart], denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         let part = |folder| parts.iter().find(|part| part.component.folder == folder);
         let clip = part("text_encoder").map(|part| clip_encoder(self.label(), part)).transpose()?;
@@ -158,19 +154,6 @@ impl Family for Flux {
         blocks.map(|(double, single)| FluxDialect::Authors.names(double, single)).unwrap_or_default()
     }
 
-    fn text_names(
-        &self,
-        _place: (usize, usize),
-        component: &Component,
-        _config: &dyn EncoderConfig,
-    ) -> (&'static str, Names) {
-        let prefix = component.prefixes.first().copied().unwrap_or_default();
-        match component.kind {
-            ComponentKind::T5 => (prefix, same_names()),
-            _ => (prefix, ClipDialect::Transformers.names()),
-        }
-    }
-
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
         let shape = FluxShape::read(source).filter(|shape| shape.approximator.is_none())?;
         let variant = if shape.guidance { DEV } else { SCHNELL };
@@ -178,27 +161,12 @@ impl Family for Flux {
     }
 
     fn derived_config(&self) -> Option<DerivedConfig> {
-        Some(DerivedConfig {
-            scaling_factor: 0.3611,
-            shift_factor: Some(0.1159),
-            vae_sample_size: 1024,
-            force_upcast: false,
-            gguf: "flux",
-        })
+        Some(DerivedConfig { gguf: "flux", ..AUTOENCODER })
     }
 
     /// The shift of dev depends on the size; schnell has none.
     fn derived_scheduler(&self, denoiser: &FileDenoiser) -> Value {
-        let mut config = json!({
-            "_class_name": "FlowMatchEulerDiscreteScheduler",
-            "base_image_seq_len": 256,
-            "base_shift": 0.5,
-            "max_image_seq_len": 4096,
-            "max_shift": 1.15,
-            "num_train_timesteps": 1000,
-            "shift": 3.0,
-            "use_dynamic_shifting": true,
-        });
+        let mut config = dynamic_scheduler();
         if denoiser.variant == SCHNELL {
             (config["shift"], config["use_dynamic_shifting"]) = (json!(1.0), json!(false));
         }

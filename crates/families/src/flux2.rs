@@ -5,25 +5,23 @@ use std::sync::Arc;
 
 use kiln_dit::Flux2Config;
 use kiln_network::DenoiserConfig;
-use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::text::TextStage;
 use kiln_scheduler::{Convention, FlowGrid, FlowMu};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{Flux2Dialect, Flux2Shape, Names, same_names};
-use serde_json::{Value, json};
+use kiln_weights::ldm::{Flux2Dialect, Flux2Shape, Names};
+use serde_json::Value;
 
-use crate::component::{Component, ComponentKind};
+use crate::component::Component;
 use crate::control::ReferenceSizes;
 use crate::defaults::{FamilyDefaults, ModelTraits};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
 use crate::file_networks::FileDenoiser;
-use crate::flow::FlowRules;
+use crate::flow::{FlowRules, dynamic_scheduler};
 use crate::lora;
 use crate::mark::Mark;
-use crate::sd::VAE_PREFIXES;
-use crate::sd3::TRANSFORMER_PREFIXES;
 use crate::text::QwenText;
-use crate::text_part::{TextPart, qwen_encoder, qwen_part};
+use crate::text_part::{TextPart, qwen_part};
 use crate::transformer_configs::flux2_config;
 use crate::variant::Variant;
 use crate::z_image::QWEN3;
@@ -57,30 +55,16 @@ impl Family for Flux2 {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
-            QWEN3,
-            Component {
-                folder: "transformer",
-                kind: ComponentKind::Transformer,
-                tokenizer: None,
-                prefixes: TRANSFORMER_PREFIXES,
-                lora: Some(lora::TRANSFORMER_FLUX2),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+        const ALL: &[Component] = &[QWEN3, Component::transformer(lora::TRANSFORMER_FLUX2), Component::VAE];
+        ALL
     }
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         Ok(Arc::new(Flux2Config::from_json(json)?))
     }
 
-    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        qwen_encoder(json)
-    }
-
     fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
-        let missing = Error::OtherEncoder { folder: QWEN3.folder, family: self.label() };
-        let part = qwen_part(self.label(), parts.first().ok_or(missing)?, |_| HIDDEN.to_vec())?;
+        let part = qwen_part(self.label(), parts, |_| HIDDEN.to_vec())?;
         Ok(Box::new(QwenText::klein(part)))
     }
 
@@ -94,15 +78,6 @@ impl Family for Flux2 {
         blocks.map(|(double, single)| Flux2Dialect::Authors.names(double, single)).unwrap_or_default()
     }
 
-    fn text_names(
-        &self,
-        _place: (usize, usize),
-        component: &Component,
-        _config: &dyn EncoderConfig,
-    ) -> (&'static str, Names) {
-        (component.prefixes.first().copied().unwrap_or_default(), same_names())
-    }
-
     fn derived_config(&self) -> Option<DerivedConfig> {
         Some(DerivedConfig {
             scaling_factor: 1.0,
@@ -114,20 +89,7 @@ impl Family for Flux2 {
     }
 
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
-        json!({
-            "_class_name": "FlowMatchEulerDiscreteScheduler",
-            "base_image_seq_len": 256,
-            "base_shift": 0.5,
-            "max_image_seq_len": 4096,
-            "max_shift": 1.15,
-            "num_train_timesteps": 1000,
-            "shift": 3.0,
-            "use_dynamic_shifting": true,
-        })
-    }
-
-    fn sample_size(&self) -> usize {
-        64
+        dynamic_scheduler()
     }
 
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {

@@ -97,15 +97,17 @@ pub fn control_of_class(class: &str) -> Option<(FamilyRef, &'static str)> {
 
 /// The family that a LoRA with these tensors is for, by the names of layers; `None` for those of U-Nets.
 pub fn lora_family(keys: &[String]) -> Option<FamilyRef> {
-    let has = |part: &&str| keys.iter().any(|key| key.contains(part));
-    FAMILIES.iter().copied().find(|family| family.lora_marks().iter().any(has))
+    FAMILIES.iter().copied().find(|&family| has_lora_mark(family, keys))
 }
 
 /// The family that a LoRA with these tensors is for, if Kiln does not run it.
 pub fn known_lora(keys: &[String]) -> Option<FamilyRef> {
-    let has = |part: &&str| keys.iter().any(|key| key.contains(part));
-    let mut others = FAMILIES.iter().copied().filter(|family| !family.runs());
-    others.find(|family| family.lora_marks().iter().any(has))
+    FAMILIES.iter().copied().find(|&family| !family.runs() && has_lora_mark(family, keys))
+}
+
+/// Whether a LoRA with these tensors has names of `family`.
+fn has_lora_mark(family: FamilyRef, keys: &[String]) -> bool {
+    family.lora_marks().iter().any(|part| keys.iter().any(|key| key.contains(part)))
 }
 
 /// The family whose pipelines of this class run.

@@ -31,11 +31,6 @@ pub const LCM_GUIDANCE: f64 = 8.5;
 /// Defaults of a latent consistency model.
 const LCM_DEFAULTS: FamilyDefaults = FamilyDefaults::new(4, LCM_GUIDANCE);
 
-/// Prefixes of a U-Net's names: in whole models, in U-Net files, in files of some programs.
-pub(crate) const UNET_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "unet."];
-/// Prefixes of an autoencoder's names.
-pub(crate) const VAE_PREFIXES: &[&str] = &["first_stage_model.", "", "vae."];
-
 struct Sd;
 
 impl Family for Sd {
@@ -82,7 +77,7 @@ impl Family for Sd {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
+        const ALL: &[Component] = &[
             Component {
                 folder: "text_encoder",
                 kind: ComponentKind::Clip,
@@ -90,15 +85,10 @@ impl Family for Sd {
                 prefixes: &["cond_stage_model.transformer.", "cond_stage_model.model.", "text_encoder.", ""],
                 lora: Some(lora::TEXT_ENCODER),
             },
-            Component {
-                folder: "unet",
-                kind: ComponentKind::Unet,
-                tokenizer: None,
-                prefixes: UNET_PREFIXES,
-                lora: Some(lora::UNET),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+            Component::UNET,
+            Component::VAE,
+        ];
+        ALL
     }
 
     fn denoiser(&self, json: &str, pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
@@ -113,12 +103,17 @@ impl Family for Sd {
         control::unet_control(class, json)
     }
 
-    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        clip_unet::text_encoder(json)
-    }
-
     fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         clip_unet::text_stage(SD, parts)
+    }
+
+    fn text_names(
+        &self,
+        place: (usize, usize),
+        _component: &Component,
+        config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
+        clip_unet::text_names(SD, place, config)
     }
 
     fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {

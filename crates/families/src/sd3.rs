@@ -8,22 +8,21 @@ use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{ClipDialect, Names, Sd3Shape, same_names};
-use serde_json::{Value, json};
+use kiln_weights::ldm::{Names, Sd3Shape};
+use serde_json::Value;
 
-use crate::clip_unet::{self, clip_encoder};
+use crate::clip_unet::clip_encoder;
 use crate::component::{Component, ComponentKind};
 use crate::control::{self, FileControl, SD3_CONTROL};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
 use crate::file_networks::FileDenoiser;
-use crate::flow::FlowRules;
+use crate::flow::{FlowRules, static_scheduler};
 use crate::lora;
 use crate::mark::Mark;
-use crate::sd::VAE_PREFIXES;
 use crate::text::ClipT5Text;
-use crate::text_part::{TextPart, t5_encoder, t5_part};
+use crate::text_part::{TextPart, t5_part};
 use crate::transformer_configs::sd3_config;
 use crate::variant::Variant;
 
@@ -39,9 +38,6 @@ const MEDIUM: Variant = Variant { id: "sd3", label: "Stable Diffusion 3 medium" 
 const MEDIUM_35: Variant = Variant { id: "sd35_medium", label: "Stable Diffusion 3.5 medium" };
 const LARGE_35: Variant = Variant { id: "sd35_large", label: "Stable Diffusion 3.5 large" };
 const OTHER: Variant = Variant { id: "sd3_other", label: "Stable Diffusion 3 of another shape" };
-
-/// Prefixes of a transformer's names: in whole models, in files with the network alone.
-pub(crate) const TRANSFORMER_PREFIXES: &[&str] = &["model.diffusion_model.", "", "diffusion_model.", "transformer."];
 
 /// The first text encoder, CLIP-L.
 pub(crate) const CLIP_L: Component = Component {
@@ -72,7 +68,7 @@ impl Family for Sd3 {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
+        const ALL: &[Component] = &[
             CLIP_L,
             Component {
                 folder: "text_encoder_2",
@@ -88,15 +84,10 @@ impl Family for Sd3 {
                 prefixes: &["text_encoders.t5xxl.transformer.", "text_encoder_3.", ""],
                 lora: Some(lora::TEXT_ENCODER_3),
             },
-            Component {
-                folder: "transformer",
-                kind: ComponentKind::Transformer,
-                tokenizer: None,
-                prefixes: TRANSFORMER_PREFIXES,
-                lora: Some(lora::TRANSFORMER_SD3),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+            Component::transformer(lora::TRANSFORMER_SD3),
+            Component::VAE,
+        ];
+        ALL
     }
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
@@ -113,13 +104,6 @@ impl Family for Sd3 {
 
     fn read_control(&self, source: &dyn ParamSource) -> Option<Result<FileControl>> {
         control::read_sd3_control(source)
-    }
-
-    fn text_encoder(&self, component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        match component.kind {
-            ComponentKind::T5 => t5_encoder(json),
-            _ => clip_unet::text_encoder(json),
-        }
     }
 
     fn text_stage(&self, parts: &[TextPart], denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
@@ -148,19 +132,6 @@ impl Family for Sd3 {
         config.own::<Sd3Config>().map(|config| Sd3Shape::authors_names(config.num_layers)).unwrap_or_default()
     }
 
-    fn text_names(
-        &self,
-        _place: (usize, usize),
-        component: &Component,
-        _config: &dyn EncoderConfig,
-    ) -> (&'static str, Names) {
-        let prefix = component.prefixes.first().copied().unwrap_or_default();
-        match component.kind {
-            ComponentKind::T5 => (prefix, same_names()),
-            _ => (prefix, ClipDialect::Transformers.names()),
-        }
-    }
-
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
         let shape = Sd3Shape::read(source)?;
         let variant = match (shape.qk_norm, shape.blocks, shape.dual_blocks.is_empty()) {
@@ -183,7 +154,7 @@ impl Family for Sd3 {
     }
 
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
-        json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0 })
+        static_scheduler(3.0)
     }
 
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {

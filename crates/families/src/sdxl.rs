@@ -15,7 +15,7 @@ use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family, LatentColors, TextLayer};
 use crate::lora;
-use crate::sd::{UNET_PREFIXES, VAE_PREFIXES, shape};
+use crate::sd::shape;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
 
@@ -66,7 +66,7 @@ impl Family for Sdxl {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
+        const ALL: &[Component] = &[
             Component {
                 folder: "text_encoder",
                 kind: ComponentKind::Clip,
@@ -88,15 +88,10 @@ impl Family for Sdxl {
                 prefixes: &["conditioner.embedders.1.model.", "cond_stage_model.1.transformer.", "text_encoder_2."],
                 lora: Some(lora::TEXT_ENCODER_2),
             },
-            Component {
-                folder: "unet",
-                kind: ComponentKind::Unet,
-                tokenizer: None,
-                prefixes: UNET_PREFIXES,
-                lora: Some(lora::UNET),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+            Component::UNET,
+            Component::VAE,
+        ];
+        ALL
     }
 
     fn denoiser(&self, json: &str, pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
@@ -111,12 +106,17 @@ impl Family for Sdxl {
         control::unet_control(class, json)
     }
 
-    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        clip_unet::text_encoder(json)
-    }
-
     fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         clip_unet::text_stage(SDXL, parts)
+    }
+
+    fn text_names(
+        &self,
+        place: (usize, usize),
+        _component: &Component,
+        config: &dyn EncoderConfig,
+    ) -> (&'static str, Names) {
+        clip_unet::text_names(SDXL, place, config)
     }
 
     fn denoiser_names(&self, config: &dyn DenoiserConfig) -> Names {

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_clip::{ClipPadding, Tokenizer};
+use kiln_clip::{ClipPadding, TextEncoderConfig, Tokenizer};
 use kiln_network::text::EncoderConfig;
 use kiln_qwen::{QwenConfig, QwenEncoder};
 use kiln_t5::{T5Config, T5Encoder};
 
-use crate::component::Component;
+use crate::component::{Component, ComponentKind};
 use crate::error::{Error, Result};
 use crate::text::{QwenPart, T5Part};
+use crate::z_image::QWEN3;
 
 /// A text encoder of a model.
 #[derive(Debug, Clone)]
@@ -85,9 +86,20 @@ impl TokenizerFiles {
     }
 }
 
-/// The configuration of a text encoder of T5.
-pub(crate) fn t5_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
-    Ok(Arc::new(T5Config::from_json(json)?))
+/// The configuration of a text encoder of `kind`, from the text of its `config.json`. `None` for other networks.
+pub(crate) fn encoder_config(kind: ComponentKind, json: &str) -> Option<Result<Arc<dyn EncoderConfig>>> {
+    fn shared<C: EncoderConfig, E>(config: std::result::Result<C, E>) -> Result<Arc<dyn EncoderConfig>>
+    where
+        Error: From<E>,
+    {
+        Ok(Arc::new(config?))
+    }
+    match kind {
+        ComponentKind::Clip => Some(shared(TextEncoderConfig::from_json(json))),
+        ComponentKind::T5 => Some(shared(T5Config::from_json(json))),
+        ComponentKind::LanguageModel => Some(shared(QwenConfig::from_json(json))),
+        ComponentKind::Unet | ComponentKind::Transformer | ComponentKind::Vae => None,
+    }
 }
 
 /// A text encoder of T5 with its tokenizer, for a model of the family with the name `family`.
@@ -101,20 +113,16 @@ pub(crate) fn t5_part(family: &'static str, part: &TextPart) -> Result<T5Part> {
     })
 }
 
-/// The configuration of a text encoder of Qwen3.
-pub(crate) fn qwen_encoder(json: &str) -> Result<Arc<dyn EncoderConfig>> {
-    Ok(Arc::new(QwenConfig::from_json(json)?))
-}
-
-/// A text encoder of Qwen3 with its tokenizer, for a model of the family with the name `family`. `hidden` are the numbers of layers
-/// after which the hidden states are taken, of an encoder with as many layers as its argument.
+/// The only text encoder of a model, one of Qwen3, with its tokenizer; `family` is the name of the family. `hidden` are the
+/// numbers of layers after which the hidden states are taken, of an encoder with as many layers as its argument.
 pub(crate) fn qwen_part(
     family: &'static str,
-    part: &TextPart,
+    parts: &[TextPart],
     hidden: impl Fn(usize) -> Vec<usize>,
 ) -> Result<QwenPart> {
-    let TextPart { component, config, tokenizer } = part;
-    let config = config.own::<QwenConfig>().ok_or(Error::OtherEncoder { folder: component.folder, family })?;
+    let other = |folder| Error::OtherEncoder { folder, family };
+    let TextPart { component, config, tokenizer } = parts.first().ok_or(other(QWEN3.folder))?;
+    let config = config.own::<QwenConfig>().ok_or(other(component.folder))?;
     Ok(QwenPart {
         encoder: QwenEncoder::new(config.clone(), &hidden(config.num_hidden_layers))?,
         tokenizer: tokenizer.as_ref().map(|files| files.qwen()).transpose()?,

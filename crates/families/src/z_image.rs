@@ -1,28 +1,27 @@
-//! Z-Image and Z-Image-Turbo: a language model as the text encoder, and a transformer with the blocks of Lumina 2, a width of its own
-//! and learned filling.
+//! Z-Image and Z-Image-Turbo: a language model as the text encoder, and a transformer with the blocks of Lumina 2, a width of
+//! its own and learned filling.
 
 use std::sync::Arc;
 
 use kiln_dit::z_image::ZImageConfig;
 use kiln_network::DenoiserConfig;
-use kiln_network::text::{EncoderConfig, TextStage};
+use kiln_network::text::TextStage;
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{Names, ZImageDialect, ZImageShape, same_names};
-use serde_json::{Value, json};
+use kiln_weights::ldm::{Names, ZImageDialect, ZImageShape};
+use serde_json::Value;
 
 use crate::component::{Component, ComponentKind};
 use crate::defaults::{FamilyDefaults, ModelTraits};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
 use crate::file_networks::FileDenoiser;
-use crate::flow::FlowRules;
+use crate::flow::{FlowRules, static_scheduler};
+use crate::flux::AUTOENCODER;
 use crate::lora;
 use crate::mark::Mark;
-use crate::sd::VAE_PREFIXES;
-use crate::sd3::TRANSFORMER_PREFIXES;
 use crate::text::QwenText;
-use crate::text_part::{TextPart, qwen_encoder, qwen_part};
+use crate::text_part::{TextPart, qwen_part};
 use crate::transformer_configs::z_image_config;
 use crate::variant::Variant;
 
@@ -61,31 +60,17 @@ impl Family for ZImage {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
-            QWEN3,
-            Component {
-                folder: "transformer",
-                kind: ComponentKind::Transformer,
-                tokenizer: None,
-                prefixes: TRANSFORMER_PREFIXES,
-                lora: Some(lora::TRANSFORMER_Z_IMAGE),
-            },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+        const ALL: &[Component] = &[QWEN3, Component::transformer(lora::TRANSFORMER_Z_IMAGE), Component::VAE];
+        ALL
     }
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
         Ok(Arc::new(ZImageConfig::from_json(json)?))
     }
 
-    fn text_encoder(&self, _component: &Component, json: &str) -> Result<Arc<dyn EncoderConfig>> {
-        qwen_encoder(json)
-    }
-
     /// The hidden state before the last layer.
     fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
-        let missing = Error::OtherEncoder { folder: QWEN3.folder, family: self.label() };
-        let part = qwen_part(self.label(), parts.first().ok_or(missing)?, |layers| vec![layers.saturating_sub(1)])?;
+        let part = qwen_part(self.label(), parts, |layers| vec![layers.saturating_sub(1)])?;
         Ok(Box::new(QwenText::z_image(part)))
     }
 
@@ -98,28 +83,13 @@ impl Family for ZImage {
         ZImageDialect::Authors.names()
     }
 
-    fn text_names(
-        &self,
-        _place: (usize, usize),
-        component: &Component,
-        _config: &dyn EncoderConfig,
-    ) -> (&'static str, Names) {
-        (component.prefixes.first().copied().unwrap_or_default(), same_names())
-    }
-
     fn derived_config(&self) -> Option<DerivedConfig> {
-        Some(DerivedConfig {
-            scaling_factor: 0.3611,
-            shift_factor: Some(0.1159),
-            vae_sample_size: 1024,
-            force_upcast: false,
-            gguf: "lumina2",
-        })
+        Some(DerivedConfig { gguf: "lumina2", ..AUTOENCODER })
     }
 
     /// The shift of Z-Image-Turbo: a file does not say which of the two it has.
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
-        json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0 })
+        static_scheduler(3.0)
     }
 
     fn sample_size(&self) -> usize {

@@ -163,7 +163,7 @@ impl ModelFiles {
         let index: Option<Value> = self.config(INDEX).ok().and_then(|text| serde_json::from_str(&text).ok());
         let by_index = index.as_ref().and_then(|index| of_class(index["_class_name"].as_str()?));
         let texts = |family: FamilyRef| -> Vec<&'static ComponentSpec> {
-            let texts = family.components().iter().filter(|component| component.kind.is_text_encoder());
+            let texts = family.text_components().into_iter();
             texts.filter(|text| self.has_config(&text.config())).collect()
         };
         let runs = FAMILIES.iter().copied().filter(|family| family.runs());
@@ -445,8 +445,7 @@ impl ModelFiles {
 
 /// The denoiser of a family; that of Stable Diffusion for a family without networks.
 fn denoiser_of(family: FamilyRef) -> &'static ComponentSpec {
-    let of = |family: FamilyRef| family.components().iter().find(|component| component.is_denoiser());
-    of(family).or_else(|| of(SD)).unwrap_or(&FAMILIES[0].components()[0])
+    family.denoiser_component().or_else(|| SD.denoiser_component()).unwrap_or(&FAMILIES[0].components()[0])
 }
 
 fn read(path: &Path) -> Result<String> {

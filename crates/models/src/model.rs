@@ -347,7 +347,7 @@ fn no_model(path: &Path, index: &Path) -> Error {
 
 /// The text encoders of a model: of its family's those that its index names, or all if it names none. `options` may leave out T5.
 fn texts_of(index: &Value, family: FamilyRef, options: &ModelOptions) -> Result<Vec<&'static ComponentSpec>> {
-    let texts = family.components().iter().filter(|component| component.kind.is_text_encoder());
+    let texts = family.text_components().into_iter();
     let (named, others): (Vec<_>, Vec<_>) = texts.partition(|text| !index[text.folder][0].is_null());
     let mut texts = if named.is_empty() { others } else { named };
     if options.no_t5 {

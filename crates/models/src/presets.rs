@@ -147,12 +147,12 @@ impl Architecture {
             .map_err(|error| Error::model(Path::new(preset.id()), format!("is not a valid preset: {error}")))?;
         let family = of_id(&file.family)
             .ok_or_else(|| Error::model(Path::new(preset.id()), format!("`family` is {}", file.family)))?;
-        let components = family.components().iter().filter(|component| component.kind.is_text_encoder());
         let text = |(component, json): (_, &Value)| -> Result<TextPart> {
             let config = family.text_encoder(component, &json.to_string())?;
             Ok(TextPart { component, config, tokenizer: None })
         };
-        let texts = components.zip(&file.text_encoders).map(text).collect::<Result<Vec<_>>>()?;
+        let texts =
+            family.text_components().into_iter().zip(&file.text_encoders).map(text).collect::<Result<Vec<_>>>()?;
         let json = file.denoiser.to_string();
         let base = family.denoiser(&json, None)?;
         let TextFacts { pooled, .. } = TextFacts::of(family.text_stage(&texts, base.as_ref())?.as_ref());

@@ -22,9 +22,10 @@ pub(super) const EXPANSION: usize = 4;
 /// The sizes of a transformer over image and text tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FluxDims {
-    /// Channels of an image token at the input: four for each channel of the latents and of what is added to them.
+    /// Channels of an image token at the input: four values for each latent channel, then those of the extra channels (FLUX.1 Fill,
+    /// Canny and Depth).
     pub in_channels: usize,
-    /// Channels of an image token at the output: four for each channel of the latents.
+    /// Channels of an image token at the output: four values for each latent channel.
     pub out_channels: usize,
     /// Channels of a text token.
     pub context_dim: usize,

@@ -10,7 +10,7 @@ use kiln_request::{Control, InitImage, InitLatents, Mask};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::{Batch, BatchNoise};
-use crate::pipeline::event::Event;
+use crate::pipeline::event::OnEvent;
 use crate::pipeline::first_stages::encode_each;
 
 /// The latents of control images by the number of the control, `(n, c, h, w)` in f32 in the host's memory; `None` for controls of
@@ -34,7 +34,7 @@ pub(crate) fn encode_controls(
     engine: &mut Engine,
     batch: &Batch<'_>,
     noise: &mut BatchNoise,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<ControlLatents> {
     let job = batch.job();
     let mut all = Vec::with_capacity(job.controls.len());
@@ -58,7 +58,7 @@ pub(crate) fn encode_controls(
             });
         }
         let one = &mut |i: usize| Ok(images[i].clone());
-        let latents = encode_each(engine, (images.len(), shifted), one, noise, tell)?;
+        let latents = encode_each(engine, (images.len(), shifted), one, noise, on_event)?;
         all.push(Some(if masked { with_masks(&latents, &controls)? } else { latents }));
     }
     Ok(ControlLatents(all))

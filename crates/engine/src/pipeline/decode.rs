@@ -12,7 +12,7 @@ use crate::host_memory;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::denoise::Denoised;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, OnEvent, Stage};
 
 /// The latents of one image, whose steps are done.
 #[derive(Debug, Clone)]
@@ -48,21 +48,17 @@ pub fn begin_decoding(engine: &mut Engine) {
     engine.make_room_for(Stage::Decode);
 }
 
-/// The stage decode: the latents of one image to its pixels. `tell` gets the stage, a change of the mode, and a wider type.
+/// The stage decode: the latents of one image to its pixels. `on_event` gets the stage, a change of the mode, and a wider type.
 ///
 /// # Errors
-/// Errors of the decoder and of `tell`.
-pub fn decode(
-    engine: &mut Engine,
-    latents: &Latents,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
-) -> Result<DecodedImage> {
-    tell(Event::begin(Stage::Decode))?;
+/// Errors of the decoder and of `on_event`.
+pub fn decode(engine: &mut Engine, latents: &Latents, on_event: &mut OnEvent<'_>) -> Result<DecodedImage> {
+    on_event(Event::begin(Stage::Decode))?;
     let start = Instant::now();
-    let image = engine.attempt(Stage::Decode, tell, |engine, tell| {
+    let image = engine.attempt(Stage::Decode, on_event, |engine, on_event| {
         let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);
         let mut decoder = engine.decoder();
-        let upcast = &mut |news| tell(latents.again(news));
+        let upcast = &mut |news| on_event(latents.again(news));
         engine.networks.first.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
     })?;
     let decode = start.elapsed();

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::host_memory::{self, SystemRequests};
 use crate::pipeline::batch::Batch;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, OnEvent, Stage};
 use crate::pipeline::group::Group;
 use crate::pipeline::preview::PreviewPace;
 use crate::pipeline::run::Progress;
@@ -34,9 +34,9 @@ pub(super) fn denoise(
     batch: &Batch<'_>,
     group: Group,
     progress: Progress,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Denoised> {
-    tell(Event::begin(Stage::Denoise))?;
+    on_event(Event::begin(Stage::Denoise))?;
     let begin = Instant::now();
     let calls = group.evaluations();
     let mut running = RunningBatch::new();
@@ -56,13 +56,13 @@ pub(super) fn denoise(
         if now != acting {
             acting = now;
             engine.log_of_stream(0, call)?;
-            tell(Event::begin(Stage::Refine))?;
+            on_event(Event::begin(Stage::Refine))?;
         }
         if acting.contains(&0) {
             engine.advance(&mut running, trace.as_mut())?;
         } else {
             // The steps that are done are not done again.
-            engine.attempt(Stage::Refine, tell, |engine, _| engine.advance(&mut running, trace.as_mut()))?;
+            engine.attempt(Stage::Refine, on_event, |engine, _| engine.advance(&mut running, trace.as_mut()))?;
         }
         let ends = steer_step(engine.steering.as_ref(), &mut running, id, (call + 1, calls))?;
         engine.read_ahead(&running);
@@ -72,13 +72,13 @@ pub(super) fn denoise(
         }
         told = throttle.started(&device, call + 1)?;
         if told > 0 {
-            tell(progress.event(told))?;
+            on_event(progress.event(told))?;
         }
         if let Some(pace) = pace.as_mut().filter(|_| previewed) {
             let begin = Instant::now();
             for (place, image) in engine.preview(&running, id)?.into_iter().enumerate() {
                 let (_, index) = batch.image(place);
-                tell(Event::Preview { index, step: progress.before + call + 1, image })?;
+                on_event(Event::Preview { index, step: progress.before + call + 1, image })?;
             }
             pace.done(begin);
         }
@@ -90,7 +90,7 @@ pub(super) fn denoise(
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
     let denoised = finished(&running.finish(id)?)?;
     if told < calls {
-        tell(progress.event(calls))?; // the values were read, so that the GPU is done
+        on_event(progress.event(calls))?; // the values were read, so that the GPU is done
     }
     engine.timings.denoise += begin.elapsed();
     engine.timings.steps += calls;

@@ -6,8 +6,12 @@ use std::time::Duration;
 use kiln_media::Rgb8Image;
 use kiln_mempool::mark_stage;
 
+use crate::error::Result;
 use crate::generated_image::GeneratedImage;
 pub use kiln_memory::Stage;
+
+/// A function that is called with each event of a run. A run ends with the error that it returns.
+pub type OnEvent<'a> = dyn FnMut(Event) -> Result<()> + 'a;
 
 /// News of a run.
 pub enum Event {

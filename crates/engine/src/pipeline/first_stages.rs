@@ -13,7 +13,7 @@ use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::control_images::encode_controls;
 use crate::pipeline::decoder::UpcastRetry;
-use crate::pipeline::event::{Event, Stage, Timings};
+use crate::pipeline::event::{Event, OnEvent, Stage, Timings};
 use crate::pipeline::group::Group;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
@@ -33,21 +33,21 @@ pub(crate) fn first_stages(
     batch: &Batch<'_>,
     texts: &BatchTexts,
     enlarged: Option<&Enlarged>,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Group> {
-    tell(Event::begin(Stage::Encode))?;
+    on_event(Event::begin(Stage::Encode))?;
     let job = batch.job();
-    let conditions = encode(engine, batch, texts.base.clone(), 0, tell)?;
+    let conditions = encode(engine, batch, texts.base.clone(), 0, on_event)?;
     let is_guided = conditions.is_guided();
     let refined = match texts.refiner.clone() {
-        Some(texts) => Some(encode(engine, batch, texts, 1, tell)?),
+        Some(texts) => Some(encode(engine, batch, texts, 1, on_event)?),
         None => None,
     };
     let f = engine.model.vae_config().downscale();
     let shape = (engine.model.vae_config().latent_channels, job.height / f, job.width / f);
     let mut noise = noise_of(engine.steering.as_ref(), batch, f);
-    let control_latents = encode_controls(engine, batch, &mut noise, tell)?;
-    let references = encode_references(engine, batch, &mut noise, tell)?;
+    let control_latents = encode_controls(engine, batch, &mut noise, on_event)?;
+    let references = encode_references(engine, batch, &mut noise, on_event)?;
     if batch.images().any(|(job, _)| job.lacks_pixels()) {
         let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
         return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
@@ -57,16 +57,16 @@ pub(crate) fn first_stages(
     let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
     let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
     let image = match enlarged {
-        Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, tell)?),
+        Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, on_event)?),
         None => match input_latents(engine.steering.as_ref(), images.len(), shape)? {
             Some(given) => Some(given),
-            None => encode_images(engine, &images, &mut noise, tell)?,
+            None => encode_images(engine, &images, &mut noise, on_event)?,
         },
     };
     let drawn = noise.latents(shape)?;
     let extra = if takes_mask {
         let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, &job.image)?;
-        let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, tell)?;
+        let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, on_event)?;
         masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
     } else {
         None
@@ -81,7 +81,7 @@ pub(crate) fn first_stages(
         Turn { denoiser, evaluations, schedule: schedule.clone(), conditions, guidance }
     };
     let turns = spans.iter().zip(std::iter::once(conditions).chain(refined)).map(turn).collect();
-    let prompts = encode_prompts(engine, batch, is_guided, tell)?;
+    let prompts = encode_prompts(engine, batch, is_guided, on_event)?;
     if !job.controls.is_empty() {
         engine.make_room_for(Stage::Denoise);
     }
@@ -115,7 +115,7 @@ fn encode(
     batch: &Batch<'_>,
     texts: TextPlan,
     number: usize,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Conditions> {
     let begin = Instant::now();
     engine.networks.model(number).text().fetch(&texts);
@@ -125,7 +125,7 @@ fn encode(
     }
     let kept = engine.memory_manager.keeps_text_encoders();
     let keep = engine.memory_manager.keep(Stage::Encode)?;
-    let mut proceed = |done, total| tell(Event::Text { done, total });
+    let mut proceed = |done, total| on_event(Event::Text { done, total });
     let mut text = engine.networks.model(number).text();
     let conditions = text.conditions(batch.job(), texts, &keep, kept, &mut proceed)?;
     let CacheCounts { encoded, known, shared } = text.counts();
@@ -144,10 +144,10 @@ fn encode_images(
     engine: &mut Engine,
     images: &[&InitImage],
     noise: &mut BatchNoise,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Option<Tensor>> {
     let one = &mut |i: usize| Ok(images[i].clone());
-    (!images.is_empty()).then(|| encode_each(engine, (images.len(), true), one, noise, tell)).transpose()
+    (!images.is_empty()).then(|| encode_each(engine, (images.len(), true), one, noise, on_event)).transpose()
 }
 
 /// Encodes `n` images, each of which `image` makes when it is encoded. The latents are scaled for the denoiser, and shifted if
@@ -157,13 +157,13 @@ pub(super) fn encode_each(
     (n, shifted): (usize, bool),
     image: &mut dyn FnMut(usize) -> Result<InitImage>,
     noise: &mut BatchNoise,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Tensor> {
-    tell(Event::begin(Stage::EncodeImage))?;
+    on_event(Event::begin(Stage::EncodeImage))?;
     let begin = Instant::now();
     host_memory::trim(Stage::EncodeImage.id());
     let before = noise.clone();
-    let latents = engine.attempt(Stage::EncodeImage, tell, |engine, _| {
+    let latents = engine.attempt(Stage::EncodeImage, on_event, |engine, _| {
         engine.make_room_for(Stage::EncodeImage);
         let (keep, tiling) =
             (engine.memory_manager.keep(Stage::EncodeImage)?, engine.memory_manager.plan().encode_tiling);

@@ -30,10 +30,10 @@ impl Engine {
         first: usize,
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<GroupId> {
-        let mut tell = |event| proceed(watch(event));
+        let mut on_event = |event| proceed(watch(event));
         self.memory_manager.begin_pass(Pass::First);
         if running.is_empty() {
-            self.take_networks(job, &mut tell)?;
+            self.take_networks(job, &mut on_event)?;
             running.begin(job);
         } else if self.networks.refiner() != job.refiner.as_ref() {
             let found = job.refiner.as_ref().map_or_else(|| "none".into(), |refiner| refiner.model().name());
@@ -54,8 +54,9 @@ impl Engine {
         let work = shape.work(job, batch.len(), texts.texts());
         let all = running.work().map_or(work, |others| others.with(work));
         self.prepare(all)?;
-        let group =
-            self.attempt(Stage::Denoise, &mut tell, |engine, tell| first_stages(engine, &batch, &texts, None, tell))?;
+        let group = self.attempt(Stage::Denoise, &mut on_event, |engine, on_event| {
+            first_stages(engine, &batch, &texts, None, on_event)
+        })?;
         Ok(running.join(group, Some(work)))
     }
 
@@ -71,7 +72,8 @@ impl Engine {
         }
     }
 
-    /// One evaluation of the denoiser for every batch of `running` that is not done or paused. Gives the batches that are done, which
+    /// One evaluation of the denoiser for every batch of `running` that is not done or paused. Gives the batches that are done,
+    /// which
     /// [`Engine::finish`] takes out.
     ///
     /// # Errors
@@ -142,14 +144,14 @@ impl Engine {
     ) -> Result<Vec<Latents>> {
         let has_passed = running.has_passed(id);
         let all = finished(&running.finish(id)?)?;
-        let (batch, mut tell) = (Batch::of_job(job, first), |event| proceed(watch(event)));
+        let (batch, mut on_event) = (Batch::of_job(job, first), |event| proceed(watch(event)));
         let progress = Progress { before: 0, total: job.evaluations_of_passes(&self.model)? };
         let all = match has_passed {
             true => {
                 self.memory_manager.begin_pass(if job.second_pass().is_some() { Pass::Second } else { Pass::First });
                 all
             }
-            false => second_pass(self, &batch, all, progress, &mut tell)?,
+            false => second_pass(self, &batch, all, progress, &mut on_event)?,
         };
         (0..batch.len()).map(|place| Latents::of(&batch, &all, place)).collect()
     }

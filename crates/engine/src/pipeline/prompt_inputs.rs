@@ -21,7 +21,7 @@ use crate::loaded_prompts::{FeatureKey, LoadedEncoder, factors};
 use crate::networks::Networks;
 use crate::pipeline::batch::Batch;
 use crate::pipeline::control_inputs::At;
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, OnEvent, Stage};
 
 /// The image prompts of a group.
 #[derive(Default)]
@@ -113,14 +113,14 @@ pub(crate) fn encode_prompts(
     engine: &mut Engine,
     batch: &Batch<'_>,
     is_guided: bool,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<PromptInputs> {
     let job = batch.job();
     let (convention, steps) = (job.sampling.convention, job.steps);
     if job.ip_adapters.is_empty() {
         return Ok(PromptInputs { convention, steps, ..PromptInputs::default() });
     }
-    tell(Event::begin(Stage::ImagePrompt))?;
+    on_event(Event::begin(Stage::ImagePrompt))?;
     let begin = Instant::now();
     engine.make_room_for(Stage::ImagePrompt);
     let keep = engine.memory_manager.keep(Stage::ImagePrompt)?;

@@ -9,7 +9,7 @@ use kiln_request::{InitImage, InitLatents, Job, Reference};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::{Batch, BatchNoise};
-use crate::pipeline::event::Event;
+use crate::pipeline::event::OnEvent;
 use crate::pipeline::first_stages::encode_each;
 
 /// The latents of the reference images in their order, `(n, c, h, w)` each in f32 on the denoiser's device.
@@ -34,7 +34,7 @@ pub(crate) fn encode_references(
     engine: &mut Engine,
     batch: &Batch<'_>,
     noise: &mut BatchNoise,
-    tell: &mut dyn FnMut(Event) -> Result<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<ReferenceInputs> {
     let mut all = Vec::with_capacity(batch.job().references.len());
     for i in 0..batch.job().references.len() {
@@ -48,7 +48,7 @@ pub(crate) fn encode_references(
             });
         }
         let one = &mut |i: usize| Ok(images[i].clone());
-        let latents = encode_each(engine, (images.len(), true), one, noise, tell)?;
+        let latents = encode_each(engine, (images.len(), true), one, noise, on_event)?;
         all.push(latents.to_device(&engine.device)?);
     }
     Ok(ReferenceInputs(all))

@@ -120,9 +120,9 @@ pub fn run_batch(
     let before = engine.timings;
     engine.prepare(work)?;
     engine.memory_manager.set_may_shrink(may_shrink);
-    let denoised = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, tell| {
-        let group = first_stages(engine, batch, &texts, None, tell)?;
-        denoise(engine, batch, group, progress, tell)
+    let denoised = engine.attempt(Stage::Denoise, &mut |event| sink.event(event), |engine, on_event| {
+        let group = first_stages(engine, batch, &texts, None, on_event)?;
+        denoise(engine, batch, group, progress, on_event)
     });
     let denoised =
         denoised.and_then(|first| second_pass(engine, batch, first, progress, &mut |event| sink.event(event)));

@@ -22,7 +22,7 @@ use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::decode::{Latents, begin_decoding, decode};
 use crate::pipeline::denoise::{Denoised, denoise};
-use crate::pipeline::event::{Event, Stage};
+use crate::pipeline::event::{Event, OnEvent, Stage};
 use crate::pipeline::first_stages::{encode_each, first_stages};
 use crate::pipeline::group::Group;
 use crate::pipeline::latent_upscale::interpolate;
@@ -30,9 +30,6 @@ use crate::pipeline::run::Progress;
 use crate::plan::Pass;
 use crate::setup::ResolvedDevice;
 use kiln_enlarge::{Enlarger, EnlargerEvent, TileRows};
-
-/// Hears of the run and may stop it.
-type Tell<'a> = dyn FnMut(Event) -> Result<()> + 'a;
 
 /// The results of a first pass in the size to which they are enlarged.
 pub(crate) struct Enlarged {
@@ -54,26 +51,26 @@ pub(crate) fn second_pass(
     batch: &Batch<'_>,
     denoised: Denoised,
     progress: Progress,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Denoised> {
     let (job, Some(second)) = (batch.job(), batch.second()) else { return Ok(denoised) };
     let Some(pass) = job.second_pass() else { return Ok(denoised) };
     let progress = progress.after(job.evaluations(&engine.model)?);
     let has_other_loras = pass.job.loras != job.loras;
-    let result = enlarge(engine, batch, pass, &denoised, tell).and_then(|enlarged| {
+    let result = enlarge(engine, batch, pass, &denoised, on_event).and_then(|enlarged| {
         drop(denoised);
         engine.memory_manager.begin_pass(Pass::Second);
         if has_other_loras {
-            engine.take_loras(&pass.job.loras, tell)?;
+            engine.take_loras(&pass.job.loras, on_event)?;
         }
         let texts = engine.plan_texts(&second)?;
-        engine.attempt(Stage::Denoise, tell, |engine, tell| {
-            let group = first_stages(engine, &second, &texts, Some(&enlarged), tell)?;
-            denoise(engine, &second, group, progress, tell)
+        engine.attempt(Stage::Denoise, on_event, |engine, on_event| {
+            let group = first_stages(engine, &second, &texts, Some(&enlarged), on_event)?;
+            denoise(engine, &second, group, progress, on_event)
         })
     });
     if has_other_loras {
-        let restored = engine.take_loras(&job.loras, tell);
+        let restored = engine.take_loras(&job.loras, on_event);
         return result.and_then(|denoised| restored.map(|()| denoised));
     }
     result
@@ -85,14 +82,16 @@ pub(crate) fn second_group(
     batch: &Batch<'_>,
     pass: &SecondPass,
     denoised: Denoised,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Group> {
     let second = batch.second().ok_or_else(|| Error::value("batch", "of one pass", "a batch with a second pass"))?;
-    let enlarged = enlarge(engine, batch, pass, &denoised, tell)?;
+    let enlarged = enlarge(engine, batch, pass, &denoised, on_event)?;
     drop(denoised);
     engine.memory_manager.begin_pass(Pass::Second);
     let texts = engine.plan_texts(&second)?;
-    engine.attempt(Stage::Denoise, tell, |engine, tell| first_stages(engine, &second, &texts, Some(&enlarged), tell))
+    engine.attempt(Stage::Denoise, on_event, |engine, on_event| {
+        first_stages(engine, &second, &texts, Some(&enlarged), on_event)
+    })
 }
 
 impl Enlarged {
@@ -102,13 +101,13 @@ impl Enlarged {
         engine: &mut Engine,
         job: &Job,
         noise: &mut BatchNoise,
-        tell: &mut Tell<'_>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<Tensor> {
         let latents = match &self.content {
             Content::Latents(latents) => latents.clone(),
             Content::Images(images) => {
                 let kind = job.image.init_noise.unwrap_or(InitLatents::Sample);
-                encode_each(engine, (images.len(), true), &mut |i| init_image(&images[i], kind), noise, tell)?
+                encode_each(engine, (images.len(), true), &mut |i| init_image(&images[i], kind), noise, on_event)?
             }
         };
         let [(left, right), (above, below)] = self.cut;
@@ -129,7 +128,7 @@ fn enlarge(
     batch: &Batch<'_>,
     pass: &SecondPass,
     denoised: &Denoised,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Enlarged> {
     let f = engine.model.vae_config().downscale();
     let ((width, height), job) = (pass.enlarged, &pass.job);
@@ -140,18 +139,18 @@ fn enlarge(
     let cut = [cut(width, job.width), cut(height, job.height)];
     let content = match &pass.upscaler {
         HiresUpscaler::Latents(filter) => {
-            tell(Event::begin(Stage::Upscale))?;
+            on_event(Event::begin(Stage::Upscale))?;
             Content::Latents(interpolate(&denoised.latents, (height / f, width / f), *filter)?)
         }
         HiresUpscaler::Pixels(choice) => {
-            let images = decoded(engine, batch, denoised, job.image.rule, tell)?;
+            let images = decoded(engine, batch, denoised, job.image.rule, on_event)?;
             engine.memory_manager.begin_pass(Pass::Second);
-            tell(Event::begin(Stage::Upscale))?;
+            on_event(Event::begin(Stage::Upscale))?;
             host_memory::trim(Stage::Upscale.id());
             let start = Instant::now();
-            let enlarged = engine.attempt(Stage::Upscale, tell, |engine, tell| {
+            let enlarged = engine.attempt(Stage::Upscale, on_event, |engine, on_event| {
                 engine.make_room_for(Stage::Upscale);
-                enlarge_images(engine, choice, &images, (width, height), tell)
+                enlarge_images(engine, choice, &images, (width, height), on_event)
             })?;
             engine.after("upscaled");
             engine.timings.encode += start.elapsed();
@@ -167,11 +166,11 @@ fn decoded(
     batch: &Batch<'_>,
     denoised: &Denoised,
     rule: Rule,
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Vec<Rgb8Image>> {
     begin_decoding(engine);
     let image = |place| {
-        let image = decode(engine, &Latents::of(batch, denoised, place)?, tell)?.image;
+        let image = decode(engine, &Latents::of(batch, denoised, place)?, on_event)?.image;
         let (_, _, height, width) = image.dims4()?;
         let bytes = if rule == Rule::Diffusers { to_rgb(&image)? } else { rounded_down(&image)? };
         Ok(Rgb8Image::new(width, height, bytes)?)
@@ -195,7 +194,7 @@ pub(crate) fn enlarge_images(
     choice: &UpscalerChoice,
     images: &[Rgb8Image],
     (width, height): (usize, usize),
-    tell: &mut Tell<'_>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Vec<Rgb8Image>> {
     let mut enlarger = match (choice, engine.networks.enlarger.take()) {
         (UpscalerChoice::File(path), Some((known, enlarger))) if known == *path => enlarger,
@@ -214,7 +213,9 @@ pub(crate) fn enlarge_images(
         let mut stopped = None;
         let result = enlarger.enlarge(image, width, height, &mut |event| {
             let flow = match event {
-                EnlargerEvent::Progress(part) => tell(Event::Enlarge { part: (i as f32 + part) / images.len() as f32 }),
+                EnlargerEvent::Progress(part) => {
+                    on_event(Event::Enlarge { part: (i as f32 + part) / images.len() as f32 })
+                }
                 EnlargerEvent::FewerRows(rows) => {
                     tracing::warn!("no memory for the upscaler; it goes on with strips of {rows} rows");
                     Ok(())

@@ -20,9 +20,8 @@ use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::family::{DerivedConfig, Family};
 use crate::file_networks::{FileDenoiser, FileText};
-use crate::flow::FlowRules;
+use crate::flow::{FlowRules, static_scheduler};
 use crate::lora;
-use crate::sd::VAE_PREFIXES;
 use crate::text_part::TextPart;
 use crate::variant::Variant;
 use text::{ByteText, ByteTextConfig};
@@ -33,7 +32,7 @@ pub(crate) static TINY_DIT: &dyn Family = &TinyDit;
 const VARIANT: Variant = Variant { id: "tiny_dit", label: "tiny-dit, a model for tests" };
 /// A tensor that no other text encoder has.
 const BYTE_TABLE: &str = "byte_table.weight";
-/// The tensor of the only block that distinguishes it from FLUX.1, which has double blocks too.
+/// A tensor of the only block.
 const FIRST_BLOCK: &str = "single_transformer_blocks.0.attn.to_q.weight";
 /// Channels of the latents in the single block's input: 16 latents of 2 by 2.
 const CHANNELS: usize = 64;
@@ -58,7 +57,7 @@ impl Family for TinyDit {
     }
 
     fn components(&self) -> &'static [Component] {
-        &[
+        const ALL: &[Component] = &[
             Component {
                 folder: "byte_encoder",
                 kind: ComponentKind::LanguageModel,
@@ -73,8 +72,9 @@ impl Family for TinyDit {
                 prefixes: &["model.diffusion_model.", ""],
                 lora: Some(lora::TRANSFORMER_FLUX),
             },
-            Component { folder: "vae", kind: ComponentKind::Vae, tokenizer: None, prefixes: VAE_PREFIXES, lora: None },
-        ]
+            Component::VAE,
+        ];
+        ALL
     }
 
     fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
@@ -95,16 +95,7 @@ impl Family for TinyDit {
         same_names()
     }
 
-    fn text_names(
-        &self,
-        _place: (usize, usize),
-        component: &Component,
-        _config: &dyn EncoderConfig,
-    ) -> (&'static str, Names) {
-        (component.prefixes.first().copied().unwrap_or_default(), same_names())
-    }
-
-    /// FLUX.1 comes first in the list of families, and wants double blocks.
+    /// A transformer without double blocks: FLUX.1 has some.
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
         let [channels, input] = <[usize; 2]>::try_from(source.info("x_embedder.weight")?.shape).ok()?;
         let context = *source.info("context_embedder.weight")?.shape.get(1)?;
@@ -123,7 +114,7 @@ impl Family for TinyDit {
     }
 
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
-        json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0 })
+        static_scheduler(3.0)
     }
 
     fn derived_config(&self) -> Option<DerivedConfig> {

@@ -29,8 +29,7 @@ pub(super) fn write(
         Ok(())
     };
     let vae_prefix = prefixes_of_kind(ComponentKind::Vae).first().copied().unwrap_or_default();
-    let components = parts.family.components();
-    let prefix = components.iter().find(|part| part.is_denoiser()).and_then(|part| part.prefixes.first());
+    let prefix = parts.family.denoiser_component().and_then(|part| part.prefixes.first());
     add(&parts.denoiser, prefix.copied().unwrap_or_default(), &parts.denoiser_names)?;
     add(&parts.vae, vae_prefix, &VaeShape::ldm_names(parts.vae_levels))?;
     for text in &parts.text {

@@ -102,11 +102,11 @@ fn model(file: &SingleFile) -> Option<FileModel> {
         (None, Some((family, denoiser))) => (denoiser.variant, ModelInput::Latents, family),
         (None, None) => return None,
     };
-    let denoiser = family.components().iter().find(|component| component.is_denoiser());
+    let denoiser = family.denoiser_component();
     let mut parts: Vec<&'static str> = denoiser.iter().map(|component| component.kind.label()).collect();
     parts.extend(file.vae.is_some().then_some("autoencoder"));
     let mut texts = ["text encoder", "second text encoder", "third text encoder"].into_iter();
-    for component in family.components().iter().filter(|component| component.kind.is_text_encoder()) {
+    for component in family.text_components() {
         let name = texts.next();
         parts.extend(name.filter(|_| file.text_of(component.folder, component.kind).is_some()));
     }
@@ -138,14 +138,14 @@ fn problems(file: &SingleFile, json: &dyn Fn(&str) -> Option<String>) -> Vec<Str
     let Some(family) = index.as_ref().and_then(|index| of_class(index["_class_name"].as_str()?)) else {
         return problems;
     };
-    let denoiser = family.components().iter().find(|component| component.is_denoiser());
-    let denoiser = denoiser.and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, None));
+    let denoiser =
+        family.denoiser_component().and_then(|part| json(&part.config())).map(|json| family.denoiser(&json, None));
     let denoiser = match denoiser {
         Some(Ok(config)) => config,
         Some(Err(error)) => return vec![error.to_string()],
         None => return problems,
     };
-    for component in family.components().iter().filter(|component| component.kind.is_text_encoder()) {
+    for component in family.text_components() {
         let Some(json) = json(&component.config()) else { continue };
         let i = file.text_of(component.folder, component.kind);
         let part = family.text_encoder(component, &json);
