@@ -312,7 +312,7 @@ options! {
         chunk_cut: ChunkCut { kind: CHUNK_CUT, default: "comma", group: Prompt }
         /// Tokens of the text for a T5 text encoder: shorter texts are padded, and longer ones are cut off. For models with T5.
         max_length: Option<usize> {
-            kind: LENGTH, default: "the model's: 256 for Stable Diffusion 3 and FLUX.1 schnell, 512 for other FLUX.1",
+            kind: LENGTH, default: "the model's: 256 for Stable Diffusion 3 and FLUX.1 schnell, 512 for all others",
             infotext: Changed("Max length"), group: Prompt,
         }
         /// Keeps what follows a # in a prompt. Without it, # begins a comment that ends with the line.
