@@ -1,7 +1,7 @@
 //! The fields of OpenAI's requests, with those of Kiln.
 
-use kiln_batch::JobSpec;
 use kiln_engine::Request;
+use kiln_request::JobSpec;
 use serde_json::{Map, Value};
 
 use crate::error::Refused;
