@@ -42,12 +42,6 @@ impl From<String> for FieldError {
     }
 }
 
-impl From<FieldError> for String {
-    fn from(error: FieldError) -> Self {
-        error.message
-    }
-}
-
 /// Collects the fields of a job. Each value is parsed once, into the request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestBuilder {

@@ -16,6 +16,7 @@ use super::{forge, hires};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::http::Client;
+use crate::http::json_body::text;
 use crate::http::settings::without_files;
 use crate::named_files::ip_adapters;
 use crate::scheduler::Previews;
@@ -294,15 +295,6 @@ fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused>
     Ok(job)
 }
 
-/// Takes a text out of the fields.
-pub(super) fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
-    match fields.remove(name) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(Refused::value(name, other, "a text")),
-    }
-}
-
 fn object_of(fields: &mut Map<String, Value>, name: &str) -> Result<Map<String, Value>, Refused> {
     match fields.remove(name) {
         None => Ok(Map::new()),
@@ -327,10 +319,7 @@ fn images(fields: &mut Map<String, Value>) -> Result<Vec<String>, Refused> {
 /// A message in the words of that API, which clients look for.
 fn named_as_there(message: String) -> Refused {
     if message.starts_with("sampler:") {
-        return Refused {
-            param: Some("sampler_name".into()),
-            ..Refused::invalid(format!("Sampler not found ({message})"))
-        };
+        return Refused::invalid(format!("Sampler not found ({message})")).at("sampler_name");
     }
     Refused::invalid(message)
 }
