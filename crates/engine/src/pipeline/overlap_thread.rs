@@ -1,4 +1,4 @@
-//! A thread for work beside the steps of an engine: `kiln batch` and the server decode on it, and encode the next texts.
+//! A thread that works while an engine runs steps: `kiln batch` and the server decode on it, and encode the next texts.
 
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
