@@ -9,6 +9,13 @@ MODELS = {
     "sdxl-1024": "SDXL, 1024x1024",
     "sd-turbo": "SD-Turbo with TAESD, 512x512",
     "emoji": "emoji, 256x256",
+    "sd35-medium-1024": "SD 3.5 medium, 1024x1024",
+    "sd35-large-1024": "SD 3.5 large, 1024x1024",
+    "flux-schnell-1024": "FLUX.1 schnell, 1024x1024",
+    "flux-dev-1024": "FLUX.1 dev, 1024x1024",
+    "flux2-klein-4b-1024": "FLUX.2 klein 4B, 1024x1024",
+    "flux2-klein-9b-1024": "FLUX.2 klein 9B, 1024x1024",
+    "z-image-turbo-1024": "Z-Image-Turbo, 1024x1024",
 }
 STAGES = {
     "step": "guided step",
