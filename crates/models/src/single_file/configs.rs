@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, TextEncoderConfig};
-use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet};
+use kiln_families::{
+    BuiltInTokenizer, ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet,
+};
 use kiln_network::text::EncoderConfig;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
@@ -306,12 +308,14 @@ pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
     config
 }
 
-/// The padding of CLIP's tokenizer for a text encoder in a single file without a tokenizer; `None` for other text encoders than
-/// CLIP's.
-pub(crate) fn clip_padding(config: &dyn EncoderConfig) -> Option<ClipPadding> {
-    let config = config.own::<TextEncoderConfig>()?;
-    let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
-    Some(if is_openai(dialect, config.hidden_size) { ClipPadding::End } else { ClipPadding::Zero })
+/// The tokenizer of a text encoder of `kind` in a single file without a tokenizer.
+pub(crate) fn built_in_tokenizer(kind: ComponentKind, config: &dyn EncoderConfig) -> Option<BuiltInTokenizer> {
+    let is_first = |config: &TextEncoderConfig| {
+        let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
+        is_openai(dialect, config.hidden_size)
+    };
+    let is_first = config.own::<TextEncoderConfig>().is_none_or(is_first);
+    BuiltInTokenizer::of(kind, if is_first { ClipPadding::End } else { ClipPadding::Zero })
 }
 
 /// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and

@@ -22,7 +22,8 @@ const NAME: &str = "Qwen's built-in tokenizer";
 const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
 
 /// Where a text is cut before its pieces are merged (`Qwen2Tokenizer` of transformers).
-const PIECES: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const PIECES: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The tokens of Qwen3 that follow the merges, and whether they are special: Qwen2's are its first ones.
 const ADDED: [(&str, bool); 26] = [
@@ -153,7 +154,8 @@ mod tests {
         let text = "A photo of a ﬁne red fox, 8k — “best”\u{a0}quality\n\n 狐狸 <think>";
         let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, ChatTemplate::Thinking, 512).unwrap();
         assert_eq!(ids(&read), ids(&tokenizer));
-        let other = BTreeMap::from([(TOKENIZER_FILE.into(), texts[TOKENIZER_FILE].replace("<|box_end|>", "<|box_over|>"))]);
+        let other =
+            BTreeMap::from([(TOKENIZER_FILE.into(), texts[TOKENIZER_FILE].replace("<|box_end|>", "<|box_over|>"))]);
         assert!(!Tokenizer::from_texts(Path::new("test"), &other).unwrap().is_same_as(&tokenizer));
     }
 }
