@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, TextEncoderConfig};
 use kiln_families::{
-    BuiltInTokenizer, ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet,
+    BuiltInTokenizer, Component, ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER,
+    of_unet,
 };
 use kiln_network::text::EncoderConfig;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
@@ -132,12 +133,22 @@ fn of_family(
 
 /// The error for a file that does not contain a whole model.
 fn incomplete(file: &SingleFile) -> Error {
-    let denoiser = if file.of_family().is_some() { ComponentKind::Transformer } else { ComponentKind::Unet };
-    let all = [
-        (denoiser, file.denoiser.is_some()),
-        (ComponentKind::Vae, file.vae.is_some()),
-        (ComponentKind::Clip, !file.texts.is_empty()),
-    ];
+    let all: Vec<(ComponentKind, bool)> = match file.of_family() {
+        Some((family, _)) => {
+            let needed = |kind: ComponentKind| !kind.is_text_encoder() || !family.texts_are_optional();
+            let has = |component: &Component| match component.kind {
+                ComponentKind::Vae => file.vae.is_some(),
+                kind => component.is_denoiser() || file.text_of(component.folder, kind).is_some(),
+            };
+            let all = family.components().iter().map(|component| (component.kind, has(component)));
+            all.filter(|&(kind, there)| there || needed(kind)).collect()
+        }
+        None => vec![
+            (ComponentKind::Unet, file.denoiser.is_some()),
+            (ComponentKind::Vae, file.vae.is_some()),
+            (ComponentKind::Clip, !file.texts.is_empty()),
+        ],
+    };
     let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
     let (missing, found): (_, Vec<ComponentKind>) = (list(false), list(true));
     let kind = FileKind::of(file.checkpoint.as_ref());
