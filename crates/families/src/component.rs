@@ -27,7 +27,9 @@ impl ComponentKind {
         match self {
             Self::Unet => "U-Net",
             Self::Transformer => "transformer",
-            Self::Clip | Self::T5 | Self::LanguageModel => "text encoder",
+            Self::Clip => "CLIP text encoder",
+            Self::T5 => "T5 text encoder",
+            Self::LanguageModel => "Qwen text encoder",
             Self::Vae => "autoencoder (VAE)",
         }
     }

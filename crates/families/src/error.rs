@@ -25,11 +25,14 @@ pub enum Error {
         /// The name of the family.
         family: &'static str,
     },
-    /// CLIP's tokenizer, which is in the program, instead of another.
-    #[error(
-        "the model has no tokenizer for {0}, which the program does not contain; give a folder with one as `config`"
-    )]
-    OtherTokenizer(&'static str),
+    /// A tokenizer of the program belongs to another kind of text encoder.
+    #[error("the program has a tokenizer of {found} for this text encoder, expected one of {expected}")]
+    OtherTokenizer {
+        /// The kind of the tokenizer.
+        found: &'static str,
+        /// The kind of the text encoder.
+        expected: &'static str,
+    },
     /// A text encoder or a tokenizer of CLIP is invalid.
     #[error(transparent)]
     Clip(#[from] kiln_clip::Error),

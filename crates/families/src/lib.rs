@@ -35,6 +35,7 @@ mod shared;
 pub mod text;
 mod text_part;
 mod tiny_dit;
+mod tokenizer;
 mod transformer_configs;
 mod variant;
 mod z_image;
@@ -59,6 +60,7 @@ pub use lora::{
 pub use mark::Mark;
 pub use sd::{LCM_GUIDANCE, SD, SD2};
 pub use sdxl::{SDXL, SDXL_REFINER};
-pub use text_part::{TextPart, TokenizerFiles};
+pub use text_part::TextPart;
+pub use tokenizer::{BuiltInTokenizer, TokenizerFiles, sentencepiece_as_texts};
 pub use transformer_configs::{flux_config, flux2_config, qwen_config, sd3_config, t5_config, z_image_config};
 pub use variant::Variant;

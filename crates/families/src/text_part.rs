@@ -1,10 +1,8 @@
 //! The text encoders of a model, as a family makes its text stage of them.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use kiln_clip::{ClipPadding, TextEncoderConfig, Tokenizer};
+use kiln_clip::TextEncoderConfig;
 use kiln_network::text::EncoderConfig;
 use kiln_qwen::{QwenConfig, QwenEncoder};
 use kiln_t5::{T5Config, T5Encoder};
@@ -12,6 +10,7 @@ use kiln_t5::{T5Config, T5Encoder};
 use crate::component::{Component, ComponentKind};
 use crate::error::{Error, Result};
 use crate::text::{QwenPart, T5Part};
+use crate::tokenizer::TokenizerFiles;
 use crate::z_image::QWEN3;
 
 /// A text encoder of a model.
@@ -29,60 +28,6 @@ impl PartialEq for TextPart {
     /// Compares the networks, and not the tokenizers.
     fn eq(&self, other: &Self) -> bool {
         self.component == other.component && *self.config == *other.config
-    }
-}
-
-/// The location of a tokenizer.
-#[derive(Debug, Clone)]
-pub enum TokenizerFiles {
-    /// In a folder of its own.
-    Folder(PathBuf),
-    /// In the notes of a file.
-    Kept {
-        /// The file.
-        origin: PathBuf,
-        /// The texts by file name.
-        texts: BTreeMap<String, String>,
-    },
-    /// CLIP's tokenizer, which is in the program.
-    Clip(ClipPadding),
-}
-
-impl TokenizerFiles {
-    /// Reads a tokenizer of T5.
-    ///
-    /// # Errors
-    /// Errors of [`kiln_t5::Tokenizer::open`].
-    pub fn t5(&self) -> Result<kiln_t5::Tokenizer> {
-        Ok(match self {
-            Self::Folder(folder) => kiln_t5::Tokenizer::open(folder)?,
-            Self::Kept { origin, texts } => kiln_t5::Tokenizer::from_texts(origin, texts)?,
-            Self::Clip(_) => return Err(Error::OtherTokenizer("T5")),
-        })
-    }
-
-    /// Reads a tokenizer of Qwen3.
-    ///
-    /// # Errors
-    /// Errors of [`kiln_qwen::Tokenizer::open`].
-    pub fn qwen(&self) -> Result<kiln_qwen::Tokenizer> {
-        Ok(match self {
-            Self::Folder(folder) => kiln_qwen::Tokenizer::open(folder)?,
-            Self::Kept { origin, texts } => kiln_qwen::Tokenizer::from_texts(origin, texts)?,
-            Self::Clip(_) => return Err(Error::OtherTokenizer("Qwen3")),
-        })
-    }
-
-    /// Reads a tokenizer of CLIP.
-    ///
-    /// # Errors
-    /// Errors of [`Tokenizer::open`].
-    pub fn clip(&self) -> Result<Tokenizer> {
-        Ok(match self {
-            Self::Folder(folder) => Tokenizer::open(folder)?,
-            Self::Kept { origin, texts } => Tokenizer::from_texts(origin, texts)?,
-            Self::Clip(padding) => Tokenizer::clip(*padding)?,
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! File utilities for every crate: safe writing, checksums, byte sizes, cache folders.
+//! File utilities for every crate: safe writing, checksums, byte sizes, cache folders, compressed tables.
 //!
 //! The crate contains no file format, no model and no command-line flag. Errors name the file or the field.
 //!
@@ -24,6 +24,7 @@ mod planned;
 mod sha256;
 mod small_file;
 mod temporary;
+mod unpack;
 
 pub use byte_size::ByteSize;
 pub use cache_folder::cache_folder;
@@ -34,3 +35,4 @@ pub use small_file::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text
 pub use temporary::{
     folder_of, persist, persist_new, remove_orphans, replace_file, temporary_beside, temporary_folder_beside,
 };
+pub use unpack::unpack;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_families::ComponentKind;
+use kiln_families::{BuiltInTokenizer, ComponentKind};
 
 use crate::file_kind::FileKind;
 use crate::foreign::{ForeignModel, not_supported};
@@ -84,29 +84,21 @@ pub enum Error {
         /// The kind of its network.
         kind: FileKind,
     },
-    /// The text encoder of a model in one file has other tokens than CLIP's.
+    /// The text encoder of a model in one file has other tokens than the program's tokenizer.
     #[error(
-        "{}: its text encoder knows {vocab_size} tokens, and CLIP's tokenizer has {CLIP_TOKENS}; give a folder with the model's own \
-         tokenizer and configurations as `config`",
-        path.display()
+        "{}: its text encoder knows {vocab_size} tokens, and {}'s tokenizer has {}; give a folder with the model's own tokenizer and \
+         configurations as `config`",
+        path.display(),
+        tokenizer.label(),
+        tokenizer.tokens()
     )]
     Tokens {
         /// The file.
         path: PathBuf,
         /// The number of tokens of the text encoder.
         vocab_size: usize,
-    },
-    /// A model in one file has a text encoder whose tokenizer is neither in the file nor in the program.
-    #[error(
-        "{}: has no tokenizer for `{folder}`, and the program has CLIP's alone; give a folder with the model's tokenizers and \
-         configurations as `config`",
-        path.display()
-    )]
-    NoTokenizer {
-        /// The file.
-        path: PathBuf,
-        /// The folder that the text encoder has in the diffusers layout.
-        folder: &'static str,
+        /// The program's tokenizer for text encoders of its kind.
+        tokenizer: BuiltInTokenizer,
     },
     /// The user stopped the conversion or the download.
     #[error("interrupted")]
@@ -149,9 +141,6 @@ impl From<kiln_families::Error> for Error {
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// The number of tokens of CLIP's tokenizer.
-pub(crate) const CLIP_TOKENS: usize = 49408;
 
 /// The sentence about a file that is no model.
 fn no_model(kind: FileKind) -> String {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use kiln_clip::ClipPadding;
 use kiln_families::{
-    Component as ComponentSpec, ComponentKind, FAMILIES, FamilyRef, SD, TokenizerFiles, held_networks, of_class,
-    text_components,
+    BuiltInTokenizer, Component as ComponentSpec, ComponentKind, FAMILIES, FamilyRef, SD, TokenizerFiles,
+    held_networks, of_class, text_components,
 };
 use kiln_network::DenoiserConfig;
 use kiln_weights::ldm::ClipShape;
@@ -399,8 +399,8 @@ impl ModelFiles {
         }
     }
 
-    /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or CLIP's own tokenizer,
-    /// whose padding depends on the origin of the encoder. `None` if the encoder needs none or the model has none.
+    /// The location of the tokenizer of text encoder `i`: a folder, the notes of the file, or the program. The padding of CLIP's
+    /// depends on the origin of the encoder. `None` if the encoder needs none.
     pub(crate) fn tokenizer_files(&self, i: usize) -> Option<TokenizerFiles> {
         let text = self.text(i)?;
         let name = text.tokenizer?;
@@ -412,16 +412,14 @@ impl ModelFiles {
         if let Some(texts) = kept.tokenizer(name).filter(|_| !self.replaced.contains_key(&i)) {
             return Some(TokenizerFiles::Kept { origin: self.path.clone(), texts });
         }
-        if text.kind != ComponentKind::Clip {
-            return None; // only CLIP's is in the program
-        }
         let (file, place) = match self.replaced.get(&i) {
             Some((file, place)) => (file, Some(*place)),
             None => (file, self.place_in(file, i)),
         };
         let shape = place.and_then(|place| file.texts.get(place)).and_then(|(_, part)| part.shape.clip());
         let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
-        Some(TokenizerFiles::Clip(if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero }))
+        let padding = if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero };
+        BuiltInTokenizer::of(text.kind, padding).map(TokenizerFiles::BuiltIn)
     }
 
     /// Whether the configuration `name` exists.

@@ -59,8 +59,8 @@ pub use inspect::{
 };
 pub use ip_adapter::IpAdapterFile;
 pub use kiln_families::{
-    Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, ReferenceSizes, SD, SDXL, TextLayer,
-    TextPart, TokenizerFiles, Variant,
+    BuiltInTokenizer, Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, ReferenceSizes, SD,
+    SDXL, TextLayer, TextPart, TokenizerFiles, Variant,
 };
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use latent_rgb::LatentRgb;

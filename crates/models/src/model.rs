@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kiln_families::{Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, TextPart, of_class};
+use kiln_families::{
+    Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, TextPart, of_class, runnable_labels,
+};
 use kiln_network::{DenoiserConfig, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
@@ -21,8 +23,6 @@ use crate::latent_rgb::LatentRgb;
 use crate::limits::MAX_SIDE;
 use crate::text_stage::TextFacts;
 
-/// The class of Stable Diffusion distilled into a latent consistency model, for messages.
-const LCM_PIPELINE: &str = "LatentConsistencyModelPipeline";
 /// Maximum characters of a value in a message.
 const SHOWN: usize = 100;
 /// The file that makes a folder one of diffusers' layout.
@@ -82,12 +82,12 @@ impl ModelFolder {
                 let found = class.map_or("missing".into(), |class| shortened(class, SHOWN));
                 let problem = match path.is_file() && !files.has_own_configs() {
                     true => format!(
-                        "is a model for diffusers' {found}, expected one for StableDiffusionPipeline or \
-                         StableDiffusionXLPipeline: no other inputs than a prompt, a mask and a masked image, and for XL both text encoders"
+                        "is a model for diffusers' {found}, which takes other inputs than Kiln's models; Kiln runs {}",
+                        runnable_labels()
                     ),
                     false => format!(
-                        "`_class_name` is {found}, expected StableDiffusionPipeline, StableDiffusionXLPipeline or \
-                         {LCM_PIPELINE}"
+                        "`_class_name` is {found}, expected a pipeline of diffusers for {}, such as StableDiffusionPipeline",
+                        runnable_labels()
                     ),
                 };
                 return Err(Error::model(&index_path, problem));

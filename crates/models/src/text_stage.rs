@@ -3,7 +3,7 @@
 use kiln_families::{TextPart, TokenizerFiles};
 use kiln_network::text::TextStage;
 
-use crate::error::{CLIP_TOKENS, Error, Result};
+use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 use crate::presets::Architecture;
 
@@ -11,17 +11,14 @@ impl ModelFolder {
     /// Its text encoders with their tokenizers. No weights are read.
     ///
     /// # Errors
-    /// [`Error::Tokens`] for a model in one file with a text encoder that has fewer tokens than CLIP's tokenizer, which such
-    /// files do not contain; [`Error::NoTokenizer`]; errors of tokenizers and of the networks.
+    /// [`Error::Tokens`] for a model in one file with a text encoder that has fewer tokens than the program's tokenizer, since such
+    /// files contain none; errors of tokenizers and of the networks.
     pub fn text_stage(&self) -> Result<Box<dyn TextStage>> {
         let with_tokenizer = |(i, part): (usize, &TextPart)| {
             let tokenizer = self.files().tokenizer_files(i);
             match (&tokenizer, part.config.vocab_size()) {
-                (Some(TokenizerFiles::Clip(_)), vocab_size) if vocab_size < CLIP_TOKENS => {
-                    Err(Error::Tokens { path: self.path().to_path_buf(), vocab_size })
-                }
-                (None, _) if part.component.tokenizer.is_some() => {
-                    Err(Error::NoTokenizer { path: self.path().to_path_buf(), folder: part.component.folder })
+                (Some(TokenizerFiles::BuiltIn(own)), vocab_size) if vocab_size < own.tokens() => {
+                    Err(Error::Tokens { path: self.path().to_path_buf(), vocab_size, tokenizer: *own })
                 }
                 _ => Ok(TextPart { tokenizer, ..part.clone() }),
             }

@@ -3,6 +3,8 @@
 //! The text is normalized (NFC), cut by a pattern, and each piece into tokens of bytes by merges (BPE). Special tokens in the text
 //! become their ids.
 
+mod built_in;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -100,7 +102,11 @@ impl Tokenizer {
         }
         let inner: tokenizers::Tokenizer =
             serde_json::from_value(file).map_err(|error| refused(format!("cannot be used: {error}")))?;
-        let missing = || refused(format!("has no token `{PAD}`, expected a tokenizer of Qwen"));
+        Self::of(inner, path)
+    }
+
+    fn of(inner: tokenizers::Tokenizer, path: &Path) -> Result<Self> {
+        let missing = || format_error(path, format!("has no token `{PAD}`, expected a tokenizer of Qwen"));
         let pad = inner.token_to_id(PAD).ok_or_else(missing)?;
         let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         Ok(Self { inner, pad, vocab_size })

@@ -137,7 +137,7 @@ fn a_u_net_alone_is_completed_by_other_files() {
     write_safetensors(&mut File::create(&alone).unwrap(), tensors.collect(), &BTreeMap::new()).unwrap();
     let message = ModelFolder::open(&alone).unwrap_err().to_string();
     assert!(
-        message.contains("has no autoencoder (VAE) and no text encoder; give files that have them as `vae` and"),
+        message.contains("has no autoencoder (VAE) and no CLIP text encoder; give files that have them as `vae` and"),
         "{message}"
     );
     let parts = ModelOptions { vae: Some(whole.clone()), text_encoders: vec![whole.clone()], ..options(&config) };
@@ -160,7 +160,9 @@ fn an_incomplete_file_is_an_error_with_advice() {
     assert!(message("comfy.gguf").contains("is not a Stable Diffusion model in one file"), "{}", message("comfy.gguf"));
     let vae = message("vae_legacy.pt");
     assert!(
-        vae.contains("no U-Net and no text encoder; to use it in another model, open that with this file as its `vae`"),
+        vae.contains(
+            "no U-Net and no CLIP text encoder; to use it in another model, open that with this file as its `vae`"
+        ),
         "{vae}"
     );
     assert!(message("system.ckpt").contains("`posix.system`"));

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kiln_clip::Tokenizer;
 use kiln_families::{FAMILIES, TokenizerFiles};
 use kiln_files::remove_orphans;
 use kiln_weights::{NewTensor, read_small, write_safetensors};
@@ -81,8 +80,8 @@ fn write_into(
                     text_file(&folder.join(tokenizer).join(name), &text)?;
                 }
             }
-            Some(TokenizerFiles::Clip(padding)) => {
-                for (name, text) in Tokenizer::clip_files(padding)? {
+            Some(TokenizerFiles::BuiltIn(own)) => {
+                for (name, text) in own.files()? {
                     text_file(&folder.join(tokenizer).join(name), &text)?;
                 }
             }

@@ -1,10 +1,10 @@
 //! The parts of a model folder that a single file stores in addition to tensors.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use kiln_clip::{TOKENIZER_FILES, Tokenizer};
-use kiln_families::TokenizerFiles;
+use kiln_clip::TOKENIZER_FILES;
+use kiln_families::{TokenizerFiles, sentencepiece_as_texts};
 use kiln_weights::{ParamSource, open_component, read_small_text};
 
 use super::parts::ConvertedModel;
@@ -38,7 +38,7 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
             kept.bare.insert(folder);
         }
         let texts = match files.tokenizer_files(i) {
-            None | Some(TokenizerFiles::Clip(_)) => continue,
+            None | Some(TokenizerFiles::BuiltIn(_)) => continue,
             Some(TokenizerFiles::Kept { texts, .. }) => texts,
             Some(TokenizerFiles::Folder(from)) => texts(&from)?,
         };
@@ -46,8 +46,8 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
             continue; // a folder without a tokenizer
         }
         // Files that equal the defaults of a file without them are not stored.
-        if let Some(padding) = text.padding
-            && Tokenizer::from_texts(Path::new(folder), &texts)?.is_same_as(&Tokenizer::clip(padding)?)
+        if let Some(own) = text.tokenizer
+            && own.is_in(Path::new(folder), &texts)?
         {
             continue;
         }
@@ -61,14 +61,16 @@ pub(super) fn files_to_keep(files: &ModelFiles, parts: &ConvertedModel) -> Resul
     Ok((kept, without_room))
 }
 
-/// The texts of a tokenizer's files.
+/// The texts of a tokenizer's files. `spiece.model`, which is not text, becomes `tokenizer.json`.
 fn texts(folder: &Path) -> Result<BTreeMap<String, String>> {
     let there = TOKENIZER_FILES.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.exists());
-    there
-        .map(|(name, path)| {
-            Ok((name.to_string(), read_small_text(&path, MAX_TOKENIZER_FILE).map_err(Error::read(&path))?))
-        })
-        .collect()
+    let read = |(name, path): (&str, PathBuf)| {
+        Ok((name.to_string(), read_small_text(&path, MAX_TOKENIZER_FILE).map_err(Error::read(&path))?))
+    };
+    let mut texts = there.map(read).collect::<Result<BTreeMap<_, _>>>()?;
+    let converted = sentencepiece_as_texts(folder)?.into_iter().flatten();
+    texts.extend(converted.map(|(name, text)| (name.to_string(), text)));
+    Ok(texts)
 }
 
 /// Whether the text encoder in `folder` has the names of transformers 5, without `text_model.`.

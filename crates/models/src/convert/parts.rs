@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kiln_clip::ClipPadding;
-use kiln_families::{Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
+use kiln_families::{BuiltInTokenizer, Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
 use kiln_weights::ldm::{ClipDialect, Names};
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
@@ -11,7 +11,7 @@ use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredTyp
 use crate::error::{Error, Result};
 use crate::files::ModelFiles;
 use crate::single_file::SingleFile;
-use crate::single_file::configs::{clip_padding, is_openai};
+use crate::single_file::configs::{built_in_tokenizer, is_openai};
 use crate::text_stage::TextFacts;
 
 const VAE_CONFIG: &str = "vae/config.json";
@@ -29,8 +29,8 @@ pub(super) struct ConvertedText {
     pub(super) part: ConvertedComponent,
     /// The prefix and the names of its tensors in a single file.
     pub(super) place: (&'static str, Names),
-    /// The padding of CLIP's tokenizer if a single file without a tokenizer means that one.
-    pub(super) padding: Option<ClipPadding>,
+    /// The tokenizer that a single file without one means.
+    pub(super) tokenizer: Option<BuiltInTokenizer>,
 }
 
 /// The components of a model, and the properties that determine their names in a single file.
@@ -84,7 +84,8 @@ impl ConvertedModel {
                 converted.keys.dedup();
             }
             let place = family.text_names((i, texts.len()), part.component, part.config.as_ref());
-            text.push(ConvertedText { part: converted, place, padding: clip_padding(part.config.as_ref()) });
+            let tokenizer = built_in_tokenizer(part.component.kind, part.config.as_ref());
+            text.push(ConvertedText { part: converted, place, tokenizer });
         }
         let (denoiser_names, vae_levels) =
             (family.denoiser_names(config.as_ref()), vae_config.block_out_channels.len());
@@ -113,7 +114,8 @@ impl ConvertedModel {
             let is_open = !is_openai(shape.dialect, shape.hidden_size);
             let (prefix, dialect): (_, ClipDialect) = family.single_text(place, count, is_open);
             let padding = if is_open { ClipPadding::Zero } else { ClipPadding::End };
-            ConvertedText { part: part(source), place: (prefix, dialect.names()), padding: Some(padding) }
+            let tokenizer = Some(BuiltInTokenizer::Clip(padding));
+            ConvertedText { part: part(source), place: (prefix, dialect.names()), tokenizer }
         });
         let text: Vec<ConvertedText> = text.collect();
         let vae_levels = file.vae.as_ref()?.shape.channels.len();

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, TextEncoderConfig};
-use kiln_families::{ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet};
+use kiln_families::{
+    BuiltInTokenizer, Component, ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER,
+    of_unet,
+};
 use kiln_network::text::EncoderConfig;
 use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
 use serde_json::{Value, json};
@@ -130,12 +133,22 @@ fn of_family(
 
 /// The error for a file that does not contain a whole model.
 fn incomplete(file: &SingleFile) -> Error {
-    let denoiser = if file.of_family().is_some() { ComponentKind::Transformer } else { ComponentKind::Unet };
-    let all = [
-        (denoiser, file.denoiser.is_some()),
-        (ComponentKind::Vae, file.vae.is_some()),
-        (ComponentKind::Clip, !file.texts.is_empty()),
-    ];
+    let all: Vec<(ComponentKind, bool)> = match file.of_family() {
+        Some((family, _)) => {
+            let needed = |kind: ComponentKind| !kind.is_text_encoder() || !family.texts_are_optional();
+            let has = |component: &Component| match component.kind {
+                ComponentKind::Vae => file.vae.is_some(),
+                kind => component.is_denoiser() || file.text_of(component.folder, kind).is_some(),
+            };
+            let all = family.components().iter().map(|component| (component.kind, has(component)));
+            all.filter(|&(kind, there)| there || needed(kind)).collect()
+        }
+        None => vec![
+            (ComponentKind::Unet, file.denoiser.is_some()),
+            (ComponentKind::Vae, file.vae.is_some()),
+            (ComponentKind::Clip, !file.texts.is_empty()),
+        ],
+    };
     let list = |there: bool| all.iter().filter(|one| one.1 == there).map(|one| one.0).collect();
     let (missing, found): (_, Vec<ComponentKind>) = (list(false), list(true));
     let kind = FileKind::of(file.checkpoint.as_ref());
@@ -306,12 +319,14 @@ pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
     config
 }
 
-/// The padding of CLIP's tokenizer for a text encoder in a single file without a tokenizer; `None` for other text encoders than
-/// CLIP's.
-pub(crate) fn clip_padding(config: &dyn EncoderConfig) -> Option<ClipPadding> {
-    let config = config.own::<TextEncoderConfig>()?;
-    let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
-    Some(if is_openai(dialect, config.hidden_size) { ClipPadding::End } else { ClipPadding::Zero })
+/// The tokenizer of a text encoder of `kind` in a single file without a tokenizer.
+pub(crate) fn built_in_tokenizer(kind: ComponentKind, config: &dyn EncoderConfig) -> Option<BuiltInTokenizer> {
+    let is_first = |config: &TextEncoderConfig| {
+        let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
+        is_openai(dialect, config.hidden_size)
+    };
+    let is_first = config.own::<TextEncoderConfig>().is_none_or(is_first);
+    BuiltInTokenizer::of(kind, if is_first { ClipPadding::End } else { ClipPadding::Zero })
 }
 
 /// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and

@@ -3,6 +3,7 @@
 //! The text is normalized by a table (NFKC with exceptions; letters keep their case), cut into words at white space, and each word
 //! into the pieces with the largest sum of scores (Unigram; Kudo, arXiv 1804.10959). Special tokens in the text become their ids.
 
+mod built_in;
 mod charsmap;
 mod files;
 mod json;
@@ -50,7 +51,10 @@ impl Tokenizer {
     }
 
     fn read(files: &Files<'_>) -> Result<Self> {
-        let vocabulary = Vocabulary::open(files)?;
+        Self::of(Vocabulary::open(files)?)
+    }
+
+    fn of(vocabulary: Vocabulary) -> Result<Self> {
         let path = vocabulary.path.clone();
         let inner = vocabulary.build()?;
         let id = |token: &str| {

@@ -16,7 +16,7 @@ use crate::error::{Result, format_error};
 /// The file with the number of sentinels.
 const CONFIG: &str = "tokenizer_config.json";
 /// T5's sentinels `<extra_id_0>` and so on, which follow the pieces in descending order.
-const SENTINELS: u32 = 100;
+pub(super) const SENTINELS: u32 = 100;
 const MAX_SENTINELS: u32 = 4096;
 /// The mark of a space at the beginning of a word.
 const SPACE: char = '▁';
@@ -51,7 +51,8 @@ impl Vocabulary {
         Self::of_model(&bytes, sentinels, &path).map_err(|problem| format_error(&path, problem))
     }
 
-    fn of_model(bytes: &[u8], sentinels: u32, path: &std::path::Path) -> std::result::Result<Self, String> {
+    /// The vocabulary of the contents of `spiece.model`, or the problem that they have.
+    pub(super) fn of_model(bytes: &[u8], sentinels: u32, path: &std::path::Path) -> std::result::Result<Self, String> {
         let Model { mut pieces, kinds, model_type, charsmap } =
             model(bytes).ok_or("is not a SentencePiece model, or it is cut off; download it again")?;
         if model_type.unwrap_or(UNIGRAM) != UNIGRAM {

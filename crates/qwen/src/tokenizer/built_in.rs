@@ -1,0 +1,161 @@
+//! The tokenizer of Qwen2 and Qwen3, which is built into the program.
+//!
+//! Its merges (Apache 2.0, see `qwen/NOTICE`) determine everything: the tokens are the 256 bytes and the results of the merges in
+//! order, and special tokens follow. Single files of models with Qwen contain no tokenizer.
+
+use std::path::Path;
+
+use kiln_files::unpack;
+use serde_json::{Value, json};
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use super::{PAD, TOKENIZER_FILE, Tokenizer};
+use crate::error::{Error, Result, format_error};
+
+/// The name in errors, instead of a file.
+const NAME: &str = "Qwen's built-in tokenizer";
+const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
+
+/// Where a text is cut before its pieces are merged (`Qwen2Tokenizer` of transformers).
+const PIECES: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The tokens of Qwen3 that follow the merges, and whether they are special: Qwen2's are its first ones.
+const ADDED: [(&str, bool); 26] = [
+    (PAD, true),
+    ("<|im_start|>", true),
+    ("<|im_end|>", true),
+    ("<|object_ref_start|>", true),
+    ("<|object_ref_end|>", true),
+    ("<|box_start|>", true),
+    ("<|box_end|>", true),
+    ("<|quad_start|>", true),
+    ("<|quad_end|>", true),
+    ("<|vision_start|>", true),
+    ("<|vision_end|>", true),
+    ("<|vision_pad|>", true),
+    ("<|image_pad|>", true),
+    ("<|video_pad|>", true),
+    ("<tool_call>", false),
+    ("</tool_call>", false),
+    ("<|fim_prefix|>", false),
+    ("<|fim_middle|>", false),
+    ("<|fim_suffix|>", false),
+    ("<|fim_pad|>", false),
+    ("<|repo_name|>", false),
+    ("<|file_sep|>", false),
+    ("<tool_response>", false),
+    ("</tool_response>", false),
+    ("<think>", false),
+    ("</think>", false),
+];
+
+/// The chats of [`super::ChatTemplate`] as a template, for programs that read the folder.
+const CHAT: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
+    {%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}\
+    {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}";
+
+impl Tokenizer {
+    /// The tokenizer of Qwen3. That of Qwen2 lacks its last four tokens.
+    ///
+    /// # Errors
+    /// None with the built-in table.
+    pub fn built_in() -> Result<Self> {
+        let damaged = |error: &dyn std::fmt::Display| format_error(NAME.as_ref(), error.to_string());
+        let text = String::from_utf8(unpack(MERGES).map_err(|error| damaged(&error))?);
+        let inner = inner(&text.map_err(|error| damaged(&error))?).map_err(|error| damaged(&error))?;
+        Self::of(inner, Path::new(NAME))
+    }
+
+    /// The files of a folder with this tokenizer: names and contents, for programs that need them.
+    ///
+    /// # Errors
+    /// [`Error::Tokenize`] if the `tokenizers` crate fails.
+    pub fn files(&self) -> Result<[(&'static str, String); 2]> {
+        let whole = self.inner.to_string(false).map_err(|error| Error::Tokenize(error.to_string()))?;
+        let config = json!({
+            "chat_template": CHAT,
+            "eos_token": "<|im_end|>",
+            "model_max_length": 131072,
+            "pad_token": PAD,
+            "tokenizer_class": "Qwen2Tokenizer",
+        });
+        Ok([(TOKENIZER_FILE, whole), ("tokenizer_config.json", format!("{config:#}\n"))])
+    }
+
+    /// Whether two tokenizers are equal.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let parts = |tokenizer: &Self| -> Option<[Value; 3]> {
+            let mut whole = serde_json::to_value(&tokenizer.inner).ok()?;
+            let model = &mut whole["model"];
+            let [vocab, merges] = ["vocab", "merges"].map(|part| model[part].take());
+            Some([vocab, merges, whole["added_tokens"].take()])
+        };
+        parts(self).is_some_and(|own| Some(own) == parts(other))
+    }
+}
+
+fn inner(merges: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let merges: Option<Vec<(String, String)>> =
+        merges.lines().map(|line| line.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string()))).collect();
+    let merges = merges.ok_or("a merge is not a pair")?;
+    // Letters represent bytes; their order is that of their tokens.
+    let mut letters: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    letters.sort_unstable();
+    let tokens = letters.iter().map(char::to_string).chain(merges.iter().map(|(a, b)| format!("{a}{b}")));
+    let ids: Vocab = tokens.zip(0..).collect();
+    let mut tokenizer = tokenizers::Tokenizer::new(BPE::builder().vocab_and_merges(ids, merges).build()?);
+    tokenizer.with_normalizer(Some(NFC))?;
+    let pieces = Split::new(SplitPattern::Regex(PIECES.into()), SplitDelimiterBehavior::Isolated, false)?;
+    let bytes = ByteLevel::new(false, true, false);
+    tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![pieces.into(), bytes.into()])));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    for (token, special) in ADDED {
+        let token = AddedToken::from(token, special).normalized(false);
+        match special {
+            true => tokenizer.add_special_tokens([token])?,
+            false => tokenizer.add_tokens([token])?,
+        };
+    }
+    Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::ChatTemplate;
+    use super::*;
+
+    /// The ids are those of Qwen3's own files.
+    #[test]
+    fn the_built_in_tokenizer_is_qwens() {
+        let tokenizer = Tokenizer::built_in().unwrap();
+        let ids = |prompt: &str, template| tokenizer.encode(prompt, template, 512).unwrap().ids;
+        let thinking = ids("Hello world", ChatTemplate::Thinking);
+        assert_eq!(thinking, [151644, 872, 198, 9707, 1879, 151645, 198, 151644, 77091, 198]);
+        let not = ids("Hello world", ChatTemplate::NotThinking);
+        assert_eq!(not[thinking.len()..], [151667, 271, 151668, 271]);
+        assert_eq!((tokenizer.pad(), tokenizer.vocab_size()), (151643, 151669));
+    }
+
+    #[test]
+    fn written_files_are_the_same_tokenizer() {
+        let tokenizer = Tokenizer::built_in().unwrap();
+        let texts: BTreeMap<String, String> =
+            tokenizer.files().unwrap().into_iter().map(|(name, text)| (name.into(), text)).collect();
+        let read = Tokenizer::from_texts(Path::new("test"), &texts).unwrap();
+        assert!(read.is_same_as(&tokenizer));
+        let text = "A photo of a ﬁne red fox, 8k — “best”\u{a0}quality\n\n 狐狸 <think>";
+        let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, ChatTemplate::Thinking, 512).unwrap();
+        assert_eq!(ids(&read), ids(&tokenizer));
+        let other =
+            BTreeMap::from([(TOKENIZER_FILE.into(), texts[TOKENIZER_FILE].replace("<|box_end|>", "<|box_over|>"))]);
+        assert!(!Tokenizer::from_texts(Path::new("test"), &other).unwrap().is_same_as(&tokenizer));
+    }
+}
