@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use kiln_media::ValueRange;
+use kiln_models::ExtraChannels;
 use kiln_network::Inputs;
 use kiln_network::slots::REFERENCE;
 use kiln_request::{InitImage, InitLatents, Job, Reference};
@@ -26,7 +27,7 @@ impl ReferenceInputs {
     }
 }
 
-/// Encodes the reference images of a batch to the means of their latents. Nothing is drawn.
+/// Encodes the reference images of a batch to the means of their latents, if the denoiser takes them as tokens. Nothing is drawn.
 ///
 /// # Errors
 /// Errors of the encoder.
@@ -36,22 +37,32 @@ pub(crate) fn encode_references(
     noise: &mut BatchNoise,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ReferenceInputs> {
-    let mut all = Vec::with_capacity(batch.job().references.len());
-    for i in 0..batch.job().references.len() {
-        let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;
-        let mut images: Vec<InitImage> = Vec::with_capacity(references.len());
-        for (place, reference) in references.iter().enumerate() {
-            let known = references.iter().position(|other| other.image == reference.image);
-            images.push(match known.filter(|&known| known < place).and_then(|known| images.get(known)) {
-                Some(known) => known.clone(),
-                None => init_image(reference)?,
-            });
-        }
+    let count = if batch.job().extra_channels == ExtraChannels::None { batch.job().references.len() } else { 0 };
+    let mut all = Vec::with_capacity(count);
+    for i in 0..count {
+        let images = reference_images(batch, i, InitLatents::Mean)?;
         let one = &mut |i: usize| Ok(images[i].clone());
         let latents = encode_each(engine, (images.len(), true), one, noise, on_event)?;
         all.push(latents.to_device(&engine.device)?);
     }
     Ok(ReferenceInputs(all))
+}
+
+/// Reference image number `i` of each image of a batch, for the encoder.
+///
+/// # Errors
+/// [`Error::Value`] if a job has none.
+pub(crate) fn reference_images(batch: &Batch<'_>, i: usize, latents: InitLatents) -> Result<Vec<InitImage>> {
+    let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;
+    let mut images: Vec<InitImage> = Vec::with_capacity(references.len());
+    for (place, reference) in references.iter().enumerate() {
+        let known = references.iter().position(|other| other.image == reference.image);
+        images.push(match known.filter(|&known| known < place).and_then(|known| images.get(known)) {
+            Some(known) => known.clone(),
+            None => init_image(reference, latents)?,
+        });
+    }
+    Ok(images)
 }
 
 /// Reference image number `i` of a job.
@@ -62,9 +73,9 @@ fn reference_of(job: &Job, i: usize) -> Result<&Reference> {
     })
 }
 
-fn init_image(reference: &Reference) -> Result<InitImage> {
+fn init_image(reference: &Reference, latents: InitLatents) -> Result<InitImage> {
     let (width, height) = reference.image.size();
     let planes = reference.image.to_planes(ValueRange::MinusOneToOne);
     let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
-    Ok(InitImage::new(&pixels, InitLatents::Mean)?)
+    Ok(InitImage::new(&pixels, latents)?)
 }
