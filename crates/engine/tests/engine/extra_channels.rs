@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
-use kiln_engine::{ModeChoice, Request};
-use kiln_testkit::fixtures;
+use kiln_engine::{ModeChoice, Request, SamplerKind};
+use kiln_testkit::{Fixture, Parity, fixtures};
 
 use crate::support::cases::images_as_alone;
 use crate::support::channels::{CONTROL, FILL, LATENTS, widened};
 use crate::support::{bits, cpu, cpu_in, images, latents, load, request, try_images};
+
+/// Largest error of final latents in f32, in their standard deviations.
+const BOUND: f64 = 1e-4;
 
 fn input(name: &str) -> PathBuf {
     fixtures(&format!("inpaint/{name}.png"))
@@ -37,6 +40,31 @@ fn check(folder: &Path, request: &Request, others: &[Request]) {
         assert!(run(other) != own, "case {i}");
     }
     assert!(run(request) == own);
+}
+
+#[test]
+fn latents_are_those_of_diffusers() {
+    let results = Fixture::open("extra_channels.safetensors");
+    let parity = Parity::new("extra_channels", "tiny-dit f32");
+    let levels =
+        Request { sigmas: Some(vec![1.0, 0.75, 0.5, 0.25, 0.0]), steps: None, cfg_scale: Some(1.0), ..plain() };
+    let base = Request { sampler: Some(SamplerKind::Euler.into()), ..levels };
+    let fill = Request { init: Some(input("image")), mask: Some(input("mask")), ..base.clone() };
+    let control = Request { references: vec![input("mask")], ..base };
+    let part = Request { init: Some(input("image")), strength: Some(0.5), ..control.clone() };
+    let masked = Request { mask: Some(input("mask")), strength: Some(0.75), ..part.clone() };
+    for (name, columns, request) in [
+        ("fill", FILL, Request { strength: Some(1.0), ..fill.clone() }),
+        ("fill_part", FILL, Request { strength: Some(0.5), ..fill }),
+        ("control", CONTROL, control),
+        ("control_part", CONTROL, part),
+        ("control_masked", CONTROL, masked),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        widened(columns, folder.path());
+        let found = images(&mut load(folder.path(), &cpu()), &request);
+        parity.check(name, &latents(&found), &results.tensor(name), BOUND);
+    }
 }
 
 #[test]
