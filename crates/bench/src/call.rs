@@ -93,8 +93,13 @@ impl Call<'_> {
         mark_stage(Stage::Denoise.id());
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
-        let latents = noise.latents((self.model.input_channels(), h, w))?.to_device(self.device)?;
-        let start = Start::of_latents((latents * self.schedule.init_noise_sigma())?);
+        let LatentSpec { channels, extra_channels, .. } = self.model.latents();
+        let latents = noise.latents((channels, h, w))?.to_device(self.device)?;
+        let extra = match extra_channels {
+            0 => None,
+            extra => Some(noise.latents((extra, h, w))?.to_device(self.device)?),
+        };
+        let start = Start::of_latents((latents * self.schedule.init_noise_sigma())?).with_extra(extra);
         let (calls, steps) = (self.schedule.points().len(), self.schedule.points().len());
         let guidance = Guidance::plain(CFG_SCALE, self.model.guided, calls);
         let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;

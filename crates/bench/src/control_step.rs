@@ -52,7 +52,7 @@ impl Meter<'_, '_> {
                 Weights { segments: unet.segments(), dtype, flop: &flop },
             ],
         )?;
-        let latents = self.normal(n, (model.input_channels(), h, w))?;
+        let latents = self.normal(n, (model.latents().channels, h, w))?;
         let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
         let scales = vec![1.0; control.additions()].into();
         let mut inputs = self.inputs(&*unet, 2 * n)?;

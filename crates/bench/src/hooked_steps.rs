@@ -40,7 +40,7 @@ impl Meter<'_, '_> {
                 Weights { segments: adapter.segments(), dtype, flop: &[] },
             ],
         )?;
-        let latents = self.normal(n, (model.input_channels(), model.latent_size().0, model.latent_size().1))?;
+        let latents = self.normal(n, (model.latents().channels, model.latent_size().0, model.latent_size().1))?;
         let features = self.normal(2 * n, (1, 1, EMBED_DIM))?.flatten_from(1)?.to_dtype(dtype)?;
         let input = PromptInput { features: Some(features), identity: None, shortcut: false };
         let layers = adapter.keys_values(&adapter.tokens(&input)?, &vec![1.0; layers.len()])?;
@@ -63,7 +63,7 @@ impl Meter<'_, '_> {
         let (h, w) = model.latent_size();
         let flop = self.step_flop(&*unet, 2 * n)?;
         let loaded = self.load("the U-Net", &[Weights { segments: unet.segments(), dtype, flop: &flop }])?;
-        let latents = self.normal(n, (model.input_channels(), h, w))?;
+        let latents = self.normal(n, (model.latents().channels, h, w))?;
         let shape = StepShape { rows: 2 * n, height: h, width: w, tokens: TOKENS };
         let feature = unet.state(CACHED_FEATURE, BRANCH, shape).unwrap_or([0; 4]);
         let feature = Tensor::zeros(&feature, dtype, self.device)?;

@@ -11,6 +11,7 @@ use kiln_engine::pipeline::{
 };
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
+use kiln_network::slots::EXTRA_CHANNELS;
 use kiln_network::text::{PromptText, Runs, TextStage, TextTensors};
 use kiln_network::{Denoiser, Inputs, TextWidths};
 use kiln_ops::trace::Trace;
@@ -97,7 +98,7 @@ impl Meter<'_, '_> {
         let flop = self.step_flop(&*unet, rows)?;
         let weights = Weights { segments: unet.segments(), dtype, flop: &flop };
         let mut loaded = self.load("the denoiser", &[weights])?;
-        let latents = self.normal(n, (model.input_channels(), h, w))?;
+        let latents = self.normal(n, (model.latents().channels, h, w))?;
         let (inputs, mut recorded) = (self.inputs(&*unet, rows)?, RecordedStep::default());
         let guidance = model.guided.then_some(CFG_SCALE);
         let step = GuidedStep::new(&inputs, guidance, self.dtype)?.prepared(&*unet)?;
@@ -300,6 +301,10 @@ impl Meter<'_, '_> {
         let pooled = self.normal(n, (1, 1, pooled.unwrap_or(1)))?.flatten_from(1)?;
         let inputs = shared_conditions(self.model, self.device)?.inputs(context, n / 2, || Ok(pooled))?;
         let (height, width) = self.model.latent_size();
+        let inputs = match self.model.latents().extra_channels {
+            0 => inputs,
+            extra => inputs.with(EXTRA_CHANNELS, self.normal(n, (extra, height, width))?),
+        };
         Ok(denoiser.for_size(inputs, [height, width])?)
     }
 

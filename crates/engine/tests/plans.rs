@@ -9,6 +9,10 @@ use kiln_engine::{
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use kiln_testkit::{TinyAdapter, repository};
 
+use support::channels::{CONTROL, FILL, widened};
+
+mod support;
+
 #[global_allocator]
 static ALLOCATOR: HostPool = HostPool;
 
@@ -45,12 +49,15 @@ fn unplanned(model: &ModelFolder, setup: &Setup, job: &Job, buffers: usize) -> u
 
 /// Compares plan and run in each mode. `what` names the case. Reserved bytes are compared where `compares_kept`.
 fn compare(what: &str, model: &ModelFolder, setup: &Setup, request: &Request, compares_kept: bool) {
+    let before = HostPool::statistics().used;
     let job = request.resolve(model).unwrap();
+    // A plan has the pixels of an input image.
+    let pixels = if job.init.image().is_some() { HostPool::statistics().used.saturating_sub(before) } else { 0 };
     let planner = Planner::of_job(model, &job, setup).unwrap();
     let on = ExecutionTarget::of(setup).0;
     let workspace = |plan: Plan| plan.stages.iter().map(|stage| stage.workspace).max().unwrap();
     let buffers = workspace(planner.plan(Mode::LOWVRAM, &Workload::of(&job), on, None).unwrap());
-    let unplanned = unplanned(model, setup, &job, buffers);
+    let unplanned = unplanned(model, setup, &job, buffers).saturating_sub(pixels);
     for (choice, mode) in MODES {
         let memory = MemoryOptions { mode: choice, ..MemoryOptions::default() };
         let setup = Setup { memory, ..setup.clone() };
@@ -109,6 +116,19 @@ fn plans_equal_the_memory_of_runs() {
     let image = Rgb8Image::filled(256, 256, [255; 3]).unwrap();
     std::fs::write(&path, encode(&image, StillFormat::Png).unwrap()).unwrap();
     let models = repository().join("models");
+    // Channels besides the latents, of a denoiser that holds little else.
+    let wide = folder.path().join("wide");
+    for (what, columns, request) in [
+        ("a masked image", FILL, Request { init: Some(path.clone()), mask: Some(path.clone()), ..request(256, 2) }),
+        (
+            "a control image",
+            CONTROL,
+            Request { init: Some(path.clone()), references: vec![path.clone()], ..request(256, 2) },
+        ),
+    ] {
+        widened(columns, &wide);
+        compare(what, &ModelFolder::open(&wide).unwrap(), &plain, &request, false);
+    }
     let control = ControlUse { image: Some(path.clone()), ..ControlUse::new(models.join("emoji-controlnet-edges")) };
     let adapter = IpAdapterUse {
         image: Some(path),

@@ -1,5 +1,7 @@
 //! The defaults of a request, which depend on a model's variant.
 
+use kiln_network::ExtraChannels;
+
 /// The properties of a model that tell which variant of its family it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ModelTraits<'a> {
@@ -9,6 +11,8 @@ pub struct ModelTraits<'a> {
     pub name: &'a str,
     /// Whether its denoiser takes a guidance scale as an input.
     pub takes_guidance: bool,
+    /// The meaning of the channels that its denoiser takes besides the latents.
+    pub extra_channels: ExtraChannels,
     /// `is_distilled` of `model_index.json`.
     pub is_distilled: Option<bool>,
     /// `shift` of `scheduler_config.json`.
@@ -78,6 +82,10 @@ mod tests {
         assert_eq!(of("flux", flux("x", "FluxKontextPipeline")), (28, 1.0, Some(2.5)));
         assert_eq!(of("flux", flux("x", "FluxFillPipeline")), (50, 1.0, Some(30.0)));
         assert_eq!(of("flux", flux("FLUX.1-Depth-dev", "FluxControlPipeline")), (28, 1.0, Some(10.0)));
+        let with = |name, extra_channels| ModelTraits { extra_channels, ..flux(name, "FluxPipeline") };
+        assert_eq!(of("flux", with("x", ExtraChannels::PixelMask)), (50, 1.0, Some(30.0)));
+        assert_eq!(of("flux", with("x", ExtraChannels::Control)), (28, 1.0, Some(30.0)));
+        assert_eq!(of("flux", with("flux1-depth-dev", ExtraChannels::Control)), (28, 1.0, Some(10.0)));
         assert_eq!(of("flux2", ModelTraits { is_distilled: Some(true), ..named("klein") }), (4, 1.0, None));
         assert_eq!(of("flux2", ModelTraits { is_distilled: Some(false), ..named("klein") }), (50, 4.0, None));
         assert_eq!(of("z_image", ModelTraits { shift: Some(3.0), ..named("z") }), (9, 1.0, None));

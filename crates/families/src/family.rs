@@ -182,6 +182,11 @@ pub trait Family: Sync {
         Value::Null
     }
 
+    /// The class in diffusers of a pipeline with a denoiser in one file.
+    fn class_of_file(&self, _denoiser: &FileDenoiser) -> Option<&'static str> {
+        self.classes().first().copied()
+    }
+
     /// Whether a model may lack some of the text encoders.
     fn texts_are_optional(&self) -> bool {
         false

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kiln_dit::FluxConfig;
 use kiln_network::text::TextStage;
-use kiln_network::{ControlConfig, DenoiserConfig};
+use kiln_network::{ControlConfig, DenoiserConfig, ExtraChannels};
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
 use kiln_weights::ldm::{FluxDialect, FluxShape, Names};
@@ -34,6 +34,10 @@ const MAX_LENGTHS: [usize; 2] = [512, 256];
 
 const DEV: Variant = Variant { id: "flux_dev", label: "FLUX.1 dev" };
 const SCHNELL: Variant = Variant { id: "flux_schnell", label: "FLUX.1 schnell" };
+const FILL: Variant = Variant { id: "flux_fill", label: "FLUX.1 Fill" };
+const CONTROL: Variant = Variant { id: "flux_control", label: "FLUX.1 with a control image (Depth or Canny)" };
+/// The class of models that fill what a mask marks.
+const FILL_CLASS: &str = "FluxFillPipeline";
 
 /// The autoencoder of FLUX.1 and of families that have it too.
 pub(crate) const AUTOENCODER: DerivedConfig = DerivedConfig {
@@ -74,12 +78,6 @@ const KONTEXT_SIZES: [[usize; 2]; 17] = [
 ];
 /// The classes of models with a control image.
 const CONTROL_CLASSES: [&str; 3] = ["FluxControlPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline"];
-/// Columns of the image input: 64 latents, 64 of a masked image and 256 of a mask.
-const FILL_COLUMNS: usize = 384;
-/// Columns of the image input: 64 latents and 64 of a control image.
-const CONTROL_COLUMNS: usize = 128;
-const FILL: &str = "a FLUX.1 transformer (Fill, for inpainting)";
-const CONTROL: &str = "a FLUX.1 transformer (with a control image)";
 
 impl Family for Flux {
     fn id(&self) -> &'static str {
@@ -103,6 +101,10 @@ impl Family for Flux {
             "FluxControlNetImg2ImgPipeline",
             "FluxControlNetInpaintPipeline",
             "FluxKontextPipeline",
+            FILL_CLASS,
+            CONTROL_CLASSES[0],
+            CONTROL_CLASSES[1],
+            CONTROL_CLASSES[2],
         ]
     }
 
@@ -153,12 +155,26 @@ impl Family for Flux {
 
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
         let shape = FluxShape::read(source).filter(|shape| shape.approximator.is_none())?;
-        let variant = if shape.guidance { DEV } else { SCHNELL };
+        // Columns of the image input besides the latents': those of a control image, or of a masked image and a mask.
+        let variant = match shape.in_channels.saturating_sub(shape.out_channels) {
+            0 if shape.guidance => DEV,
+            0 => SCHNELL,
+            extra if extra == shape.out_channels => CONTROL,
+            _ => FILL,
+        };
         Some(FileDenoiser { names: Arc::new(shape.names()), config: flux_config(&shape), variant })
     }
 
     fn derived_config(&self) -> Option<DerivedConfig> {
         Some(DerivedConfig { gguf: "flux", ..AUTOENCODER })
+    }
+
+    fn class_of_file(&self, denoiser: &FileDenoiser) -> Option<&'static str> {
+        match denoiser.variant {
+            FILL => Some(FILL_CLASS),
+            CONTROL => CONTROL_CLASSES.first().copied(),
+            _ => self.classes().first().copied(),
+        }
     }
 
     /// The shift of dev depends on the size; schnell has none.
@@ -176,27 +192,17 @@ impl Family for Flux {
 
     fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
-            ("FluxFill", "a FLUX.1 model (Fill, for inpainting)"),
             ("FluxMultiControlNetModel", "several FLUX.1 ControlNets in one"),
-            ("FluxControlPipeline", "a FLUX.1 model (with a control image)"),
-            ("FluxControlImg2ImgPipeline", "a FLUX.1 model (with a control image)"),
-            ("FluxControlInpaintPipeline", "a FLUX.1 model (with a control image)"),
             ("FluxTransformer", "a FLUX.1 transformer"),
             ("Flux", "a FLUX.1 model"),
         ]
     }
 
     fn marks(&self) -> &'static [Mark] {
-        const MARKS: &[Mark] = &[
-            Mark::names(
-                "a FLUX.1 ControlNet of XLabs",
-                &["controlnet_blocks.0.weight", "double_blocks.0.img_attn.qkv.weight"],
-            ),
-            Mark { label: FILL, ..BLOCKS.with_columns("img_in.weight", FILL_COLUMNS) },
-            Mark { label: CONTROL, ..BLOCKS.with_columns("img_in.weight", CONTROL_COLUMNS) },
-            Mark { label: FILL, ..DIFFUSERS.with_columns("x_embedder.weight", FILL_COLUMNS) },
-            Mark { label: CONTROL, ..DIFFUSERS.with_columns("x_embedder.weight", CONTROL_COLUMNS) },
-        ];
+        const MARKS: &[Mark] = &[Mark::names(
+            "a FLUX.1 ControlNet of XLabs",
+            &["controlnet_blocks.0.weight", "double_blocks.0.img_attn.qkv.weight"],
+        )];
         MARKS
     }
 
@@ -225,13 +231,15 @@ impl Family for Flux {
     /// The authors' pages of the models. schnell is the model without a guidance input.
     fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
         let is = |class: &str, name: &str| model.class.starts_with(class) || model.is_named(name);
+        let is_fill = model.class == FILL_CLASS || model.extra_channels == ExtraChannels::PixelMask;
+        let is_control = CONTROL_CLASSES.contains(&model.class) || model.extra_channels == ExtraChannels::Control;
         let dev = |guidance| FamilyDefaults::new(28, 1.0).with_guidance(guidance).with_strengths(0.6, 0.6);
         match () {
             () if !model.takes_guidance => FamilyDefaults::new(4, 1.0).with_strengths(0.6, 0.6),
-            () if is("FluxFill", "fill") => FamilyDefaults::new(50, 1.0).with_guidance(30.0).with_strengths(1.0, 1.0),
+            () if is_fill => FamilyDefaults::new(50, 1.0).with_guidance(30.0).with_strengths(1.0, 1.0),
             () if is("FluxKontext", "kontext") => dev(2.5),
             () if model.is_named("depth") => dev(10.0),
-            () if CONTROL_CLASSES.contains(&model.class) || model.is_named("canny") => dev(30.0),
+            () if is_control || model.is_named("canny") => dev(30.0),
             () if model.is_named("krea") => dev(4.5),
             () => dev(3.5),
         }
@@ -254,5 +262,36 @@ impl Family for Flux {
 
     fn lora_marks(&self) -> &'static [&'static str] {
         &["double_blocks", "single_blocks", "single_transformer_blocks"]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_weights::RandomSource;
+
+    use super::*;
+
+    #[test]
+    fn columns_of_the_image_input_tell_variants_of_files() {
+        for (columns, variant, class) in
+            [(64, DEV, "FluxPipeline"), (384, FILL, "FluxFillPipeline"), (128, CONTROL, "FluxControlPipeline")]
+        {
+            let config = json!({
+                "attention_head_dim": 16,
+                "axes_dims_rope": [4, 6, 6],
+                "guidance_embeds": true,
+                "in_channels": columns,
+                "joint_attention_dim": 24,
+                "num_attention_heads": 2,
+                "num_layers": 1,
+                "num_single_layers": 1,
+                "out_channels": 64,
+                "pooled_projection_dim": 16,
+            });
+            let network = FLUX.denoiser(&config.to_string(), None).unwrap().build();
+            let found = FLUX.read_denoiser(&RandomSource::new(network.segments(), 1)).unwrap();
+            assert_eq!((found.variant, FLUX.class_of_file(&found)), (variant, Some(class)));
+            assert_eq!(found.config["in_channels"], columns);
+        }
     }
 }

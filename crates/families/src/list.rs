@@ -52,7 +52,7 @@ pub struct Detected {
 /// and for unknown files.
 pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
     let keys = file.keys();
-    let has = |mark: &&Mark| mark.prefix(&keys, file).is_some();
+    let has = |mark: &&Mark| mark.prefix(&keys).is_some();
     for &family in FAMILIES {
         if let Some(mark) = family.marks().iter().find(has) {
             return Some(Detected { label: mark.label, family: Some(family) });
@@ -73,7 +73,7 @@ pub fn detect(file: &dyn ParamSource) -> Option<Detected> {
 pub fn denoiser_label(file: &dyn ParamSource) -> Option<&'static str> {
     let keys = file.keys();
     let mut marks = FAMILIES.iter().flat_map(|family| family.denoiser_marks());
-    marks.find(|mark| mark.prefix(&keys, file).is_some()).map(|mark| mark.label)
+    marks.find(|mark| mark.prefix(&keys).is_some()).map(|mark| mark.label)
 }
 
 /// The name with the article of a control network in a file, of a family that Kiln runs, and the family. `None` for networks of
@@ -81,7 +81,7 @@ pub fn denoiser_label(file: &dyn ParamSource) -> Option<&'static str> {
 pub fn control_label(file: &dyn ParamSource) -> Option<(FamilyRef, &'static str)> {
     let keys = file.keys();
     let label = |family: &FamilyRef| {
-        let mark = family.control_marks().iter().find(|mark| mark.prefix(&keys, file).is_some())?;
+        let mark = family.control_marks().iter().find(|mark| mark.prefix(&keys).is_some())?;
         Some((*family, mark.label))
     };
     FAMILIES.iter().find_map(label)
@@ -208,15 +208,11 @@ mod tests {
     #[test]
     fn every_mark_is_recognized_with_and_without_a_prefix() {
         for mark in marks() {
-            let mut names = [mark.names, mark.parts].concat();
-            let columns = mark.columns.map_or(1, |(name, columns)| {
-                names.push(name);
-                columns
-            });
+            let names = [mark.names, mark.parts].concat();
             let prefixed: Vec<String> = names.iter().map(|name| format!("model.diffusion_model.{name}")).collect();
             let prefixed: Vec<&str> = prefixed.iter().map(String::as_str).collect();
             for names in [names.as_slice(), &prefixed] {
-                let found = detect(&file(names, columns)).map(|found| found.label);
+                let found = detect(&file(names, 1)).map(|found| found.label);
                 assert_eq!(found, Some(mark.label), "{names:?}");
             }
         }
@@ -269,15 +265,6 @@ mod tests {
     }
 
     #[test]
-    fn columns_tell_fill_and_control_models() {
-        let names = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight", "img_in.weight"];
-        let of = |columns| detect(&file(&names, columns)).map(|found| found.label);
-        assert_eq!(of(64), None, "it runs");
-        assert_eq!(of(128), Some("a FLUX.1 transformer (with a control image)"));
-        assert_eq!(of(384), Some("a FLUX.1 transformer (Fill, for inpainting)"));
-    }
-
-    #[test]
     fn names_of_stable_diffusion_belong_to_no_other_family() {
         for names in [
             &["conv_in.weight", "time_embedding.linear_1.weight", "down_blocks.0.resnets.0.norm1.weight"][..],
@@ -302,7 +289,8 @@ mod tests {
     fn classes_and_loras_have_a_family() {
         let class = |name| class_label(name).map(|found| found.label);
         assert_eq!(class("FluxPipeline"), None, "it runs");
-        assert_eq!(class("FluxFillPipeline"), Some("a FLUX.1 model (Fill, for inpainting)"));
+        assert_eq!(class("FluxFillPipeline"), None, "it runs");
+        assert_eq!(class("FluxPriorReduxPipeline"), Some("a FLUX.1 model"));
         assert_eq!(class("Flux2Pipeline"), Some("a FLUX.2 dev model"));
         assert_eq!(class("ZImageOmniPipeline"), Some("a Z-Image model for several images (Omni)"));
         assert_eq!(class("SD3Transformer2DModel"), Some("a Stable Diffusion 3 transformer"));

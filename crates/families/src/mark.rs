@@ -1,7 +1,5 @@
 //! Marks of networks: names of tensors that a file of one network has, and no other.
 
-use kiln_weights::ParamSource;
-
 /// Tensors by which a file of a network is recognized, with or without a prefix such as `model.diffusion_model.`.
 ///
 /// The names are those of diffusers, of transformers and of the networks' authors.
@@ -13,38 +11,27 @@ pub struct Mark {
     pub names: &'static [&'static str],
     /// Parts of tensor names. A file has a tensor for each.
     pub parts: &'static [&'static str],
-    /// A matrix by the end of its name, and its number of columns, if the names do not decide.
-    pub columns: Option<(&'static str, usize)>,
 }
 
 impl Mark {
     /// A file with all of `names`.
     pub const fn names(label: &'static str, names: &'static [&'static str]) -> Self {
-        Self { label, names, parts: &[], columns: None }
+        Self { label, names, parts: &[] }
     }
 
     /// A file with `part` in a name.
     pub const fn part(label: &'static str, part: &'static [&'static str]) -> Self {
-        Self { label, names: &[], parts: part, columns: None }
-    }
-
-    /// Restricts the mark to files in which matrix `name` has `columns` columns.
-    pub const fn with_columns(self, name: &'static str, columns: usize) -> Self {
-        Self { columns: Some((name, columns)), ..self }
+        Self { label, names: &[], parts: part }
     }
 
     /// Whether the file with the tensors `keys` has this mark. `None` if it has not, else the prefix of its names.
-    pub(crate) fn prefix<'a>(&self, keys: &'a [String], file: &dyn ParamSource) -> Option<&'a str> {
+    pub(crate) fn prefix<'a>(&self, keys: &'a [String]) -> Option<&'a str> {
         let mut prefix = "";
         for name in self.names {
             prefix = keys.iter().find_map(|key| prefix_of(key, name))?;
         }
         if !self.parts.iter().all(|part| keys.iter().any(|key| key.contains(part))) {
             return None;
-        }
-        if let Some((name, columns)) = self.columns {
-            let found = keys.iter().find(|key| prefix_of(key, name).is_some())?;
-            file.info(found).filter(|info| info.shape.get(1) == Some(&columns))?;
         }
         Some(prefix)
     }

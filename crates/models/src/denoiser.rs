@@ -21,12 +21,6 @@ impl Architecture {
         self.denoiser().latents()
     }
 
-    /// The channels that the denoiser takes: latents and others.
-    pub fn input_channels(&self) -> usize {
-        let LatentSpec { channels, extra_channels, .. } = self.latents();
-        channels + extra_channels
-    }
-
     /// The configuration of the denoiser; `None` if it is no U-Net.
     pub fn unet(&self) -> Option<&UnetConfig> {
         self.denoiser.own()

@@ -63,6 +63,7 @@ pub use kiln_families::{
     SDXL, TextLayer, TextPart, TokenizerFiles, Variant,
 };
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
+pub use kiln_network::ExtraChannels;
 pub use latent_rgb::LatentRgb;
 pub use locate::{locate_input, locate_model, locate_named};
 pub use model::ModelFolder;

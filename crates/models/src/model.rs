@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kiln_families::{
     Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, TextPart, of_class, runnable_labels,
 };
-use kiln_network::{DenoiserConfig, LatentSpec, TextWidths};
+use kiln_network::{DenoiserConfig, ExtraChannels, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
 use kiln_unet::UnetConfig;
 use kiln_vae::VaeConfig;
@@ -41,6 +41,7 @@ pub struct ModelFolder {
     text_facts: TextFacts,
     denoiser: Arc<dyn DenoiserConfig>,
     latents: LatentSpec,
+    extra_channels: ExtraChannels,
     vae: VaeConfig,
     scheduler: SchedulerConfig,
     defaults: Defaults,
@@ -108,7 +109,8 @@ impl ModelFolder {
         let text_facts = TextFacts::of(family.text_stage(&texts, base.as_ref())?.as_ref());
         let denoiser = config(&files, &denoiser_config, |json| family.denoiser(json, Some(text_facts.pooled)))?;
         let denoiser = files.denoiser_config(family, denoiser, (text_facts.pooled, options.prediction))?;
-        let latents = denoiser.build().latents();
+        let network = denoiser.build();
+        let (latents, extra_channels) = (network.latents(), network.extra_channels());
         let vae = config(&files, "vae/config.json", VaeConfig::from_json)?;
         let mut scheduler = config(&files, SCHEDULER_CONFIG, SchedulerConfig::from_json)?;
         if family.has_stable_diffusion_schedule() {
@@ -129,6 +131,7 @@ impl ModelFolder {
             class: class.unwrap_or_default(),
             name: &name_of(path),
             takes_guidance: denoiser.takes_guidance(),
+            extra_channels,
             is_distilled: index["is_distilled"].as_bool(),
             shift: scheduler.shift,
         };
@@ -143,6 +146,7 @@ impl ModelFolder {
             text_facts,
             denoiser,
             latents,
+            extra_channels,
             vae,
             scheduler,
             defaults,
@@ -254,7 +258,12 @@ impl ModelFolder {
 
     /// Whether the denoiser takes a mask and the latents of a masked image besides latents: an inpainting model.
     pub fn takes_mask(&self) -> bool {
-        self.latents.extra_channels == self.vae.latent_channels + 1
+        self.extra_channels.has_mask()
+    }
+
+    /// The meaning of the channels that the denoiser takes besides the latents.
+    pub fn extra_channels(&self) -> ExtraChannels {
+        self.extra_channels
     }
 
     /// The number of layers that all text encoders have, of those that can skip some.
@@ -298,14 +307,18 @@ impl ModelFolder {
         }
         let latents = self.vae.latent_channels;
         let LatentSpec { channels, extra_channels, .. } = self.latents;
-        if channels != latents || (extra_channels > 0 && !self.takes_mask()) {
+        if channels != latents || self.extra_channels.count(latents, self.vae.downscale()) != Some(extra_channels) {
             let inputs = self.unet_config().map(|unet| {
                 format!("`in_channels` is {} and `out_channels` {}: ", unet.in_channels, unet.out_channels)
             });
             let inputs = inputs.unwrap_or_default();
             let problem = format!(
                 "{inputs}the {label} takes {channels} latent channels and {extra_channels} others, but the VAE has {latents} \
-                 latent channels; besides latents a {label} may take a mask and a masked image, and nothing else"
+                 latent channels; besides latents a {label} may take {}",
+                match self.unet_config() {
+                    Some(_) => "a mask and a masked image, and nothing else",
+                    None => "a mask and a masked image, or a control image",
+                }
             );
             return Err(Error::model(&path, problem));
         }

@@ -130,7 +130,7 @@ fn all_in_one_files_name_the_encoders_that_they_hold() {
 fn pipelines_of_other_families_are_named_and_listed() {
     let folder = tempfile::tempdir().unwrap();
     for (class, label) in [
-        ("FluxFillPipeline", "a FLUX.1 model (Fill, for inpainting)"),
+        ("FluxPriorReduxPipeline", "a FLUX.1 model"),
         ("Flux2Pipeline", "a FLUX.2 dev model"),
         ("ZImageOmniPipeline", "a Z-Image model for several images (Omni)"),
         ("QwenImagePipeline", "a Qwen-Image model"),

@@ -6,6 +6,7 @@ use kiln_weights::Segments;
 
 use crate::control::{Control, ControlImage};
 use crate::error::{Error, Result};
+use crate::extra_channels::ExtraChannels;
 use crate::inputs::Inputs;
 use crate::plain::Plain;
 use crate::slot::Slot;
@@ -26,6 +27,11 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
 
     /// The latents that it takes.
     fn latents(&self) -> LatentSpec;
+
+    /// The meaning of the channels that it takes besides the latents.
+    fn extra_channels(&self) -> ExtraChannels {
+        ExtraChannels::of_mask(self.latents())
+    }
 
     /// The features that it has.
     fn capabilities(&self) -> Capabilities {

@@ -29,6 +29,7 @@ mod config;
 mod control;
 mod denoiser;
 mod error;
+mod extra_channels;
 mod inputs;
 mod key;
 mod plain;
@@ -43,6 +44,7 @@ pub use control::{
 };
 pub use denoiser::{Capabilities, Denoiser, Forward, LatentSpec, StepShape};
 pub use error::{Error, Failure, Result};
+pub use extra_channels::ExtraChannels;
 pub use inputs::Inputs;
 pub use key::InputKey;
 pub use slot::{Access, Rows, Slot};

@@ -7,6 +7,7 @@ use kiln_weights::Segments;
 use crate::control::Control;
 use crate::denoiser::{Capabilities, Denoiser, Forward, LatentSpec, StepShape};
 use crate::error::Result;
+use crate::extra_channels::ExtraChannels;
 use crate::inputs::Inputs;
 use crate::slot::Slot;
 
@@ -38,6 +39,10 @@ impl<D: Denoiser + ?Sized> Denoiser for Plain<'_, D> {
 
     fn latents(&self) -> LatentSpec {
         self.0.latents()
+    }
+
+    fn extra_channels(&self) -> ExtraChannels {
+        self.0.extra_channels()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -164,6 +164,17 @@ impl Mask {
         }
     }
 
+    /// The mask that a network with a channel for each pixel of a latent gets, `(1, f * f, h, w)` in f32: channel `f * dy + dx` is
+    /// that of the pixel `(dy, dx)` (`prepare_mask_latents` of diffusers' `FluxFillPipeline`). By the rules of other programs it
+    /// has the pixels that they keep of the image.
+    ///
+    /// # Errors
+    /// Errors of the tensors.
+    pub fn of_pixels(&self, (h, w): (usize, usize), f: usize) -> Result<Tensor> {
+        let cells = self.pixels.reshape((h, f, w, f))?;
+        Ok(cells.permute((1, 3, 0, 2))?.contiguous()?.reshape((1, f * f, h, w))?)
+    }
+
     fn broadcast(mask: &Tensor, (c, h, w): (usize, usize, usize)) -> Result<Tensor> {
         Ok(mask.broadcast_as((1, c, h, w))?.contiguous()?)
     }
@@ -303,6 +314,18 @@ mod tests {
         let mask = Mask::new(&tensor(pixels, (1, 1, 4, 6))).unwrap();
         let found = mask.of_latents((2, 2, 3), 2).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(found, [[0.0, 1.0, 0.0, 0.0, 0.0, 0.5]; 2].concat());
+    }
+
+    #[test]
+    fn a_latent_has_a_channel_for_each_pixel_of_the_mask() {
+        let pixels = (0..4 * 6).map(|i| i as f32 / 32.0).collect();
+        let mask = Mask::new(&tensor(pixels, (1, 1, 4, 6))).unwrap();
+        let found = mask.of_pixels((2, 3), 2).unwrap();
+        assert_eq!(found.dims(), [1, 4, 2, 3]);
+        let found = found.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let upper_left = [0, 2, 4, 12, 14, 16];
+        let expected = [0, 1, 6, 7].iter().flat_map(|pixel| upper_left.map(|first| (first + pixel) as f32 / 32.0));
+        assert_eq!(found, expected.collect::<Vec<_>>());
     }
 
     #[test]

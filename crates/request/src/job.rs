@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln_models::{FamilyRef, ModelFolder};
+use kiln_models::{ExtraChannels, FamilyRef, ModelFolder};
 use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
 use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule};
 use serde::Serialize;
@@ -103,9 +103,9 @@ pub struct Job {
     /// Facts about the input image, if the request names one.
     #[serde(skip)]
     pub input: Option<Input>,
-    /// Whether the denoiser takes a mask and a masked image besides latents.
+    /// The meaning of the channels that the denoiser takes besides latents.
     #[serde(skip)]
-    pub takes_mask: bool,
+    pub extra_channels: ExtraChannels,
     /// Control networks, each with its image.
     pub controls: Vec<Control>,
     /// IP-Adapters, each with its image.
@@ -357,6 +357,17 @@ impl Job {
             return Err(Error::Value { name: "sampler", found: self.sampler.id().into(), expected });
         }
         Ok(())
+    }
+
+    /// Refuses a job without a mask for a model that has no other use for its channels.
+    pub(crate) fn check_extra_channels(&self, model: &ModelFolder) -> Result<()> {
+        if self.extra_channels != ExtraChannels::PixelMask || self.init.is_masked() {
+            return Ok(());
+        }
+        let (name, found) = if self.init.image().is_some() { ("mask", "missing") } else { ("init", "missing") };
+        let expected =
+            format!("an image with a `mask`, or with `extend`: {} fills in a part of an image", model.name());
+        Err(Error::Value { name, found: found.into(), expected })
     }
 
     /// Replaces the initial latents by `init`.

@@ -1,6 +1,6 @@
 //! Notes about a request, of which no image shows anything: tags that Kiln does not have, lists that are not there, options that need another one.
 
-use kiln_models::ModelFolder;
+use kiln_models::{ExtraChannels, ModelFolder};
 use kiln_prompt::take_tags;
 use kiln_scheduler::SamplerKind;
 
@@ -56,11 +56,14 @@ impl Request {
         let has_refiner = self.refiner.is_some();
         match name {
             "inpaint_padding" if image.inpaint_area == InpaintArea::Whole => Some("`inpaint_area` is whole"),
-            "mask_weight" if !job.takes_mask => Some("the model takes no mask"),
+            "mask_weight" if !job.extra_channels.has_mask() => Some("the model takes no mask"),
             "rule" if self.init.is_none() && !has_refiner && !self.is_hires() => {
                 Some("there is no `init`, no `refiner` and no second pass")
             }
             "reference_size" if self.references.is_empty() => Some("there are no `references`"),
+            "reference_size" if job.extra_channels == ExtraChannels::Control => {
+                Some("the model takes a control image in the size of the results")
+            }
             "refiner_switch_by" if !has_refiner => Some("there is no `refiner`"),
             "refiner_switch_by" if image.rule != Rule::Automatic1111 => Some("`rule` is not a1111"),
             "aesthetic_score" | "negative_aesthetic_score" if !has_refiner && !model.is_refiner() => {

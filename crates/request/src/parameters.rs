@@ -181,7 +181,7 @@ mod tests {
             init: Default::default(),
             image: ImageOptions::default(),
             input: None,
-            takes_mask: false,
+            extra_channels: kiln_models::ExtraChannels::None,
             controls: Vec::new(),
             ip_adapters: Vec::new(),
             references: Vec::new(),

@@ -115,7 +115,7 @@ impl Request {
             init: Init::Noise,
             image: self.image_options(),
             input: None,
-            takes_mask: model.takes_mask(),
+            extra_channels: model.extra_channels(),
             controls: Vec::new(),
             ip_adapters: Vec::new(),
             references: Vec::new(),
@@ -126,10 +126,10 @@ impl Request {
             hires: None,
             notes: Notes::default(),
         };
-        let controls =
-            self.prepare_controls((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted))?;
-        let ip_adapters = self.prepare_image_prompts((job.width, job.height))?;
-        let references = self.prepare_references(model)?;
+        let (results, fitted) = ((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted));
+        let controls = self.prepare_controls(results, fitted)?;
+        let ip_adapters = self.prepare_image_prompts(results)?;
+        let references = self.prepare_references(model, results, fitted)?;
         let job = Job { controls, ip_adapters, references, ..job };
         let job = match prepared {
             None => job,
@@ -138,6 +138,7 @@ impl Request {
                 Job { init, input: Some(input), ..job }
             }
         };
+        job.check_extra_channels(model)?;
         job.check_rule(model)?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         let hires = self.second_pass(&job, model)?;

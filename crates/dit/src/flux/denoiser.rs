@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Control, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Capabilities, Control, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -30,6 +30,17 @@ impl Denoiser for FluxTransformer {
 
     fn latents(&self) -> LatentSpec {
         latents(&self.config().dims)
+    }
+
+    /// A control image has as many channels as the latents. More channels are those of a masked image and its mask.
+    fn extra_channels(&self) -> ExtraChannels {
+        let LatentSpec { channels, extra_channels, .. } = self.latents();
+        match extra_channels {
+            0 => ExtraChannels::None,
+            extra if extra == channels => ExtraChannels::Control,
+            extra if extra > channels => ExtraChannels::PixelMask,
+            _ => ExtraChannels::Other,
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -1,6 +1,7 @@
 //! One evaluation of the denoiser for latents of the caller, for comparisons step by step.
 
 use candle_core::{Device, Tensor};
+use kiln_network::slots::EXTRA_CHANNELS;
 use kiln_request::Job;
 
 use crate::engine::Engine;
@@ -9,6 +10,7 @@ use crate::pipeline::batch::Batch;
 use crate::pipeline::control_images::encode_controls;
 use crate::pipeline::control_inputs::At;
 use crate::pipeline::event::Stage;
+use crate::pipeline::extra_channels::control_channels;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::prompt_inputs::encode_prompts;
@@ -51,6 +53,7 @@ impl Engine {
         let mut noise = noise_of(self.steering.as_ref(), &batch, f);
         let control_latents = encode_controls(self, &batch, &mut noise, &mut |_| Ok(()))?;
         let references = encode_references(self, &batch, &mut noise, &mut |_| Ok(()))?;
+        let extra = control_channels(self, &batch, &mut noise, &mut |_| Ok(()))?;
         let prompts = encode_prompts(self, &Batch::of_job(job, 0), conditions.is_guided(), &mut |_| Ok(()))?;
         self.make_room_for(Stage::Denoise);
         let controls = self.networks.first.embed_controls(&batch, control_latents)?;
@@ -60,6 +63,9 @@ impl Engine {
         let unconditional = conditions.unconditional_of_image(now.on);
         let images = job.batch_size.max(1);
         let rows = inputs.batch() / images;
+        if let Some(extra) = extra {
+            inputs = inputs.with(EXTRA_CHANNELS, extra.to_device(&self.device)?.repeat((rows, 1, 1, 1))?);
+        }
         let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));
         let first = &mut self.networks.first;
         let denoiser = first.unet.with_controls(first.controls.models())?;

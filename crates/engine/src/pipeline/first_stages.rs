@@ -14,13 +14,14 @@ use crate::pipeline::conditioning::Conditions;
 use crate::pipeline::control_images::encode_controls;
 use crate::pipeline::decoder::UpcastRetry;
 use crate::pipeline::event::{Event, OnEvent, Stage, Timings};
+use crate::pipeline::extra_channels::{control_channels, masked_channels};
 use crate::pipeline::group::Group;
 use crate::pipeline::guidance::Guidance;
 use crate::pipeline::network_parts::NetworkParts;
 use crate::pipeline::prompt_inputs::encode_prompts;
 use crate::pipeline::reference_inputs::encode_references;
 use crate::pipeline::second_pass::Enlarged;
-use crate::pipeline::start::{Start, is_from_noise, mask_channels};
+use crate::pipeline::start::{Start, is_from_noise};
 use crate::pipeline::steering::{input_latents, noise_of};
 use crate::pipeline::text_cache::CacheCounts;
 use crate::pipeline::text_plan::{BatchTexts, TextPlan};
@@ -48,13 +49,15 @@ pub(crate) fn first_stages(
     let mut noise = noise_of(engine.steering.as_ref(), batch, f);
     let control_latents = encode_controls(engine, batch, &mut noise, on_event)?;
     let references = encode_references(engine, batch, &mut noise, on_event)?;
+    let control_channels = control_channels(engine, batch, &mut noise, on_event)?;
     if batch.images().any(|(job, _)| job.lacks_pixels()) {
         let (found, expected) = ("an image without pixels".into(), "`Job::with_pixels` before the run".into());
         return Err(kiln_request::Error::Value { name: "init", found, expected }.into());
     }
-    let (inits, takes_mask) = (batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>(), job.takes_mask);
+    let inits = batch.images().map(|(job, _)| &job.init).collect::<Vec<&Init>>();
+    let takes_mask = job.extra_channels.has_mask();
     // A network with channels for the masked image sees nothing else of an image that begins with noise.
-    let is_seen = !(takes_mask && is_from_noise(&inits, &job.image));
+    let is_seen = !(takes_mask && is_from_noise(&inits, &job.image, engine.model.scheduler_config().is_flow()));
     let images: Vec<&InitImage> = inits.iter().filter_map(|init| init.image()).filter(|_| is_seen).collect();
     let image = match enlarged {
         Some(enlarged) => Some(enlarged.latents(engine, job, &mut noise, on_event)?),
@@ -64,13 +67,7 @@ pub(crate) fn first_stages(
         },
     };
     let drawn = noise.latents(shape)?;
-    let extra = if takes_mask {
-        let (mask, images) = mask_channels(&inits, (shape.1, shape.2), f, &job.image)?;
-        let masked = encode_images(engine, &images.iter().collect::<Vec<_>>(), &mut noise, on_event)?;
-        masked.map(|masked| Tensor::cat(&[mask, masked], 1)).transpose()?
-    } else {
-        None
-    };
+    let masked_channels = masked_channels(engine, (job, &inits), (shape.1, shape.2), &mut noise, on_event)?;
     let begin = Instant::now();
     let schedule = job.schedule(&engine.model)?;
     let (spans, evaluations) = (job.spans(&engine.model)?, job.evaluations(&engine.model)?);
@@ -98,8 +95,8 @@ pub(crate) fn first_stages(
         (shape, f),
         (&engine.device, takes_mask),
     )?;
-    let extra = extra.map(|extra| extra.to_device(&engine.device)).transpose()?;
-    let start = Start { extra, ..start };
+    let extra = control_channels.or(masked_channels).map(|extra| extra.to_device(&engine.device)).transpose()?;
+    let start = start.with_extra(extra);
     let group = Group::of_turns(schedule, start, Box::new(noise), turns, job.prompt_steps())?
         .with_controls(controls)
         .with_prompts(prompts)
@@ -140,7 +137,7 @@ fn encode(
 }
 
 /// The stage encode-image: the latents of images, `(n, c, h, w)` in f32 in the host's memory. `None` if there are none.
-fn encode_images(
+pub(super) fn encode_images(
     engine: &mut Engine,
     images: &[&InitImage],
     noise: &mut BatchNoise,

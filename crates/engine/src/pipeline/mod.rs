@@ -19,6 +19,7 @@ pub(crate) mod decoder;
 mod denoise;
 mod evaluate;
 pub(crate) mod event;
+mod extra_channels;
 mod first_stages;
 #[cfg(test)]
 mod fixed_text_tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_media::{Rgb8Image, ValueRange};
+use kiln_models::ExtraChannels;
 use kiln_network::Inputs;
 use kiln_network::slots::REFERENCE;
 use kiln_request::{InitImage, InitLatents, Job, Reference};
@@ -56,7 +57,8 @@ impl EncodedReferences {
     }
 }
 
-/// Encodes the reference images of a batch to the means of their latents, but for those that are known. Nothing is drawn.
+/// Encodes the reference images of a batch to the means of their latents, but for those that are known, if the denoiser takes them as
+/// tokens. Nothing is drawn.
 ///
 /// # Errors
 /// Errors of the encoder.
@@ -66,8 +68,9 @@ pub(crate) fn encode_references(
     noise: &mut BatchNoise,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ReferenceInputs> {
-    let mut all = Vec::with_capacity(batch.job().references.len());
-    for i in 0..batch.job().references.len() {
+    let count = if batch.job().extra_channels == ExtraChannels::None { batch.job().references.len() } else { 0 };
+    let mut all = Vec::with_capacity(count);
+    for i in 0..count {
         let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;
         let mut new: Vec<Arc<Rgb8Image>> = Vec::new();
         for Reference { image, .. } in &references {
@@ -77,7 +80,7 @@ pub(crate) fn encode_references(
         }
         let mut encoded = Vec::with_capacity(new.len());
         if !new.is_empty() {
-            let one = &mut |k: usize| init_image(&new[k]);
+            let one = &mut |k: usize| init_image(&new[k], InitLatents::Mean);
             let latents = encode_each(engine, (new.len(), true), one, noise, on_event)?;
             for (k, image) in new.iter().enumerate() {
                 encoded.push((image.clone(), latents.narrow(0, k, 1)?.force_contiguous()?));
@@ -93,6 +96,23 @@ pub(crate) fn encode_references(
     Ok(ReferenceInputs(all))
 }
 
+/// Reference image number `i` of each image of a batch, for the encoder.
+///
+/// # Errors
+/// [`Error::Value`] if a job has none.
+pub(crate) fn reference_images(batch: &Batch<'_>, i: usize, latents: InitLatents) -> Result<Vec<InitImage>> {
+    let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;
+    let mut images: Vec<InitImage> = Vec::with_capacity(references.len());
+    for (place, reference) in references.iter().enumerate() {
+        let known = references.iter().position(|other| other.image == reference.image);
+        images.push(match known.filter(|&known| known < place).and_then(|known| images.get(known)) {
+            Some(known) => known.clone(),
+            None => init_image(&reference.image, latents)?,
+        });
+    }
+    Ok(images)
+}
+
 /// Reference image number `i` of a job.
 fn reference_of(job: &Job, i: usize) -> Result<&Reference> {
     job.references.get(i).ok_or_else(|| {
@@ -101,11 +121,11 @@ fn reference_of(job: &Job, i: usize) -> Result<&Reference> {
     })
 }
 
-fn init_image(image: &Rgb8Image) -> Result<InitImage> {
+fn init_image(image: &Rgb8Image, latents: InitLatents) -> Result<InitImage> {
     let (width, height) = image.size();
     let planes = image.to_planes(ValueRange::MinusOneToOne);
     let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
-    Ok(InitImage::new(&pixels, InitLatents::Mean)?)
+    Ok(InitImage::new(&pixels, latents)?)
 }
 
 #[cfg(test)]

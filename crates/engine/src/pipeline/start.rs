@@ -1,7 +1,7 @@
 //! The start of images: noise, or the latents of another image, of which a mask may keep a part.
 
-use candle_core::{DType, Device, Tensor};
-use kiln_request::{ImageOptions, Init, InitImage, InitLatents, Mask, MaskContent, Rule};
+use candle_core::{Device, Tensor};
+use kiln_request::{ImageOptions, Init, InitLatents, Mask, MaskContent, Rule};
 use kiln_scheduler::Schedule;
 
 use crate::error::Result;
@@ -17,57 +17,11 @@ pub struct Start {
     pub(crate) extra: Option<Tensor>,
 }
 
-/// Whether the latents of masked images begin with noise alone: diffusers' inpainting pipelines at strength 1.
-pub(crate) fn is_from_noise(inits: &[&Init], options: &ImageOptions) -> bool {
+/// Whether the latents of masked images begin with noise alone: diffusers' inpainting pipelines at strength 1. Those of flow
+/// models (`is_flow`) mix image and noise at every strength.
+pub(crate) fn is_from_noise(inits: &[&Init], options: &ImageOptions, is_flow: bool) -> bool {
     let is_whole = inits.first().is_some_and(|init| init.is_masked() && init.strength() == Some(1.0));
-    is_whole && options.rule == Rule::Diffusers && options.mask_content == MaskContent::Original
-}
-
-/// The mask `(n, 1, h, w)` and the masked image `(1, 3, H, W)` of each image, for networks with channels for them. An image
-/// without a mask is regenerated as a whole, and its masked image is gray (diffusers' `prepare_mask_and_masked_image`,
-/// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`). With a `mask_weight` below 1 the network sees a part
-/// of what is masked (`inpainting_image_conditioning` there).
-pub(crate) fn mask_channels(
-    inits: &[&Init],
-    (h, w): (usize, usize),
-    f: usize,
-    options: &ImageOptions,
-) -> Result<(Tensor, Vec<InitImage>)> {
-    let (latents, weight) = (options.init_noise.unwrap_or_default(), options.mask_weight);
-    let all = Tensor::zeros((1, 3, h * f, w * f), DType::F32, &Device::Cpu)?;
-    let (mut masks, mut images) = (Vec::with_capacity(inits.len()), Vec::with_capacity(inits.len()));
-    for init in inits {
-        match init {
-            Init::Masked { image, mask, .. } => {
-                let kept = match mask.has_latents() {
-                    true => mask.pixels().affine(-1.0, 1.0)?,
-                    false => mask.pixels().lt(0.5)?.to_dtype(DType::F32)?,
-                };
-                masks.push(mask.of_network((h, w), f)?);
-                let masked = image.pixels().broadcast_mul(&kept)?;
-                images.push(image.with_pixels(weighted(image.pixels(), &masked, weight)?));
-            }
-            Init::Image { image, .. } if weight < 1.0 => {
-                masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
-                images.push(image.with_pixels(weighted(image.pixels(), &all, weight)?));
-            }
-            Init::Noise | Init::Image { .. } | Init::FirstPass { .. } => {
-                masks.push(Tensor::ones((1, 1, h, w), DType::F32, &Device::Cpu)?);
-                let latents = init.image().map_or(latents, |image| image.latents());
-                images.push(InitImage::new(&all, latents)?);
-            }
-        }
-    }
-    Ok((Tensor::cat(&masks, 0)?, images))
-}
-
-/// `a` at a weight of 0, the bits of `b` at 1, as PyTorch's `lerp`.
-fn weighted(a: &Tensor, b: &Tensor, weight: f64) -> Result<Tensor> {
-    Ok(match weight {
-        1.0 => b.clone(),
-        weight if weight < 0.5 => (a + ((b - a)? * weight)?)?,
-        weight => (b - ((b - a)? * (1.0 - weight))?)?,
-    })
+    is_whole && !is_flow && options.rule == Rule::Diffusers && options.mask_content == MaskContent::Original
 }
 
 /// The part of the noise in the first latents of a masked or unmasked image: by ComfyUI's rule the most noise of a schedule has the
@@ -96,6 +50,11 @@ impl Start {
         Self { latents, kept: None, extra: None }
     }
 
+    /// Adds channels besides the latents, `(n, e, h, w)` in f32 on the denoiser's device, if there are any.
+    pub fn with_extra(self, extra: Option<Tensor>) -> Self {
+        Self { extra, ..self }
+    }
+
     /// The start of images whose job begins with `init`, on `device`; `image` are the latents of their images `(n, c, h, w)`
     /// if there are any. A latent `(c, h, w)` covers `f` by `f` pixels.
     ///
@@ -121,7 +80,7 @@ impl Start {
             return Ok(Self::of_latents(begin(&drawn.to_device(device)?)?));
         };
         let masks: Vec<&Mask> = inits.iter().filter_map(|init| init.mask()).collect();
-        let is_whole = is_from_noise(inits, options);
+        let is_whole = is_from_noise(inits, options, schedule.config().is_flow());
         let noisy = |image: &Tensor, noise: &Tensor| noisy(image, noise, schedule, options.rule);
         if masks.is_empty() {
             return Ok(Self::of_latents(noisy(&image, &drawn)?.to_device(device)?));

@@ -100,7 +100,7 @@ impl Networks<'_> {
         let target = device.target();
         // The caller's pixels and mask in f32 stay in the host's memory, a masked image for a network that takes one, and as bytes
         // the colors and the mask of the input that is pasted back.
-        let planes = if self.denoiser.latents().extra_channels > 0 { 8 } else { 5 };
+        let planes = if self.denoiser.extra_channels().has_mask() { 8 } else { 5 };
         let in_host = work.encodes_image && !target.is_gpu();
         let (width, height) = second.map_or((work.width, work.height), |second| second.enlarged);
         let _input = in_host.then(|| device.tensor(&[1, planes, height, width], DType::F32));

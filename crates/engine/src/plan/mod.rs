@@ -23,6 +23,7 @@ use kiln_mempool::{HostPool, ProcessMemory};
 
 use crate::memory::VaeMemory;
 use crate::pipeline::event::Stage;
+use kiln_models::ExtraChannels;
 use kiln_request::Job;
 
 pub use flop::{control_flop, decoder_flop, denoiser_flop, preparation_flop, text_flop};
@@ -76,8 +77,10 @@ impl Workload {
             batch_size,
             steps,
             text: TextWork::short(job.is_guided()),
-            encodes_image: job.init.image().is_some() || job.takes_mask || !job.references.is_empty(),
-            references: ReferenceWork::of(&job.references),
+            encodes_image: job.init.image().is_some()
+                || job.extra_channels != ExtraChannels::None
+                || !job.references.is_empty(),
+            references: ReferenceWork::of(job),
             has_image_prompts: !job.ip_adapters.is_empty(),
             second: job.second_pass().map(|pass| SecondPassWork::of(job, pass)),
             pasted: job.input.as_ref().map_or(0, |input| input.pasted),

@@ -9,6 +9,7 @@ use kiln_testkit::{Fixture, Parity, fixtures};
 use serde::Deserialize;
 
 use crate::support::cases::Case;
+use crate::support::channels::copy_model;
 use crate::support::{bits, cpu, latents, load, request, tiny, try_images};
 
 /// Largest error of final latents in f32, in their standard deviations.
@@ -34,17 +35,7 @@ fn masked(steps: usize) -> Request {
 
 /// A copy of a tiny model whose U-Net has nine channels, as `tests/reference/inpaint.py` makes them.
 pub(crate) fn widened(kind: &str, folder: &Path) -> Engine {
-    let from = fixtures(&format!("models/{kind}"));
-    let copy = |from: &Path, to: &Path| {
-        std::fs::create_dir_all(to).unwrap();
-        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
-            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-        }
-    };
-    copy(&from, folder);
-    for part in std::fs::read_dir(&from).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir()) {
-        copy(&part.path(), &folder.join(part.file_name()));
-    }
+    copy_model(kind, folder);
     let config = folder.join("unet/config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("\"in_channels\": 4", "\"in_channels\": 9")).unwrap();

@@ -3,6 +3,7 @@
 
 mod calibration;
 mod convert;
+mod extra_channels;
 mod families;
 mod half;
 mod hires;

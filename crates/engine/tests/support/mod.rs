@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod cases;
+pub mod channels;
 pub mod refiner;
 
 use std::ops::ControlFlow;

@@ -16,6 +16,7 @@ use kiln_weights::ldm::{Names, same_names};
 use serde_json::{Value, json};
 
 use crate::component::{Component, ComponentKind};
+use crate::control::ReferenceSizes;
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::family::{DerivedConfig, Family};
@@ -127,6 +128,10 @@ impl Family for TinyDit {
 
     fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
         Some(FlowRules::of_pipeline(FlowGrid::Ends))
+    }
+
+    fn references(&self) -> Option<ReferenceSizes> {
+        Some(ReferenceSizes::AtMost(256 * 256))
     }
 
     fn sample_size(&self) -> usize {

@@ -93,7 +93,7 @@ fn of_family(
     let mut configs = Configs::new();
     let scheduler = family.derived_scheduler(denoiser);
     let mut index = json!({
-        "_class_name": family.classes().first(),
+        "_class_name": family.class_of_file(denoiser),
         "scheduler": ["diffusers", scheduler["_class_name"]],
         "vae": ["diffusers", if vae.patches { "AutoencoderKLFlux2" } else { "AutoencoderKL" }],
     });

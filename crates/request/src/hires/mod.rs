@@ -9,8 +9,8 @@ mod size;
 use std::path::PathBuf;
 
 use kiln_files::check_folder;
-use kiln_models::ModelFolder;
 use kiln_models::limits::MAX_SIDE;
+use kiln_models::{ExtraChannels, ModelFolder};
 use kiln_scheduler::{SamplerKind, SigmaSchedule};
 use kiln_upscale::{NetworkConfig, Upscaler};
 use serde::Serialize;
@@ -177,6 +177,10 @@ impl Request {
                 ..ImageOptions::default()
             },
             controls: self.controls_of_second_pass((width, height), rule)?,
+            references: match first.extra_channels {
+                ExtraChannels::Control => self.prepare_references(model, (width, height), None)?,
+                _ => first.references.clone(),
+            },
             parsed: Parsed::default(),
             ..first.clone()
         };

@@ -57,7 +57,7 @@ pub(crate) fn fit_control(
 }
 
 /// An image in `size`, or the part of it that the network sees of the input.
-fn fitted<const C: usize>(
+pub(crate) fn fitted<const C: usize>(
     image: &Image8<C>,
     resize: ResizeChoice,
     (width, height): (usize, usize),

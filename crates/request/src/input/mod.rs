@@ -16,7 +16,7 @@ mod size;
 pub use cache::InputCache;
 pub use choices::{InpaintArea, MaskContent, ResizeChoice, Rule, SwitchBy};
 pub(crate) use choices::{choice, named};
-pub(crate) use control::{FittedControl, FittedInput, fit_control};
+pub(crate) use control::{FittedControl, FittedInput, fit_control, fitted};
 pub use extend::Extend;
 pub use paste::PasteBack;
 pub use prepare::Input;

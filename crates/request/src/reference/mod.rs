@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kiln_media::{AlphaRule, Filter, Rgb8Image};
-use kiln_models::ModelFolder;
+use kiln_models::{ExtraChannels, ModelFolder};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::input::read_reference;
-use crate::options::Request;
+use crate::input::{FittedInput, fitted, read_reference};
+use crate::options::{ImageOptions, OptionSet, Request};
 use crate::settings::InputFile;
 pub use size::ReferenceSize;
 use size::fitted_size;
@@ -33,26 +33,42 @@ pub struct Reference {
 }
 
 impl Request {
-    /// Reads the reference images, and gives them the sizes in which `model` sees them.
+    /// Reads the reference images, and gives them the sizes in which `model` sees them: by its rule, or `results`, width and height
+    /// of the results, for a control image. `input` is the input image as the denoiser's encoder sees it.
     ///
     /// # Errors
-    /// [`Error::Value`] for too many images, and errors of the files.
-    pub(crate) fn prepare_references(&self, model: &ModelFolder) -> Result<Vec<Reference>> {
+    /// [`Error::Value`] for a wrong number of images, and errors of the files.
+    pub(crate) fn prepare_references(
+        &self,
+        model: &ModelFolder,
+        results: (usize, usize),
+        input: Option<&FittedInput>,
+    ) -> Result<Vec<Reference>> {
         let (count, size) = (self.references.len(), self.reference_size.unwrap_or_default());
         if count > MAX_REFERENCES {
             let expected = format!("at most {MAX_REFERENCES} images");
             return Err(Error::Value { name: "references", found: count.to_string(), expected });
         }
+        let is_control = model.extra_channels() == ExtraChannels::Control;
+        if is_control && count != 1 {
+            let expected = format!("one image: {} takes a control image, such as edges or depth", model.name());
+            return Err(Error::Value { name: "references", found: count.to_string(), expected });
+        }
+        let resize = ImageOptions::of(self).resize_mode;
         // Models that take none were refused before.
         let Some(sizes) = model.family().references() else { return Ok(Vec::new()) };
         let one = |(i, path): (usize, &std::path::PathBuf)| {
             let (image, file) = read_reference(path, format!("references[{i}].image"))?;
             let image = image.into_rgb(AlphaRule::Drop);
-            let fitted = fitted_size(sizes, size, image.size(), model.size_multiple());
-            let [width, height] = fitted.resized;
+            if is_control {
+                let image = fitted(&image, resize, results, input)?;
+                return Ok(Reference { size, image: Arc::new(image), file: Some(file) });
+            }
+            let sizes = fitted_size(sizes, size, image.size(), model.size_multiple());
+            let [width, height] = sizes.resized;
             let image = image.resize(width, height, Filter::Lanczos3)?;
-            let [width, height] = fitted.result;
-            let image = image.resize_to(fitted.mode, width, height, Filter::Lanczos3)?;
+            let [width, height] = sizes.result;
+            let image = image.resize_to(sizes.mode, width, height, Filter::Lanczos3)?;
             Ok(Reference { size, image: Arc::new(image), file: Some(file) })
         };
         self.references.iter().enumerate().map(one).collect()

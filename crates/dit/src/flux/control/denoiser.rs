@@ -4,7 +4,9 @@
 use std::any::Any;
 
 use candle_core::DType;
-use kiln_network::{Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{
+    Capabilities, Control, ControlImage, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, StepShape,
+};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -92,6 +94,10 @@ impl Denoiser for ControlledFlux<'_> {
 
     fn latents(&self) -> LatentSpec {
         self.flux.latents()
+    }
+
+    fn extra_channels(&self) -> ExtraChannels {
+        self.flux.extra_channels()
     }
 
     fn capabilities(&self) -> Capabilities {
