@@ -72,8 +72,8 @@ impl<const N: usize> Rotary<N> {
         self.table_from(0, count)
     }
 
-    /// Cosines and sines of the numbers from `-below` to `count - 1` on every axis, `(2, below + count, head_dim / 2)` in the host's
-    /// memory.
+    /// Cosines and sines of the numbers from `-below` to `count - 1` on every axis, `(2, below + count, head_dim / 2)` in the
+    /// host's memory.
     pub(crate) fn table_from(&self, below: usize, count: usize) -> Result<Tensor> {
         let positions: Vec<[f64; N]> = (0..below + count).map(|i| [i as f64 - below as f64; N]).collect();
         let RopeTables { cos, sin } = RopeTables::new(&positions, self.axes, self.theta)?;
