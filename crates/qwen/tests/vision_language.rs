@@ -13,8 +13,8 @@ const CONFIG: &str = r#"{"model_type": "qwen2_5_vl", "text_config": {"model_type
 /// Every 11th value of `hidden_states[-1]` of transformers' `Qwen2_5_VLForConditionalGeneration` (5.24) in f32, with the weights
 /// below, for nine ids and three of padding.
 const EXPECTED: [f32; 20] = [
-    0.989693, -0.833124, 0.255720, 0.503524, -0.383605, -0.127623, -0.691686, -0.371540, -0.079559, 1.042467,
-    -0.642598, -0.823965, 0.530974, 0.175105, 0.626007, -0.018137, -0.516917, -0.250789, -0.091999, -0.195754,
+    0.989693, -0.833124, 0.25572, 0.503524, -0.383605, -0.127623, -0.691686, -0.37154, -0.079559, 1.042467, -0.642598,
+    -0.823965, 0.530974, 0.175105, 0.626007, -0.018137, -0.516917, -0.250789, -0.091999, -0.195754,
 ];
 
 /// Values of about 1 that do not repeat.
