@@ -19,6 +19,7 @@ from diffusers import AutoencoderKL, AutoencoderTiny, ControlNetModel, EulerDisc
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+import flow_networks
 import harness
 
 TOKENS = 77
@@ -44,10 +45,23 @@ def normal(options: argparse.Namespace, *shape: int) -> torch.Tensor:
 
 def random_unet(preset: dict, options: argparse.Namespace) -> UNet2DConditionModel:
     with torch.device("meta"):  # PyTorch's own initialisation takes longer than the measurement
-        unet = UNet2DConditionModel(**preset["unet"])
+        unet = UNet2DConditionModel(**preset["denoiser"])
     unet = unet.to_empty(device=options.device)
     randomise(unet)
     return unet
+
+
+def random_on_device(options: argparse.Namespace, build: Callable) -> torch.nn.Module:
+    """A network that is made on the device in its type, with the buffers that its class computes."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(options.torch_dtype)
+    try:
+        with torch.device(options.device):
+            network = build()
+    finally:
+        torch.set_default_dtype(usual)
+    randomise(network)
+    return network.eval()
 
 
 def kept(options: argparse.Namespace, name: str, build: Callable) -> object:
@@ -102,7 +116,18 @@ def guided(prediction: torch.Tensor, rows: int = 2) -> torch.Tensor:
     return uncond + CFG_SCALE * (cond - uncond)
 
 
+def flow_step(preset: dict, options: argparse.Namespace):
+    def build():
+        kind = flow_networks.TRANSFORMERS[preset["family"]]
+        return compiled(random_on_device(options, lambda: kind(**preset["denoiser"])), options)
+
+    run = flow_networks.step_call(preset, kept(options, "transformer", build), options, normal)
+    return lambda: guided(run(), halves(preset))
+
+
 def step(preset: dict, options: argparse.Namespace):
+    if flow_networks.is_flow(preset):
+        return flow_step(preset, options)
     unet = denoiser(preset, options)
     latents, context, added = step_inputs(unet, preset, options)
     time_step = torch.tensor(500.0, device=options.device)
@@ -166,9 +191,11 @@ def image_decoder(preset: dict, options: argparse.Namespace) -> torch.nn.Module:
 def vae(preset: dict, options: argparse.Namespace):
     vae = image_decoder(preset, options)
     scale = 2 ** (len(preset["vae"]["block_out_channels"]) - 1)
-    latents = normal(options, 1, 4, preset["height"] // scale, preset["width"] // scale)
+    channels = preset["vae"].get("latent_channels", 4)
+    latents = normal(options, 1, channels, preset["height"] // scale, preset["width"] // scale)
     latents = latents.contiguous(memory_format=torch.channels_last)
-    return lambda: vae.decode(latents / vae.config.scaling_factor).sample.float()
+    factor = vae.config.get("scaling_factor", 1.0)
+    return lambda: vae.decode(latents / factor).sample.float()
 
 
 def image(preset: dict, options: argparse.Namespace) -> torch.Tensor:
@@ -178,7 +205,8 @@ def image(preset: dict, options: argparse.Namespace) -> torch.Tensor:
 
 def kl(preset: dict, options: argparse.Namespace) -> AutoencoderKL:
     """The autoencoder of a preset."""
-    vae = AutoencoderKL(**preset["vae"])
+    config = {**preset["vae"]}
+    vae = flow_networks.AUTOENCODERS.get(config.pop("_class_name", None), AutoencoderKL)(**config)
     randomise(vae)
     return ready(vae, options)
 
@@ -200,6 +228,10 @@ def upscale(preset: dict, options: argparse.Namespace):
 def text_encoders(preset: dict, options: argparse.Namespace) -> list[torch.nn.Module]:
     encoders = []
     for config in preset["text_encoders"]:
+        if config["architectures"][0] in flow_networks.ENCODERS:
+            config_kind, kind = flow_networks.ENCODERS[config["architectures"][0]]
+            encoders.append(random_on_device(options, lambda: kind(config_kind(**config))))
+            continue
         with_projection = config["architectures"] == ["CLIPTextModelWithProjection"]
         kind = CLIPTextModelWithProjection if with_projection else CLIPTextModel
         with torch.device(options.device):
@@ -216,8 +248,9 @@ def prompt_encoders(preset: dict, options: argparse.Namespace) -> list[torch.nn.
         try:
             for encoder in encoders:
                 # transformers adds hooks in the first run, which would be compiled too.
-                encoder(token_ids(preset, options), output_hidden_states=True)
-                compiled(encoder, options)(token_ids(preset, options), output_hidden_states=True)
+                ids = encoder_ids(preset, encoder, options)
+                encoder(ids, output_hidden_states=True)
+                compiled(encoder, options)(ids, output_hidden_states=True)
         except Exception as error:  # PyTorch's compiler has no error of its own
             if not options.compile:
                 raise
@@ -233,9 +266,17 @@ def token_ids(preset: dict, options: argparse.Namespace) -> torch.Tensor:
     return (torch.arange(TOKENS) % smallest).unsqueeze(0).to(options.device)
 
 
+def encoder_ids(preset: dict, encoder: torch.nn.Module, options: argparse.Namespace) -> torch.Tensor:
+    """The tokens of one text for an encoder: those of CLIP, or as many as a language model of the family gets."""
+    if isinstance(encoder, (CLIPTextModel, CLIPTextModelWithProjection)):
+        return token_ids(preset, options)
+    return torch.arange(flow_networks.tokens(preset)).unsqueeze(0).to(options.device)
+
+
 def text(preset: dict, options: argparse.Namespace):
-    encoders, ids = prompt_encoders(preset, options), token_ids(preset, options)
-    return lambda: [encoder(ids, output_hidden_states=True) for encoder in encoders]
+    encoders = prompt_encoders(preset, options)
+    texts = [(encoder, encoder_ids(preset, encoder, options)) for encoder in encoders]
+    return lambda: [encoder(ids, output_hidden_states=True) for encoder, ids in texts]
 
 
 def png(pixels: torch.Tensor) -> bytes:

@@ -41,7 +41,7 @@ def make(folder: Path) -> None:
 
     preset = json.loads(PRESET.read_text())
     kinds = {
-        "unet": lambda: UNet2DConditionModel(**preset["unet"]),
+        "unet": lambda: UNet2DConditionModel(**preset["denoiser"]),
         "vae": lambda: AutoencoderKL(**preset["vae"]),
         "text_encoder": lambda: CLIPTextModel(CLIPTextConfig(**preset["text_encoders"][0])),
     }

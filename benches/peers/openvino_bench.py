@@ -106,7 +106,7 @@ def in_f32(options: argparse.Namespace) -> argparse.Namespace:
 
 def unet(preset: dict, options: argparse.Namespace):
     with torch.device("meta"):
-        shape = UNet2DConditionModel(**preset["unet"])
+        shape = UNet2DConditionModel(**preset["denoiser"])
     latents, context, added = peer.step_inputs(shape, preset, options)
     if added is not None:
         sys.exit("this program measures models with one text encoder")

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import FAST, MODEL
+from conftest import FAST, MODEL, ROOT
 
 import kiln
 
@@ -22,6 +22,15 @@ def test_images_have_the_bits_of_the_command(engine, command, tmp_path):
     command("txt2img", "a red apple", "-m", MODEL, *flags, "-o", tmp_path / "{index}.png")
     written = sorted(tmp_path.glob("*.png"))
     assert [path.read_bytes() for path in written] == [image.png() for image in images]
+
+
+def test_a_family_of_one_module_has_the_bits_of_the_command(command, tmp_path):
+    model = ROOT / "tests" / "fixtures" / "models" / "tiny-dit"
+    flags = ["--width", 64, "--height", 48, "--steps", 2, "--seed", 3]
+    with kiln.Engine(model) as engine:
+        image = engine.txt2img("a fox", width=64, height=48, steps=2, seed=3)[0]
+    command("txt2img", "a fox", "-m", model, *flags, "-o", tmp_path / "fox.png")
+    assert image.png() == (tmp_path / "fox.png").read_bytes()
 
 
 def test_an_image_to_begin_with_has_the_bits_of_the_command(engine, command, tmp_path):

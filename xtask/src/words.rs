@@ -31,7 +31,7 @@ const PHRASES: &[Row] = &[
     ("nobody", "no one, or name the subject", 9),
     ("for who", "for those who", 0),
     ("whose it is", "its owner, or name it", 0),
-    ("foreseen", "prefetched, expected", 3),
+    ("foreseen", "prefetched, expected", 2),
     ("page-locked", "pinned", 2),
 ];
 

@@ -286,7 +286,7 @@ impl<'s, 'a, 'w> DeviceRun<'s, 'a, 'w> {
 
     /// Takes the images that were decoded and saved.
     fn look(&mut self) -> Result<()> {
-        let news = self.worker.as_ref().map(OverlapWorker::news).unwrap_or_default();
+        let news = self.worker.as_ref().map(|worker| worker.done(Duration::ZERO)).unwrap_or_default();
         self.take(news)?;
         self.state().look()
     }

@@ -16,7 +16,7 @@ use super::events::BatchEvent;
 use super::groups::batches;
 use super::image_task::ImageTask;
 use super::journal::Seconds;
-use super::overlap_worker::OverlapWorker;
+use super::overlap_worker::{self, Task};
 use super::work_queue::Image;
 
 /// Texts that each image of the next batch may need: the next batch's are encoded while the steps of this one run.
@@ -67,7 +67,7 @@ impl DeviceRun<'_, '_, '_> {
         }
         let overlapped = engine.overlapped();
         if overlapped.is_some() && self.worker.is_none() {
-            self.worker = Some(OverlapWorker::start()?);
+            self.worker = Some(overlap_worker::start()?);
         }
         let batch = Batch::of_jobs(images.iter().map(|(_, job)| &**job));
         let mut sink = SetImages { run: self, images, overlapped, times: BatchTimes::default(), given: 0 };
@@ -158,7 +158,7 @@ impl BatchSink for SetImages<'_, '_, '_, '_> {
         if let (Event::Begin(Stage::Denoise), Some(worker), Some(networks)) =
             (&event, &self.run.worker, &self.overlapped)
         {
-            worker.encode(TEXTS * self.images.len(), networks.clone());
+            worker.offer((Task::Encode(TEXTS * self.images.len()), networks.clone()));
         }
         self.run.event(event)
     }
@@ -175,7 +175,7 @@ impl BatchSink for SetImages<'_, '_, '_, '_> {
             return Ok(Some(latents));
         };
         let task = self.task(engine, place, latents);
-        self.run.waiting(|waits| &mut waits.decoding, || worker.decode(task, networks))?;
+        self.run.waiting(|waits| &mut waits.decoding, || worker.give((Task::Decode(Box::new(task)), networks)))?;
         self.given += 1;
         Ok(None)
     }

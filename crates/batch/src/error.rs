@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_engine::{find_option, respell};
+use kiln_engine::respell;
 
-use crate::fields::JOB_FIELDS;
 use crate::problems::Problems;
+use kiln_request::JobField;
 
 /// Why a set cannot be planned or made.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +93,7 @@ impl Error {
 
 /// A problem of a job with the names that `spell` gives for options of the run. The fields of a job keep their names.
 pub fn in_job(problem: &str, spell: &dyn Fn(&str) -> Option<String>) -> String {
-    let is_field = |name: &str| find_option(name).is_some() || JOB_FIELDS.contains(&name);
-    respell(problem, &|name| if is_field(name) { None } else { spell(name) })
+    respell(problem, &|name| if JobField::find(name).is_some() { None } else { spell(name) })
 }
 
 macro_rules! from_engine {

@@ -2,16 +2,16 @@
 
 use std::str::FromStr;
 
-use serde_json::Value;
+use kiln_request::{JobField, RequestBuilder};
 
-use super::fields::{long_name, of_text};
+use super::assignment::of_text;
 
 /// One field with its values: `seed=1..4`, `steps=10..30:5`, `cfg=3,7`, `prompt="a, b",c`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    pub(crate) field: String,
+    pub(crate) field: JobField,
     /// The values as text and parsed.
-    pub(crate) values: Vec<(String, Value)>,
+    pub(crate) values: Vec<(String, RequestBuilder)>,
 }
 
 /// More values than this are rejected as an error of the user.
@@ -23,7 +23,7 @@ impl FromStr for Axis {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected a field and its values, as in seed=1..4 or cfg=3,7";
         let (name, values) = text.split_once('=').ok_or(expected)?;
-        let field = long_name(name)?;
+        let field = JobField::named(name)?;
         let written = match range(values)? {
             Some(values) => values,
             None => list(values)?,
@@ -31,10 +31,7 @@ impl FromStr for Axis {
         if written.is_empty() {
             return Err(expected.into());
         }
-        let value = |text: String| {
-            let value = of_text(&field, &text).map_err(|problem| format!("{field}: {problem}"))?;
-            Ok((text, value))
-        };
+        let value = |text: String| of_text(field, &text).map(|value| (text, value));
         let values = written.into_iter().map(value).collect::<Result<_, String>>()?;
         Ok(Self { field, values })
     }
@@ -91,20 +88,21 @@ mod tests {
     use super::*;
 
     fn values(text: &str) -> Result<Vec<String>, String> {
-        Ok(text.parse::<Axis>()?.values.into_iter().map(|(_, value)| value.to_string()).collect())
+        let axis: Axis = text.parse()?;
+        Ok(axis.values.iter().map(|(_, value)| value.json(axis.field).to_string()).collect())
     }
 
     #[test]
     fn ranges_include_both_ends() {
         assert_eq!(values("seed=1..4").unwrap(), ["1", "2", "3", "4"]);
         assert_eq!(values("steps=10..30:10").unwrap(), ["10", "20", "30"]);
-        assert_eq!(values("eta=0..0.3:0.1").unwrap(), ["0", "0.1", "0.2", "0.3"]);
+        assert_eq!(values("eta=0..0.3:0.1").unwrap(), ["0.0", "0.1", "0.2", "0.3"]);
         assert_eq!(values("prompt=well..done").unwrap(), ["\"well..done\""]);
     }
 
     #[test]
     fn lists_may_be_quoted() {
-        assert_eq!(values("cfg=3, 7.5").unwrap(), ["3", "7.5"]);
+        assert_eq!(values("cfg=3, 7.5").unwrap(), ["3.0", "7.5"]);
         assert_eq!(values("prompt=\"a, b\",c").unwrap(), ["\"a, b\"", "\"c\""]);
         assert_eq!(values("sampler=euler,DPM++ 2M").unwrap(), ["\"euler\"", "\"DPM++ 2M\""]);
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 use kiln_files::{FileRules, PlannedFile};
 use serde_json::{Value, json};
 
-use super::fields::said;
 use super::todos::{State, Todo};
 use crate::error::Result;
 
@@ -30,7 +29,7 @@ fn row(todo: &Todo) -> Value {
         "file": planned.file,
         "seed": planned.seed,
         "model": task.model,
-        "request": said(&task.request),
+        "request": task.request.changed_fields(),
     });
     match state {
         State::Made(made) => {

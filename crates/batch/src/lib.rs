@@ -52,12 +52,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod assignment;
 mod device_report;
 mod device_run;
 mod drawing;
 mod error;
 mod events;
-mod fields;
 mod grid;
 mod group_size;
 mod groups;
@@ -80,13 +80,12 @@ mod sheet;
 mod size_search;
 mod source;
 mod todos;
-mod unique;
 mod work_queue;
 
+pub use assignment::Assignment;
 pub use device_report::{DeviceReport, Waits};
 pub use error::{Error, Result, in_job};
 pub use events::{BatchEvent, BatchProgress, BatchReport};
-pub use fields::{Assignment, FieldError, JobSpec, job_fields};
 pub use grid::Axis;
 pub use journal::Seconds;
 pub use plan::{BatchOptions, BatchRun, Checked};

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use kiln_engine::Request;
 use kiln_engine::limits::MAX_IMAGES;
 use kiln_files::sha256;
-use serde_json::{Value, json};
+use kiln_request::JobSpec;
+use serde_json::{Map, Value, json};
 
-use super::fields::{Assignment, Fields, JobSpec, said};
+use super::assignment::Assignment;
 use super::grid::{Axis, combinations, count};
 use super::names::{check_pattern, with_index};
 use super::problems::Problems;
@@ -65,7 +66,7 @@ impl JobSet {
         for (i, axis) in axes.iter().enumerate() {
             if axes[..i].iter().any(|other| other.field == axis.field) {
                 let expected = "one axis for each field".into();
-                return Err(Error::value("grid", format!("two axes of {}", axis.field), expected));
+                return Err(Error::value("grid", format!("two axes of {}", axis.field.name()), expected));
             }
         }
         let mut this = Self { tasks: Vec::new(), axes, problems: file.problems.clone() };
@@ -73,10 +74,10 @@ impl JobSet {
         for entry in &file.entries {
             for place in combinations(&this.axes) {
                 let mut fields = entry.fields.clone();
-                let on_axes = this.axes.iter().zip(&place).map(|(axis, &i)| (&axis.field, &axis.values[i].1));
-                let of_all = set.iter().map(|Assignment { field, value }| (field, value));
-                fields.extend(of_all.chain(on_axes).map(|(field, value)| (field.clone(), value.clone())));
-                let spec = JobSpec::new(fields);
+                let on_axes = this.axes.iter().zip(&place).map(|(axis, &i)| &axis.values[i].1);
+                let of_all = set.iter().map(|Assignment(fields)| fields);
+                of_all.chain(on_axes).for_each(|more| fields.overlay(more));
+                let spec = fields.build();
                 if let Err(problem) = spec.and_then(|spec| this.push(entry.line, spec, place, model, &mut seen)) {
                     this.problems.push(entry.line, problem);
                     break; // the others of this line have the same, or their number has no bound
@@ -152,7 +153,7 @@ impl JobSet {
             } else {
                 request.seed = request.seed.map(|seed| seed.wrapping_add(i));
             }
-            let key = key(&said(&request), model.as_deref(), output.as_deref(), seen);
+            let key = key(&request.changed_fields(), model.as_deref(), output.as_deref(), seen);
             let number = self.tasks.len() + 1;
             let (model, output, place) = (model.clone(), output.clone(), place.clone());
             self.tasks.push(Task { number, line, request, model, output, place, key });
@@ -162,8 +163,13 @@ impl JobSet {
 }
 
 /// The key of an image, independent of its number: a hash of its request and of the number of equal requests before it.
-fn key(said: &Fields, model: Option<&Path>, output: Option<&str>, seen: &mut HashMap<String, usize>) -> String {
-    let asked = json!([said, model, output]).to_string();
+fn key(
+    changed: &Map<String, Value>,
+    model: Option<&Path>,
+    output: Option<&str>,
+    seen: &mut HashMap<String, usize>,
+) -> String {
+    let asked = json!([changed, model, output]).to_string();
     let before = seen.entry(asked.clone()).or_insert(0);
     let times = Value::from(*before);
     *before += 1;

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use kiln_engine::limits::in_range;
 use kiln_files::{FileRules, PlannedFile, folder_of};
 use kiln_media::{Canvas, LETTER, LINE, Thumbnail, size_of};
+use serde_json::{Map, Value};
 
-use super::fields::Fields;
 use super::grid::Axis;
 use super::todos::{State, Todo};
 use crate::error::{Error, Result};
-use labels::{differing, distinct, fields_of, lines, longest, name, shown, wrapped};
+use labels::{differing, distinct, fields_of, lines, longest, name, of_axis, wrapped};
 
 /// The maximum side of a sheet in pixels, which limits its memory to 200 MB.
 const MAX_SIDE: usize = 8192;
@@ -111,7 +111,7 @@ pub(crate) fn write_sheet(file: &PlannedFile, side: usize, todos: &[Todo], axes:
 
 /// The differences between the jobs of a set, for labels.
 struct Differences {
-    fields: Vec<Fields>,
+    fields: Vec<Map<String, Value>>,
     differing: Vec<String>,
     prompts: Vec<(String, String)>,
 }
@@ -120,8 +120,9 @@ impl Differences {
     /// Those besides the fields of `axes`.
     fn of(todos: &[Todo], axes: &[Axis]) -> Self {
         let mut seen = HashSet::new();
-        let fields: Vec<Fields> = todos.iter().filter(|todo| seen.insert(todo.task.line)).map(fields_of).collect();
-        let on_axis = |field: &str| axes.iter().any(|axis| axis.field == field);
+        let fields: Vec<Map<String, Value>> =
+            todos.iter().filter(|todo| seen.insert(todo.task.line)).map(fields_of).collect();
+        let on_axis = |field: &str| axes.iter().any(|axis| axis.field.name() == field);
         let differing = differing(&fields, on_axis).into_iter().map(String::from).collect();
         let prompts: Vec<String> =
             fields.iter().filter_map(|job| Some(job.get("prompt")?.as_str()?.to_string())).collect();
@@ -154,12 +155,11 @@ fn square<'a>(todos: &'a [Todo]) -> Layout<'a> {
 fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
     let Some((across, down)) = axes.split_last() else { return square(todos) };
     let differences = Differences::of(todos, axes);
-    let value = |axis: &Axis, i: usize| shown(&axis.field, &axis.values[i].1);
-    let titles: Vec<String> = (0..across.values.len()).map(|i| value(across, i)).collect();
+    let titles: Vec<String> = (0..across.values.len()).map(|i| of_axis(across, i)).collect();
     let short: HashMap<String, String> = distinct(&titles).into_iter().collect();
     let mut layout = Layout {
         columns: titles.len(),
-        heading: name(&across.field).to_string(),
+        heading: name(across.field.name()).to_string(),
         titles: titles.iter().map(|title| short.get(title).unwrap_or(title).clone()).collect(),
         labels: Vec::new(),
         cells: Vec::new(),
@@ -176,7 +176,9 @@ fn table<'a>(todos: &'a [Todo], axes: &[Axis]) -> Layout<'a> {
         let at = rows.iter().rposition(|known| *known == row).unwrap_or_else(|| {
             rows.push(row);
             let mut label = differences.lines(todo);
-            label.extend(down.iter().zip(others).map(|(axis, &i)| format!("{} {}", name(&axis.field), value(axis, i))));
+            label.extend(
+                down.iter().zip(others).map(|(axis, &i)| format!("{} {}", name(axis.field.name()), of_axis(axis, i))),
+            );
             layout.labels.push(label);
             layout.cells.push(vec![None; layout.columns]);
             rows.len() - 1

@@ -6,11 +6,10 @@ use std::path::Path;
 use std::str::FromStr;
 
 use kiln_files::open_regular;
+use kiln_request::{JobField, JobSpec, Request, RequestBuilder, UniqueJson};
 use serde_json::Value;
 
-use super::fields::{Fields, JobSpec, add_field, is_field, long_name, of_text};
 use super::problems::Problems;
-use super::unique::Unique;
 use crate::error::{Error, Result};
 
 /// The format of a job file.
@@ -50,7 +49,7 @@ pub struct JobFile {
 pub(crate) struct Entry {
     /// From 1.
     pub(crate) line: usize,
-    pub(crate) fields: Fields,
+    pub(crate) fields: RequestBuilder,
 }
 
 /// The name of the standard input.
@@ -88,7 +87,7 @@ impl JobFile {
 
     /// One empty job, for sets that only have axes.
     pub fn nothing() -> Self {
-        Self { entries: vec![Entry { line: 1, fields: Fields::new() }], problems: Problems::new("grid") }
+        Self { entries: vec![Entry { line: 1, fields: RequestBuilder::default() }], problems: Problems::new("grid") }
     }
 
     /// Parses the bytes of a file that messages call `name`, for the fuzz targets. Without a format the first character
@@ -151,21 +150,18 @@ fn read_to_end(from: impl Read) -> std::io::Result<Vec<u8>> {
 fn prompts(text: &str) -> Vec<Entry> {
     let lines = text.lines().map(str::trim).enumerate();
     let prompts = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let entry = |(i, line): (usize, &str)| Entry {
-        line: i + 1,
-        fields: Fields::from_iter([("prompt".to_string(), Value::from(line))]),
-    };
-    prompts.map(entry).collect()
+    let of_prompt = |prompt: &str| RequestBuilder::of(&Request { prompt: prompt.into(), ..Request::default() });
+    prompts.map(|(i, line)| Entry { line: i + 1, fields: of_prompt(line) }).collect()
 }
 
 fn json_lines(text: &str, problems: &mut Problems) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
-            Ok(Unique(Value::Object(object))) => {
-                let (mut fields, mut wrong) = (Fields::new(), 0);
+            Ok(UniqueJson(Value::Object(object))) => {
+                let (mut fields, mut wrong) = (RequestBuilder::default(), 0);
                 for (name, value) in object {
-                    if let Err(error) = add_field(&mut fields, &name, value) {
+                    if let Err(error) = fields.add(&name, value) {
                         problems.push(i + 1, error.message);
                         wrong += 1;
                     }
@@ -201,7 +197,7 @@ fn separator(text: &str) -> (u8, &'static str) {
     let fit = |(separator, _): &(u8, &str)| {
         let mut reader = reader(first, *separator);
         let names = reader.headers().cloned().unwrap_or_default();
-        (names.iter().filter(|name| is_field(name)).count(), names.len())
+        (names.iter().filter(|name| JobField::find(name).is_some()).count(), names.len())
     };
     let [comma, others @ ..] = SEPARATORS;
     others.into_iter().fold(comma, |best, other| if fit(&other) > fit(&best) { other } else { best })
@@ -230,10 +226,10 @@ fn csv_jobs(text: &str, problems: &mut Problems) -> Vec<Entry> {
         }
     };
     // Columns with a wrong name are reported, and their cells are not read.
-    let mut columns: Vec<Option<String>> = Vec::new();
+    let mut columns: Vec<Option<JobField>> = Vec::new();
     for name in &names {
-        let field = long_name(name).and_then(|field| match columns.iter().flatten().any(|known| *known == field) {
-            true => Err(format!("has two columns for {field}")),
+        let field = JobField::named(name).and_then(|field| match columns.contains(&Some(field)) {
+            true => Err(format!("has two columns for {}", field.name())),
             false => Ok(field),
         });
         columns.push(field.map_err(|what| problems.push(1, what)).ok());
@@ -251,15 +247,12 @@ fn csv_jobs(text: &str, problems: &mut Problems) -> Vec<Entry> {
             }
         };
         let line = record.position().map_or(1, |position| position.line() as usize);
-        let (mut fields, mut is_right) = (Fields::new(), is_whole);
+        let (mut fields, mut is_right) = (RequestBuilder::default(), is_whole);
         for (field, cell) in columns.iter().zip(&record) {
-            let Some(field) = field.as_ref().filter(|_| !cell.trim().is_empty()) else { continue };
-            match of_text(field, cell) {
-                Ok(value) => drop(fields.insert(field.clone(), value)),
-                Err(what) => {
-                    problems.push(line, format!("{field}: {what}"));
-                    is_right = false;
-                }
+            let Some(field) = field.filter(|_| !cell.trim().is_empty()) else { continue };
+            if let Err(what) = fields.set_text(field, cell) {
+                problems.push(line, format!("{}: {what}", field.name()));
+                is_right = false;
             }
         }
         match is_right {
@@ -271,8 +264,8 @@ fn csv_jobs(text: &str, problems: &mut Problems) -> Vec<Entry> {
 }
 
 /// Adds the values out of range among the other fields of a line with wrong fields.
-fn add_ranges(fields: Fields, line: usize, problems: &mut Problems) {
-    if let Ok(JobSpec { request, .. }) = JobSpec::new(fields) {
+fn add_ranges(fields: RequestBuilder, line: usize, problems: &mut Problems) {
+    if let Ok(JobSpec { request, .. }) = fields.build() {
         request.range_errors().iter().for_each(|error| problems.push(line, error.to_string()));
     }
 }
@@ -284,7 +277,11 @@ mod tests {
     fn parse(format: Option<JobFormat>, text: &str) -> Result<Vec<(usize, String)>> {
         let file = JobFile::parse("jobs", text.as_bytes(), format)?;
         file.problems.result()?;
-        Ok(file.entries.into_iter().map(|entry| (entry.line, Value::from(entry.fields).to_string())).collect())
+        let json = |fields: &RequestBuilder| {
+            let rows = fields.rows().map(|row| (row.name.to_string(), row.json(fields.request())));
+            Value::Object(rows.collect()).to_string()
+        };
+        Ok(file.entries.into_iter().map(|entry| (entry.line, json(&entry.fields))).collect())
     }
 
     #[test]
@@ -298,7 +295,7 @@ mod tests {
     fn json_and_csv_are_equivalent() {
         let json = "{\"prompt\": \"a, b\", \"cfg\": 3, \"seed\": 7}\n\n{\"prompt\": \"c\", \"seed\": -1}\n";
         let csv = "prompt,cfg_scale,seed\n\"a, b\",3,7\n\nc,,-1\n";
-        let expected = [r#"{"cfg_scale":3,"prompt":"a, b","seed":7}"#, r#"{"prompt":"c","seed":null}"#];
+        let expected = [r#"{"cfg_scale":3.0,"prompt":"a, b","seed":7}"#, r#"{"prompt":"c","seed":null}"#];
         let found = parse(None, json).unwrap();
         assert_eq!(found, [(1, expected[0].to_string()), (3, expected[1].to_string())]);
         assert_eq!(parse(Some(JobFormat::Csv), csv).unwrap().into_iter().map(|(_, x)| x).collect::<Vec<_>>(), expected);

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use kiln_batch::{
     BatchEvent, BatchProgress, BatchReport, BatchRun, Checked, DeviceReport, Error, JobFile, JobSet, NotDownloaded,
-    Waits, job_fields,
+    Waits,
 };
 use kiln_engine::{Timings, locate_model};
+use kiln_request::job_fields;
 use serde_json::json;
 
 use crate::bar::Bar;

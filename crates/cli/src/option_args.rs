@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use kiln_engine::{
-    NetworkOptions, OPTIONS, OptionGroup, OptionKind, OptionRow, Request, ScheduleChoice, SigmaSchedule,
-};
+use kiln_engine::{NetworkOptions, OPTIONS, OptionGroup, OptionKind, OptionRow, Request, SigmaSchedule};
+use kiln_request::RequestBuilder;
 
 use crate::option_flags::argument;
 
@@ -65,8 +64,7 @@ impl Subset for Network {
 /// The options of a part of the table that were given as arguments.
 #[derive(Debug, Clone, Default)]
 pub struct OptionArgs<S> {
-    values: Request,
-    given: Vec<&'static OptionRow>,
+    given: RequestBuilder,
     subset: PhantomData<S>,
 }
 
@@ -87,12 +85,12 @@ fn rows<S: Subset>() -> impl Iterator<Item = &'static OptionRow> {
 impl<S> OptionArgs<S> {
     /// Whether an option was given.
     pub fn has(&self, name: &str) -> bool {
-        self.given.iter().any(|row| row.name == name)
+        self.given.has(name)
     }
 
     /// Returns `request` with the command line's values of `rows` in place of its own.
     fn copy(&self, rows: impl Iterator<Item = &'static OptionRow>, mut request: Request) -> Request {
-        rows.for_each(|row| row.copy(&self.values, &mut request));
+        rows.for_each(|row| row.copy(self.given.request(), &mut request));
         request
     }
 }
@@ -100,21 +98,22 @@ impl<S> OptionArgs<S> {
 impl CommonArgs {
     /// Returns `request` with the values of the command line in place of its own.
     pub fn apply(&self, mut request: Request) -> Request {
+        let given = self.given.request();
         let (first, others): (Vec<&OptionRow>, Vec<&OptionRow>) =
-            self.given.iter().partition(|row| FIRST.contains(&row.name));
+            self.given.rows().partition(|row| FIRST.contains(&row.name));
         if self.has("steps") {
             request.sigmas = None; // those of an image, which say how many steps there are
         }
         for row in first {
-            row.copy(&self.values, &mut request);
+            row.copy(given, &mut request);
             match row.name {
                 // The schedule is the one that the sampler's name ends in.
-                "sampler" if self.values.sampler.is_some_and(|sampler| sampler.schedule.is_some()) => {
+                "sampler" if given.sampler.is_some_and(|sampler| sampler.schedule.is_some()) => {
                     request.scheduler = SigmaSchedule::Default
                 }
                 "scheduler" => {
                     request.sigmas = None;
-                    request.sigma_range = self.values.sigma_range.or(request.sigma_range);
+                    request.sigma_range = self.given.sigma_range().or(request.sigma_range);
                 }
                 "sigmas" => (request.steps, request.scheduler) = (None, SigmaSchedule::Default),
                 _ => {}
@@ -133,7 +132,7 @@ impl CommonArgs {
 impl InputArgs {
     /// Returns `request` with the values of the command line in place of its own.
     pub fn apply(&self, request: Request) -> Request {
-        self.copy(self.given.iter().copied(), request)
+        self.copy(self.given.rows(), request)
     }
 }
 
@@ -146,14 +145,14 @@ impl HiresArgs {
             (false, true) => request.hires_scale = None,
             _ => {}
         }
-        self.copy(self.given.iter().copied(), request)
+        self.copy(self.given.rows(), request)
     }
 }
 
 impl NetworkArgs {
     /// A request with the values of the command line. All other options have their defaults.
     pub fn request(&self) -> Request {
-        self.values.clone()
+        self.given.request().clone()
     }
 }
 
@@ -179,21 +178,15 @@ impl<S: Subset + Default> FromArgMatches for OptionArgs<S> {
             matches!(matches.value_source(row.name), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
         };
         for row in rows::<S>().filter(is_given) {
-            let value = row.value_mut(&mut self.values);
+            let given = &mut self.given;
             let read = match row.kind {
-                OptionKind::Flag => value.read("on"),
+                OptionKind::Flag => given.read(row, "on"),
                 OptionKind::Folder | OptionKind::File | OptionKind::Model | OptionKind::Upscaler(_) => {
-                    matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| value.read_path(path))
+                    matches.get_one::<PathBuf>(row.name).map_or(Ok(()), |path| given.read_path(row, path))
                 }
-                _ => matches.get_one::<String>(row.name).map_or(Ok(()), |text| value.read(text)),
+                _ => matches.get_one::<String>(row.name).map_or(Ok(()), |text| given.read(row, text)),
             };
             read.map_err(|problem| clap::Error::raw(ErrorKind::ValueValidation, problem))?;
-            if row.name == "scheduler" {
-                // AUTOMATIC1111's "Karras" says more than the id `karras`.
-                let choice = matches.get_one::<String>(row.name).and_then(|name| name.parse::<ScheduleChoice>().ok());
-                self.values.sigma_range = choice.and_then(|choice| choice.range);
-            }
-            self.given.push(row);
         }
         Ok(())
     }

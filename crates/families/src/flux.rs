@@ -1,5 +1,4 @@
-//! FLUX.1: CLIP-L and T5, and a transformer of double and single blocks. Chroma, which has its blocks without modulation weights,
-//! is recognized and not run.
+//! FLUX.1: CLIP-L and T5, and a transformer of double and single blocks.
 
 use std::sync::Arc;
 
@@ -29,8 +28,6 @@ use crate::variant::Variant;
 
 /// FLUX.1: dev, schnell, Krea, Kontext, Fill and the control models.
 pub(crate) static FLUX: &dyn Family = &Flux;
-/// Chroma.
-pub(crate) static CHROMA: &dyn Family = &Chroma;
 
 /// T5's tokens if a request does not say how many: of models with a guidance input, and of schnell.
 const MAX_LENGTHS: [usize; 2] = [512, 256];
@@ -257,39 +254,5 @@ impl Family for Flux {
 
     fn lora_marks(&self) -> &'static [&'static str] {
         &["double_blocks", "single_blocks", "single_transformer_blocks"]
-    }
-}
-
-struct Chroma;
-
-impl Family for Chroma {
-    fn id(&self) -> &'static str {
-        "chroma"
-    }
-
-    fn label(&self) -> &'static str {
-        "Chroma"
-    }
-
-    fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("ChromaTransformer", "a Chroma transformer"), ("Chroma", "a Chroma model")]
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        const MARKS: &[Mark] = &[Mark::names("a Chroma transformer", &["distilled_guidance_layer.in_proj.weight"])];
-        MARKS
-    }
-
-    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
-        FamilyDefaults::new(35, 5.0).with_strengths(0.9, 0.6)
-    }
-
-    /// ComfyUI has a plain table with the shift 1.
-    fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
-        Some(FlowRules { table_mu: Some(0.0), ..FlowRules::of_pipeline(FlowGrid::Even) })
-    }
-
-    fn lora_marks(&self) -> &'static [&'static str] {
-        &["distilled_guidance_layer"]
     }
 }

@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chroma;
 mod clip_unet;
 mod component;
 mod control;

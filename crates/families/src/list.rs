@@ -6,7 +6,7 @@ use kiln_weights::ldm::UnetShape;
 use crate::component::{Component, ComponentKind};
 use crate::family::FamilyRef;
 use crate::mark::Mark;
-use crate::{flux, flux2, known, sd, sd3, sdxl, shared, tiny_dit, z_image};
+use crate::{chroma, flux, flux2, known, sd, sd3, sdxl, shared, tiny_dit, z_image};
 
 /// All families. The order is that of recognition: a family whose networks were derived from another's comes first, since it
 /// has the tensors of that one as well.
@@ -15,7 +15,7 @@ pub static FAMILIES: &[FamilyRef] = &[
     sdxl::SDXL,
     tiny_dit::TINY_DIT,
     known::ANIMATE_DIFF,
-    flux::CHROMA,
+    chroma::CHROMA,
     flux2::FLUX2,
     known::HUNYUAN,
     flux::FLUX,
@@ -180,7 +180,7 @@ pub fn text_components() -> Vec<&'static Component> {
 
 /// The models that run, for messages.
 pub fn runnable_labels() -> &'static str {
-    "Stable Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2 klein and Z-Image"
+    "Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein and Z-Image"
 }
 
 #[cfg(test)]
@@ -248,7 +248,11 @@ mod tests {
         let flux = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.weight"];
         assert_eq!((label(&flux), denoiser_label(&file(&flux, 1))), (None, Some("a FLUX.1 transformer")), "it runs");
         let chroma = [&flux[..], &["distilled_guidance_layer.in_proj.weight"]].concat();
-        assert_eq!(label(&chroma), Some("a Chroma transformer"));
+        assert_eq!(
+            (label(&chroma), denoiser_label(&file(&chroma, 1))),
+            (None, Some("a Chroma transformer")),
+            "it runs"
+        );
         let video = [&flux[..], &["txt_in.individual_token_refiner.blocks.0.norm1.weight"]].concat();
         assert_eq!(label(&video), Some("a HunyuanVideo transformer"));
     }
@@ -333,7 +337,15 @@ mod tests {
         assert_eq!(prefixes("text_encoder", ComponentKind::Clip).last(), Some(&""));
         assert_eq!(
             text_components().iter().map(|text| text.folder).collect::<Vec<_>>(),
-            ["text_encoder", "text_encoder_2", "byte_encoder", "text_encoder", "text_encoder_2", "text_encoder_3"]
+            [
+                "text_encoder",
+                "text_encoder_2",
+                "byte_encoder",
+                "text_encoder",
+                "text_encoder",
+                "text_encoder_2",
+                "text_encoder_3"
+            ]
         );
     }
 }

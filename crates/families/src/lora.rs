@@ -57,6 +57,10 @@ pub const TEXT_ENCODER_3: Network = Network {
 pub const TEXT_ENCODER_2_T5: Network =
     Network { id: "text_encoder_2", underscored: &["lora_te3_", "oft_te3_", "lora_te2_"], ..TEXT_ENCODER_3 };
 
+/// T5, the only text encoder of Chroma. OneTrainer names it by its place.
+pub const TEXT_ENCODER_T5: Network =
+    Network { id: "text_encoder", underscored: &["lora_te3_", "oft_te3_", "lora_te_", "lora_te1_"], ..TEXT_ENCODER_3 };
+
 /// A diffusion transformer, whose authors' code has the names of `original`.
 const fn transformer(original: OriginalNames) -> Network {
     Network {

@@ -35,11 +35,17 @@ pub enum Preset {
     FluxDev,
     /// FLUX.1 schnell at 1024x1024, without guidance.
     FluxSchnell,
+    /// FLUX.2 klein 4B, distilled, at 1024x1024.
+    Flux2Klein4b,
+    /// FLUX.2 klein 9B, distilled, at 1024x1024.
+    Flux2Klein9b,
+    /// Z-Image-Turbo at 1024x1024.
+    ZImageTurbo,
 }
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Emoji,
         Self::Sd15,
         Self::Sdxl,
@@ -48,6 +54,9 @@ impl Preset {
         Self::Sd35Large,
         Self::FluxDev,
         Self::FluxSchnell,
+        Self::Flux2Klein4b,
+        Self::Flux2Klein9b,
+        Self::ZImageTurbo,
     ];
 
     /// The name on the command line.
@@ -61,6 +70,9 @@ impl Preset {
             Self::Sd35Large => "sd35-large-1024",
             Self::FluxDev => "flux-dev-1024",
             Self::FluxSchnell => "flux-schnell-1024",
+            Self::Flux2Klein4b => "flux2-klein-4b-1024",
+            Self::Flux2Klein9b => "flux2-klein-9b-1024",
+            Self::ZImageTurbo => "z-image-turbo-1024",
         }
     }
 
@@ -74,6 +86,9 @@ impl Preset {
             Self::Sd35Large => include_str!("presets/sd35-large-1024.json"),
             Self::FluxDev => include_str!("presets/flux-dev-1024.json"),
             Self::FluxSchnell => include_str!("presets/flux-schnell-1024.json"),
+            Self::Flux2Klein4b => include_str!("presets/flux2-klein-4b-1024.json"),
+            Self::Flux2Klein9b => include_str!("presets/flux2-klein-9b-1024.json"),
+            Self::ZImageTurbo => include_str!("presets/z-image-turbo-1024.json"),
         }
     }
 }

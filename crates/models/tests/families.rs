@@ -10,7 +10,8 @@ use kiln_models::{
 };
 use kiln_testkit::{fixtures, shared_data, write_tensors};
 
-const ENDING: &str = ": not supported yet; Kiln runs Stable Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2 klein and Z-Image";
+const ENDING: &str =
+    ": not supported yet; Kiln runs Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein and Z-Image";
 
 /// A file with small matrices of these names.
 fn file(folder: &Path, name: &str, tensors: &[&str]) -> PathBuf {
@@ -34,7 +35,6 @@ fn refusal(path: &Path) -> String {
 
 /// Networks of other families, with the tensors by which they are known.
 const NETWORKS: &[(&str, &[&str])] = &[
-    ("a Chroma transformer", &["distilled_guidance_layer.in_proj.weight", "double_blocks.0.img_attn.qkv.weight"]),
     ("a Lumina 2 transformer", &["cap_embedder.1.weight", "noise_refiner.0.attention_norm1.weight"]),
     ("a Qwen-Image transformer", &["transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"]),
     ("an AuraFlow transformer", &["double_layers.0.attn.w1q.weight"]),
@@ -112,7 +112,7 @@ fn all_in_one_files_name_the_encoders_that_they_hold() {
         folder.path(),
         "a.safetensors",
         &[
-            "model.diffusion_model.distilled_guidance_layer.in_proj.weight",
+            "model.diffusion_model.double_layers.0.attn.w1q.weight",
             "text_encoders.clip_g.transformer.text_model.embeddings.token_embedding.weight",
             "text_encoders.clip_l.transformer.text_model.embeddings.token_embedding.weight",
             "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q.weight",
@@ -122,7 +122,7 @@ fn all_in_one_files_name_the_encoders_that_they_hold() {
     let held = ["a CLIP-L text encoder", "a CLIP-G text encoder", "a T5 text encoder", "an autoencoder (VAE)"];
     assert_eq!(report(&path).held, held);
     let [l, g, t5, vae] = held;
-    let expected = format!("is a Chroma transformer, with {l}, {g}, {t5} and {vae}{ENDING}");
+    let expected = format!("is an AuraFlow transformer, with {l}, {g}, {t5} and {vae}{ENDING}");
     assert!(refusal(&path).ends_with(&expected), "{}", refusal(&path));
 }
 
@@ -131,7 +131,6 @@ fn pipelines_of_other_families_are_named_and_listed() {
     let folder = tempfile::tempdir().unwrap();
     for (class, label) in [
         ("FluxFillPipeline", "a FLUX.1 model (Fill, for inpainting)"),
-        ("ChromaPipeline", "a Chroma model"),
         ("Flux2Pipeline", "a FLUX.2 dev model"),
         ("ZImageOmniPipeline", "a Z-Image model for several images (Omni)"),
         ("QwenImagePipeline", "a Qwen-Image model"),

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use kiln_batch::JobSpec;
 use kiln_engine::{
     Enlarger, HostPool, Job, LoraName, ModelFolder, OpenUpscaler, Request, Setup, Steering, TileRows, UpscalerChoice,
     fetched, locate_model,
 };
 use kiln_media::{AlphaRule, DecodeOptions};
 use kiln_models::ModelOptions;
-use kiln_request::InputCache;
+use kiln_request::{InputCache, JobSpec};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
@@ -136,7 +135,7 @@ impl Engine {
     fn new(py: Python<'_>, model: Option<PathBuf>, options: &str) -> PyResult<Self> {
         let object = serde_json::from_str(options).map_err(|error| refused("options", error, "an object"))?;
         let mut options = EngineOptions::read(object)
-            .map_err(|(field, message)| of_field(kiln_batch::FieldError { field: Some(field), message }))?;
+            .map_err(|(field, message)| of_field(kiln_request::FieldError { field: Some(field), message }))?;
         let hub = options.hub().map_err(of_engine)?;
         let mut watcher = Watcher::new(py, None, None, None)?;
         let loaded = py.detach(|| {

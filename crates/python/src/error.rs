@@ -1,7 +1,8 @@
 //! Errors as the exceptions of `kiln.errors`.
 
-use kiln_batch::{Error as BatchError, FieldError};
+use kiln_batch::Error as BatchError;
 use kiln_engine::Error;
+use kiln_request::FieldError;
 use pyo3::prelude::*;
 
 /// The exception `class` of `kiln.errors` with a message, and the field that is at fault.

@@ -58,7 +58,7 @@ impl Server {
     fn new(py: Python<'_>, models: Vec<PathBuf>, listen: &str, options: &str, settings: Settings) -> PyResult<Self> {
         let object = serde_json::from_str(options).map_err(|error| refused("options", error, "an object"))?;
         let options = EngineOptions::read(object)
-            .map_err(|(field, message)| of_field(kiln_batch::FieldError { field: Some(field), message }))?;
+            .map_err(|(field, message)| of_field(kiln_request::FieldError { field: Some(field), message }))?;
         let listen =
             listen.parse().map_err(|_| refused("listen", listen, "an address and a port, as 127.0.0.1:7860"))?;
         let hub = options.hub().map_err(of_engine)?;

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod block_set;
+mod builder;
 mod control;
 mod error;
 mod few_steps;
@@ -52,6 +53,7 @@ mod upscaler;
 mod wildcards;
 
 pub use block_set::BlockSet;
+pub use builder::{FieldError, JobField, JobSpec, RequestBuilder, UniqueJson, job_fields};
 pub use control::{
     Control, ControlMode, ControlPasses, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active,
     scales,

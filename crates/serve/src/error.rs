@@ -149,7 +149,17 @@ impl Refused {
     pub(crate) fn value(param: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Self {
         let mut found = found.to_string();
         cut_text(&mut found, LONGEST_VALUE);
-        Self { param: Some(param.into()), ..Self::invalid(format!("`{param}` is {found}, expected {expected}")) }
+        Self::invalid(format!("`{param}` is {found}, expected {expected}")).at(param)
+    }
+
+    /// An image that cannot be read.
+    pub(crate) fn unread(error: kiln_media::Error) -> Self {
+        Self::new(RefusedKind::Unprocessable, error.to_string())
+    }
+
+    /// With the field at fault.
+    pub(crate) fn at(self, param: &str) -> Self {
+        Self { param: Some(param.into()), ..self }
     }
 
     /// There is no such thing.

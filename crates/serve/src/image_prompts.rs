@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::app::{named, store};
 use crate::base64_image;
-use crate::error::{Refused, RefusedKind};
+use crate::error::Refused;
 use crate::named_files;
 
 /// The field of requests.
@@ -42,10 +42,7 @@ pub(crate) fn find_named(request: &mut Request, folder: Option<&Path>) -> Result
 /// [`Refused`] with what is wrong.
 pub(crate) fn check(request: &Request, model: &ModelFolder) -> Result<(), Refused> {
     let plans = prompt_plans(model, &request.ip_adapters);
-    plans.map(drop).map_err(|error| Refused {
-        param: Some(FIELD.into()),
-        ..Refused::new(RefusedKind::Invalid, format!("`{FIELD}`: {error}"))
-    })
+    plans.map(drop).map_err(|error| Refused::invalid(format!("`{FIELD}`: {error}")).at(FIELD))
 }
 
 /// Writes the images, masks and features of a request, in Base64, into files of `folder`, and puts their paths into the request.

@@ -5,7 +5,7 @@ use std::path::Path;
 use kiln_engine::{ReferenceSize, Request};
 use kiln_media::{DecodeOptions, ImageHeader, header, read_file};
 
-use crate::error::{Refused, RefusedKind};
+use crate::error::Refused;
 use crate::intake::image_bytes;
 use crate::options::Limits;
 
@@ -35,11 +35,7 @@ pub(crate) struct Cost {
 /// # Errors
 /// [`Refused`] with the field for other files.
 pub(crate) fn checked(field: &str, bytes: &[u8], options: &DecodeOptions) -> Result<ImageHeader, Refused> {
-    let refuse = |error: kiln_media::Error| Refused {
-        param: Some(field.into()),
-        ..Refused::new(RefusedKind::Unprocessable, error.to_string())
-    };
-    header(bytes, field, options).map_err(refuse)
+    header(bytes, field, options).map_err(|error| Refused::unread(error).at(field))
 }
 
 /// Refuses a file that says that it is a larger image than the limits of the server allow; others may have no header.
@@ -48,9 +44,7 @@ pub(crate) fn checked(field: &str, bytes: &[u8], options: &DecodeOptions) -> Res
 /// [`Refused`] for such a file.
 pub(crate) fn not_too_large(field: &str, bytes: &[u8], options: &DecodeOptions) -> Result<(), Refused> {
     match header(bytes, field, options) {
-        Err(error @ kiln_media::Error::TooLarge { .. }) => {
-            Err(Refused { param: Some(field.into()), ..Refused::new(RefusedKind::Unprocessable, error.to_string()) })
-        }
+        Err(error @ kiln_media::Error::TooLarge { .. }) => Err(Refused::unread(error).at(field)),
         _ => Ok(()),
     }
 }
@@ -61,7 +55,8 @@ pub(crate) fn not_too_large(field: &str, bytes: &[u8], options: &DecodeOptions) 
 /// [`Refused`] with the field for images, and for sizes that follow from them, beyond the limits.
 pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Result<Cost, Refused> {
     let options = limits.input_images();
-    let image = |field: &str, path: &Path| checked(field, &read_file(path, &options).map_err(unread)?, &options);
+    let image =
+        |field: &str, path: &Path| checked(field, &read_file(path, &options).map_err(Refused::unread)?, &options);
     let mut cost = Cost::default();
     let mut add = |pixels: usize| cost.reading = cost.reading.saturating_add(image_bytes(pixels));
     let mut results = request.width.unwrap_or(0).saturating_mul(request.height.unwrap_or(0));
@@ -124,8 +119,4 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
     let controls = request.controls.len().saturating_mul(CONTROL_PIXEL).saturating_mul(results.min(limits.pixels));
     cost.kept = cost.kept.saturating_add(controls).saturating_add(kept_references.saturating_mul(REFERENCE_PIXEL));
     Ok(cost)
-}
-
-fn unread(error: kiln_media::Error) -> Refused {
-    Refused::new(RefusedKind::Unprocessable, error.to_string())
 }

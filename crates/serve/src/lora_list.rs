@@ -67,7 +67,7 @@ pub(crate) fn unknown(request: &Request, name: &str) -> Refused {
     match tags.first() {
         Some(tag) if !request.loras.iter().any(|lora| lora.name() == name) => {
             let message = format!("{tag} in the prompt names no LoRA of this server; GET /v1/capabilities lists them");
-            Refused { param: Some("prompt".into()), ..Refused::invalid(message) }
+            Refused::invalid(message).at("prompt")
         }
         _ => Refused::value("loras", format!("{name:?}"), "the name of a file in the server's folder of LoRAs"),
     }

@@ -113,7 +113,7 @@ impl Models {
             let own = self.all.iter().map(|model| model.id.as_str());
             let known: Vec<&str> = own.chain(self.aliases().map(|(alias, _)| alias)).collect();
             let message = format!("`model` is {name:?}, expected one of {}", known.join(", "));
-            Refused { param: Some("model".into()), ..Refused::not_found(message) }
+            Refused::not_found(message).at("model")
         })
     }
 

@@ -106,18 +106,19 @@ impl Block {
         self.relative_bias.as_ref().map(of).transpose()
     }
 
-    /// `x` `(1, s, d_model)` in f32 to the same; `bias` `(1, heads, s, s)` has the type of the computation.
-    pub(crate) fn forward<T: TensorLike>(&self, x: &T, bias: &T) -> Result<T> {
-        let x = self.attend(x, bias).at("layer.0")?;
+    /// `x` `(1, s, d_model)` in f32 to the same; `bias` `(1, heads, s, s)` has the type of the computation. `length` `(1)`
+    /// is the number of tokens that are attended, if it is not all of them.
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, bias: &T, length: Option<&T>) -> Result<T> {
+        let x = self.attend(x, bias, length).at("layer.0")?;
         self.feed_forward(&x, bias.dtype()).at("layer.1")
     }
 
-    fn attend<T: TensorLike>(&self, x: &T, bias: &T) -> Result<T> {
+    fn attend<T: TensorLike>(&self, x: &T, bias: &T, length: Option<&T>) -> Result<T> {
         let normed = self.attention_norm.forward(x, bias.dtype())?;
         let [q, k, v] = &self.projections;
         let (q, k, v) = (q.forward(&normed)?, k.forward(&normed)?, v.forward(&normed)?);
         drop(normed);
-        let y = q.grouped_attention([&k, &v], Some(bias), None, self.attention)?;
+        let y = q.grouped_attention([&k, &v], Some(bias), length, self.attention)?;
         drop((q, k, v));
         x.add(&self.o.forward(&y)?.to_dtype(DType::F32)?)
     }

@@ -21,6 +21,22 @@ const FINAL_NORM: &str = "encoder.final_layer_norm";
 /// The largest number of tokens of a text: the scores of all pairs of tokens have a bias.
 const MAX_TOKENS: usize = 4096;
 
+/// The ids of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct T5Ids {
+    /// The ids of all tokens.
+    pub ids: Vec<u32>,
+    /// Tokens at the end that no token attends, themselves included. They have hidden states too.
+    pub masked: usize,
+}
+
+impl From<Vec<u32>> for T5Ids {
+    /// A text whose tokens are all attended.
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, masked: 0 }
+    }
+}
+
 /// A T5 text encoder.
 pub struct T5Encoder {
     config: T5Config,
@@ -65,19 +81,20 @@ impl T5Encoder {
     /// [`Error::Input`] for a text without tokens or with too many, [`Error::Token`] for an id outside of the vocabulary, and
     /// [`Error::Nn`] if a part fails or has no weights.
     pub fn encode(&self, texts: &[Vec<u32>], device: &Device) -> Result<Vec<Tensor>> {
-        self.forward(texts, device)
+        let texts: Vec<T5Ids> = texts.iter().cloned().map(T5Ids::from).collect();
+        self.forward(&texts, device)
     }
 
-    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count bytes and
-    /// operations. Each block runs for all texts, one after the other: weights that are streamed are needed once, and a text has
-    /// the same bits alone.
+    /// The computation of [`Self::encode`], also with masked tokens, for tensors of any kind: [`Tensor`], or
+    /// [`kiln_nn::MetaTensor`] to count bytes and operations. Each block runs for all texts, one after the other: weights that are
+    /// streamed are needed once, and a text has the same bits alone.
     ///
     /// # Errors
     /// See [`Self::encode`].
-    pub fn forward<T: TensorLike>(&self, texts: &[Vec<u32>], device: &T::Device) -> Result<Vec<T>> {
+    pub fn forward<T: TensorLike>(&self, texts: &[T5Ids], device: &T::Device) -> Result<Vec<T>> {
         self.check(texts)?;
         let mut states = T::run(&self.table, |table| {
-            let row = |ids: &Vec<u32>| {
+            let row = |T5Ids { ids, .. }: &T5Ids| {
                 let rows = table.forward::<T>(ids, device)?; // (s, d_model)
                 rows.reshape(&[1, ids.len(), self.config.d_model])?.to_device(device)
             };
@@ -87,18 +104,23 @@ impl T5Encoder {
         for x in &mut states {
             *x = x.to_dtype(DType::F32)?;
         }
+        let attended = |(x, T5Ids { ids, masked }): (&T, &T5Ids)| match masked {
+            0 => Ok(None),
+            _ => x.new_constant(&Tensor::new(&[(ids.len() - masked) as f32], &Device::Cpu)?).map(Some),
+        };
+        let lengths = states.iter().zip(texts).map(attended).collect::<kiln_nn::Result<Vec<Option<T>>>>()?;
         let mut biases: Vec<(usize, T)> = Vec::new(); // by the number of tokens
         for block in &self.blocks {
             T::run(block, |block| {
-                for (x, ids) in states.iter_mut().zip(texts) {
-                    let s = ids.len();
+                for ((x, text), length) in states.iter_mut().zip(texts).zip(&lengths) {
+                    let s = text.ids.len();
                     if !biases.iter().any(|(tokens, _)| *tokens == s)
                         && let Some(bias) = block.bias(x, s, dtype)?
                     {
                         biases.push((s, bias));
                     }
                     if let Some((_, bias)) = biases.iter().find(|(tokens, _)| *tokens == s) {
-                        *x = block.forward(x, bias)?;
+                        *x = block.forward(x, bias, length.as_ref())?;
                     }
                 }
                 Ok(())
@@ -109,9 +131,13 @@ impl T5Encoder {
         Ok(T::run(&self.final_norm, normed)?)
     }
 
-    fn check(&self, texts: &[Vec<u32>]) -> Result<()> {
+    fn check(&self, texts: &[T5Ids]) -> Result<()> {
         let vocab_size = self.config.vocab_size;
-        for ids in texts {
+        for T5Ids { ids, masked } in texts {
+            if *masked > 0 && *masked >= ids.len() {
+                let (expected, found) = (format!("less than {} masked tokens", ids.len()), vec![*masked]);
+                return Err(Error::Input { network: NETWORK, input: "masked", expected, found });
+            }
             if ids.is_empty() || ids.len() > MAX_TOKENS {
                 let (expected, found) = (format!("1 to {MAX_TOKENS} tokens"), vec![ids.len()]);
                 return Err(Error::Input { network: NETWORK, input: "ids", expected, found });

@@ -30,6 +30,6 @@ mod position;
 mod tokenizer;
 
 pub use config::T5Config;
-pub use encoder::T5Encoder;
+pub use encoder::{T5Encoder, T5Ids};
 pub use error::{Error, Result};
 pub use tokenizer::{TOKENIZER_FILES, Tokenizer};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::ops::Target;
 use kiln_nn::{MetaDevice, MetaTensor};
-use kiln_t5::{Error, T5Config, T5Encoder};
+use kiln_t5::{Error, T5Config, T5Encoder, T5Ids};
 use kiln_testkit::deviation;
 use kiln_weights::{KeyRule, MapSource, ParamSource, Placement, RandomSource, Renamed, Segment, load, mismatches};
 
@@ -116,7 +116,7 @@ fn shapes_without_elements_are_those_of_tensors() {
     let encoder = encoder(DType::F16, 1.0);
     let texts = [ids(1, 12), ids(2, 12)];
     let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F16);
-    let meta: Vec<MetaTensor> = encoder.forward(&texts, &device).unwrap();
+    let meta: Vec<MetaTensor> = encoder.forward(&texts.clone().map(T5Ids::from), &device).unwrap();
     let real = encoder.encode(&texts, &Device::Cpu).unwrap();
     for (meta, real) in meta.iter().zip(&real) {
         assert_eq!((meta.dims(), meta.dtype()), (real.dims(), real.dtype()));
@@ -130,4 +130,22 @@ fn ids_outside_of_the_vocabulary_are_refused() {
     let refused = |ids: Vec<u32>| encoder.encode(&[ids], &Device::Cpu).unwrap_err();
     assert!(matches!(refused(vec![1, 60]), Error::Token { id: 60, vocab_size: 60 }));
     assert!(refused(Vec::new()).to_string().contains("`ids` has shape [0], expected 1 to 4096 tokens"));
+}
+
+/// Other tokens do not see a masked one, which itself sees them.
+#[test]
+fn masked_tokens_are_not_attended_and_have_states() {
+    let encoder = encoder(DType::F32, 1.0);
+    let (short, other) = (ids(1, 9), [ids(1, 9), vec![3]].concat());
+    let masked = |last: u32| T5Ids { ids: [ids(1, 9), vec![last]].concat(), masked: 1 };
+    let run = |text: T5Ids| encoder.forward::<Tensor>(&[text], &Device::Cpu).unwrap().remove(0);
+    let (alone, first, second) = (run(short.into()), run(masked(3)), run(masked(4)));
+    let rows =
+        |x: &Tensor, first, count| x.narrow(1, first, count).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(rows(&first, 0, 9), rows(&second, 0, 9));
+    assert!(deviation(&first.narrow(1, 0, 9).unwrap(), &alone).error < 1e-5);
+    assert_ne!(rows(&first, 9, 1), rows(&second, 9, 1));
+    assert_ne!(rows(&first, 0, 9), rows(&run(other.into()), 0, 9));
+    let refused = encoder.forward::<Tensor>(&[T5Ids { ids: vec![1, 2], masked: 2 }], &Device::Cpu).map(drop);
+    assert!(refused.unwrap_err().to_string().contains("less than 2 masked tokens"));
 }

@@ -2,22 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OptionKind, find_option};
-use serde_json::Value;
+use kiln_engine::{ControlUse, IpAdapterUse, LoraUse, OptionKind};
+use kiln_request::JobField;
+use serde_json::{Map, Value};
 
-use crate::fields::{Fields, said};
+use crate::grid::Axis;
 use crate::todos::Todo;
 
-/// The field of a job that is no option of a request.
-const MODEL: &str = "model";
+/// Fields of a job with their values.
+type Fields = Map<String, Value>;
+
 /// Words that texts have in common at one end before they are left out.
 const COMMON: usize = 3;
 
 /// The fields of an image's job without defaults, with its model.
 pub(super) fn fields_of(todo: &Todo) -> Fields {
-    let mut fields = said(&todo.task.request);
+    let mut fields = todo.task.request.changed_fields();
     if let Some(model) = &todo.task.model {
-        fields.insert(MODEL.into(), model.to_string_lossy().into());
+        fields.insert(JobField::MODEL.name().into(), model.to_string_lossy().into());
     }
     fields
 }
@@ -60,8 +62,8 @@ pub(super) fn name(field: &str) -> &str {
 /// A value in short form: 5 and not 5.0, files by their names without folders and endings, LoRAs with their weights.
 pub(super) fn shown(field: &str, value: &Value) -> String {
     let stem = |path: &Path| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let kind = find_option(field).map(|row| row.kind);
-    match (kind, value) {
+    let field = JobField::find(field);
+    match (field.and_then(JobField::kind), value) {
         (_, Value::Null) => "default".into(),
         (Some(OptionKind::Loras), _) => list::<LoraUse>(value, |lora| {
             let weights = if lora.text == lora.unet { vec![lora.unet] } else { vec![lora.text, lora.unet] };
@@ -78,11 +80,22 @@ pub(super) fn shown(field: &str, value: &Value) -> String {
             Some(OptionKind::File | OptionKind::Folder | OptionKind::Model | OptionKind::Upscaler(_)),
             Value::String(path),
         ) => stem(Path::new(path)),
-        (None, Value::String(path)) if field == MODEL => stem(Path::new(path)),
+        (None, Value::String(path)) if field == Some(JobField::MODEL) => stem(Path::new(path)),
         (_, Value::String(text)) => text.clone(),
         (_, Value::Number(number)) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
         (_, other) => other.to_string(),
     }
+}
+
+/// A value of an axis in short form. Names are shown as the user wrote them.
+pub(super) fn of_axis(axis: &Axis, i: usize) -> String {
+    let (text, value) = &axis.values[i];
+    let value = match (axis.field.kind(), value.json(axis.field)) {
+        (_, Value::Null) => Value::Null,
+        (Some(OptionKind::Choice(_) | OptionKind::Name(_) | OptionKind::Upscaler(_)), _) => text.trim().into(),
+        (_, value) => value,
+    };
+    shown(axis.field.name(), &value)
 }
 
 fn list<T: serde::de::DeserializeOwned>(value: &Value, one: impl Fn(&T) -> String) -> String {
@@ -161,7 +174,7 @@ pub(super) fn longest<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::of_text;
+    use crate::assignment::of_text;
 
     fn texts(all: &[&str]) -> Vec<String> {
         all.iter().map(|text| text.to_string()).collect()
@@ -171,7 +184,10 @@ mod tests {
     fn values_are_short() {
         let values = [Value::from(5.0), Value::from(2.5), Value::from(u64::MAX), Value::from("euler_a")];
         assert_eq!(values.map(|value| shown("eta", &value)), ["5", "2.5", "18446744073709551615", "euler_a"]);
-        let read = |field: &str, text: &str| shown(field, &of_text(field, text).unwrap());
+        let read = |field: &str, text: &str| {
+            let read = JobField::find(field).unwrap();
+            shown(field, &of_text(read, text).unwrap().json(read))
+        };
         assert_eq!(read("loras", "loras/ink.safetensors:0.2"), "ink:0.2");
         assert_eq!(read("loras", "loras/ink.safetensors; wash.pt:0.5:-1"), "ink + wash:0.5:-1");
         assert_eq!(

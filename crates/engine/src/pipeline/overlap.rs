@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::generated_image::DecodedImage;
 use crate::pipeline::decode::Latents;
 use crate::pipeline::decoder::{Decoder, UpcastRetry};
+use crate::pipeline::event::Event;
 use crate::pipeline::text::TextEncoders;
 
 /// The networks that another thread runs while steps run. A lock gives each to one thread at a time.
@@ -30,11 +31,18 @@ impl OverlappedNetworks {
         may.then(|| Self { text: engine.networks.first.text.clone(), decoder: engine.networks.decoder.clone(), tiling })
     }
 
-    /// The image of some latents, once no other thread decodes. `upcast` is called before it is decoded again.
-    ///
-    /// # Errors
-    /// Errors of the decoder: where memory is out, nothing smaller is tried.
-    pub fn decode(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
+    /// The image of some latents, once no other thread decodes, with an event for each time that it was decoded again. If memory
+    /// is out, nothing smaller is tried.
+    pub fn decode(&self, latents: &Latents) -> (Result<DecodedImage>, Vec<Event>) {
+        let mut events = Vec::new();
+        let image = self.decoded(latents, &mut |retry| {
+            events.push(latents.again(retry));
+            Ok(())
+        });
+        (image, events)
+    }
+
+    fn decoded(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let image = decoder.decode(&latents.latents, &WeightResidency::Whole, self.tiling, upcast)?;

@@ -17,7 +17,7 @@ const PORTION: usize = 16;
 /// The tokens of a text if a request does not say how many.
 const MAX_LENGTH: usize = 512;
 /// The rows of a text are a multiple of this number, so that few sizes occur. Z-Image fills up to it anyway.
-const MULTIPLE: usize = 32;
+pub(super) const MULTIPLE: usize = 32;
 
 /// A Qwen3 language model of a model.
 pub struct QwenPart {
@@ -86,7 +86,7 @@ impl QwenText {
 }
 
 /// `x` `(1, s, d)` with zeros behind, `(1, rows, d)`.
-fn with_zeros(x: &Tensor, rows: usize) -> Result<Tensor> {
+pub(super) fn with_zeros(x: &Tensor, rows: usize) -> Result<Tensor> {
     let (_, s, d) = x.dims3()?;
     if s >= rows {
         return Ok(x.clone());

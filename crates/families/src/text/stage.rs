@@ -10,6 +10,7 @@ use kiln_network::text::{
 };
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_prompt::{ChunkCut, TextOptions};
+use kiln_t5::T5Ids;
 
 use super::conditions::Conditions;
 use super::t5::{PORTION, T5Part, T5Tokens};
@@ -216,7 +217,7 @@ impl TextStage for ClipT5Text {
         }
         if let Some(t5) = &self.t5 {
             for first in (0..texts).step_by(PORTION) {
-                let ids = vec![vec![0; tokens.max(1)]; PORTION.min(texts - first)];
+                let ids = vec![T5Ids::from(vec![0; tokens.max(1)]); PORTION.min(texts - first)];
                 parts.extend(t5.encoder.forward::<MetaTensor>(&ids, device).map_err(Error::from)?);
             }
         }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_network::text::{Error, Result, Runs};
 use kiln_prompt::emphasis::{away_from_empty, mean, restore_mean, scale};
 use kiln_prompt::{Emphasis, Span, spans};
-use kiln_t5::{T5Encoder, Tokenizer};
+use kiln_t5::{T5Encoder, T5Ids, Tokenizer};
 use kiln_weights::Network;
 
 /// Texts that share a pass through the encoder, whose weights may be read once for all of them.
@@ -31,6 +31,8 @@ pub(super) struct T5Tokens {
     weights: Vec<f32>,
     /// Ids of an empty text of this length.
     empty: Vec<u32>,
+    /// Tokens at the end that no other token attends.
+    masked: usize,
     /// The number of the text's tokens, also of those that do not fit.
     pub(super) used: usize,
     /// The end of the text that does not fit.
@@ -47,7 +49,17 @@ impl T5Tokens {
     /// Ids that count up from `number`, without weights.
     pub(super) fn sample(number: usize, length: usize, vocab_size: usize) -> Self {
         let ids = (0..length).map(|i| ((i + number) % vocab_size.max(1)) as u32).collect();
-        Self { ids, weights: vec![1.0; length], empty: vec![0; length], used: length, cut: None }
+        Self { ids, weights: vec![1.0; length], empty: vec![0; length], masked: 0, used: length, cut: None }
+    }
+
+    /// These tokens without padding but for one token, if it has a place behind the end token.
+    pub(super) fn with_one_pad(mut self) -> Self {
+        let kept = self.ids.len().min(self.used.saturating_add(2));
+        self.masked = kept.saturating_sub(self.used.saturating_add(1)).min(1);
+        self.ids.truncate(kept);
+        self.weights.truncate(kept);
+        self.empty.truncate(kept);
+        self
     }
 
     /// How the weights act, unless they change nothing.
@@ -80,7 +92,14 @@ impl T5Part {
         weights.truncate(room);
         weights.resize(length, 1.0);
         let (used, cut) = (ids.len(), Some(cut.trim().to_string()).filter(|cut| !cut.is_empty()));
-        Ok(T5Tokens { ids: tokenizer.frame(&ids, length), weights, empty: tokenizer.frame(&[], length), used, cut })
+        Ok(T5Tokens {
+            ids: tokenizer.frame(&ids, length),
+            weights,
+            empty: tokenizer.frame(&[], length),
+            masked: 0,
+            used,
+            cut,
+        })
     }
 
     /// Encodes texts on network `network` of `on`: hidden states `(1, length, d_model)` for each one, with its weights applied.
@@ -94,7 +113,8 @@ impl T5Part {
         let mut all = Vec::with_capacity(texts.len());
         for (i, portion) in texts.chunks(PORTION).enumerate() {
             on.proceed(i * PORTION, texts.len())?;
-            let ids: Vec<Vec<u32>> = portion.iter().map(|(tokens, _)| tokens.ids.clone()).collect();
+            let ids =
+                portion.iter().map(|(tokens, _)| T5Ids { ids: tokens.ids.clone(), masked: tokens.masked }).collect();
             all.extend(self.run(ids, &device, network, on)?);
         }
         let mut empty = HashMap::new();
@@ -102,7 +122,7 @@ impl T5Part {
             let Some(emphasis) = tokens.weighted(*emphasis) else { continue };
             let is_relative = matches!(emphasis, Emphasis::Comfy | Emphasis::Compel);
             if is_relative && !empty.contains_key(&tokens.empty) {
-                let encoded = self.run(vec![tokens.empty.clone()], &device, network, on)?;
+                let encoded = self.run(vec![T5Ids::from(tokens.empty.clone())], &device, network, on)?;
                 let values = encoded.first().map_or(Ok(Vec::new()), host)?;
                 empty.insert(tokens.empty.clone(), values);
             }
@@ -114,9 +134,9 @@ impl T5Part {
     }
 
     /// Runs the network once, on the caller's threads.
-    fn run(&self, ids: Vec<Vec<u32>>, device: &Device, network: usize, on: &mut dyn Runs) -> Result<Vec<Tensor>> {
+    fn run(&self, ids: Vec<T5Ids>, device: &Device, network: usize, on: &mut dyn Runs) -> Result<Vec<Tensor>> {
         let mut result = None;
-        on.run(network, &mut || result = Some(self.encoder.encode(&ids, device)));
+        on.run(network, &mut || result = Some(self.encoder.forward(&ids, device)));
         Ok(result.ok_or(Error::Stopped)??)
     }
 }

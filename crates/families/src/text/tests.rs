@@ -7,7 +7,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ClipEncoder, ClipPadding, TextEncoder, TextEncoderConfig};
 use kiln_network::TextWidths;
-use kiln_network::text::{CONTEXT, Fill, NoWords, POOLED, PromptText, Result, Runs, TextStage, TextTensors, Tokens};
+use kiln_network::text::{
+    CONTEXT, Fill, LENGTH as LENGTH_OF_TEXT, NoWords, POOLED, PromptText, Result, Runs, TextStage, TextTensors, Tokens,
+};
 use kiln_nn::MetaDevice;
 use kiln_nn::ops::Target;
 use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
@@ -15,7 +17,7 @@ use kiln_t5::{T5Config, T5Encoder, Tokenizer};
 use kiln_weights::{Placement, RandomSource, Segments, load};
 use serde_json::json;
 
-use super::{ClipT5Text, T5Part};
+use super::{ClipT5Text, MaskedT5Text, T5Part};
 
 const WIDTHS: TextWidths = TextWidths { context: Some(24), pooled: Some(20) };
 /// T5's tokens.
@@ -253,4 +255,27 @@ fn the_number_of_tokens_is_an_option_and_what_does_not_fit_is_named() {
     assert_eq!(length(Some(4)).cut(), Some("fox in snow"));
     assert!((length(None).heaviest() - 1.2).abs() < 1e-6);
     assert!(text(&stage, "a", TextOptions::default()).1.cut().is_none());
+}
+
+#[test]
+fn a_masked_text_has_its_tokens_and_one_of_padding() {
+    let stage = MaskedT5Text::new(t5(), LENGTH);
+    let lengths = |most: Option<usize>, text: &str| {
+        let text =
+            PromptText { text: text.into(), options: TextOptions { max_length: most, ..TextOptions::default() } };
+        let tokens = stage.tokenize(&text, &NoWords).unwrap();
+        let found = stage.encode(&[(text, Arc::new(tokens))], &mut OnCpu::default()).unwrap().remove(0);
+        let context = found.get(CONTEXT).unwrap().clone();
+        assert_eq!(context.dims()[1] % 32, 0);
+        let length = values(found.get(LENGTH_OF_TEXT).unwrap())[0] as usize;
+        let behind = context.narrow(1, length, context.dims()[1] - length).unwrap();
+        assert!(values(&behind).iter().all(|&value| value == 0.0));
+        (length, values(&context.narrow(1, 0, length).unwrap()))
+    };
+    // `▁a` is two tokens; an end token and one of padding follow.
+    assert_eq!((lengths(None, "").0, lengths(None, "a").0), (2, 4));
+    assert_eq!((lengths(Some(4), "abcdef").0, lengths(Some(5), "abc").0, lengths(Some(6), "abc").0), (4, 5, 6));
+    assert_eq!(lengths(Some(40), "a"), lengths(None, "a"), "the most changes nothing");
+    assert_eq!(stage.shapes(32), [(CONTEXT, vec![1, 32, 24]), (LENGTH_OF_TEXT, vec![1])]);
+    assert_eq!(stage.fit(&[32, 64], false).unwrap(), 64);
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::ControlType;
 use super::passes::ControlPasses;
-use crate::input::ResizeChoice;
+use crate::input::{ResizeChoice, choice, named};
 use crate::keyed;
 use crate::strength::{self, is_one, is_zero, one};
 
@@ -54,17 +54,17 @@ pub struct ControlUse {
 /// The preprocessor of ControlNets for inpainting: the image with a hole where the mask is.
 pub(crate) const INPAINT: &str = "inpaint";
 
-/// Which of prompt and control image counts more (`ControlMode` of AUTOMATIC1111's ControlNet extension).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ControlMode {
-    /// Both: every residual has the weight.
-    #[default]
-    Balanced,
-    /// The prompt: residuals of early layers are weaker.
-    Prompt,
-    /// The control image: as with the prompt, and for the conditional half alone.
-    Control,
+choice! {
+    /// Which of prompt and control image counts more (`ControlMode` of AUTOMATIC1111's ControlNet extension).
+    ControlMode {
+        /// Both: every residual has the weight.
+        #[default]
+        Balanced = "balanced", "Balanced";
+        /// The prompt: residuals of early layers are weaker.
+        Prompt = "prompt", "My prompt is more important";
+        /// The control image: as with the prompt, and for the conditional half alone.
+        Control = "control", "ControlNet is more important";
+    }
 }
 
 /// The keys of the text form, in their order.
@@ -75,34 +75,6 @@ const FILES: [&str; 2] = ["net", "image"];
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-impl ControlMode {
-    /// All names, as users type them.
-    pub const IDS: [&str; 3] = ["balanced", "prompt", "control"];
-
-    /// The name that users type.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Balanced => "balanced",
-            Self::Prompt => "prompt",
-            Self::Control => "control",
-        }
-    }
-
-    /// The name in an infotext of AUTOMATIC1111's extension.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Balanced => "Balanced",
-            Self::Prompt => "My prompt is more important",
-            Self::Control => "ControlNet is more important",
-        }
-    }
-
-    fn find(text: &str) -> Option<Self> {
-        let all = [Self::Balanced, Self::Prompt, Self::Control];
-        all.into_iter().find(|mode| mode.id().eq_ignore_ascii_case(text) || mode.label().eq_ignore_ascii_case(text))
-    }
 }
 
 fn is_inpaint(name: &str) -> bool {
@@ -195,7 +167,7 @@ impl FromStr for ControlUse {
                 "weight" => control.weight = keyed::number(key, &value)?,
                 "start" => control.start = keyed::number(key, &value)?,
                 "end" => control.end = keyed::number(key, &value)?,
-                "mode" => control.mode = keyed::one_of(key, &value, ControlMode::find, &ControlMode::IDS)?,
+                "mode" => control.mode = keyed::one_of(key, &value, ControlMode::find, ControlMode::IDS)?,
                 "guess" => control.guess = keyed::switch(key, &value)?,
                 "preprocess" => {
                     if !is_preprocessor(&value) {
@@ -203,7 +175,7 @@ impl FromStr for ControlUse {
                     }
                     control.preprocess = Some(value.to_ascii_lowercase());
                 }
-                "passes" => control.passes = keyed::one_of(key, &value, ControlPasses::find, &ControlPasses::IDS)?,
+                "passes" => control.passes = keyed::one_of(key, &value, ControlPasses::find, ControlPasses::IDS)?,
                 "type" => control.kind = Some(keyed::one_of(key, &value, ControlType::find, &ControlType::IDS)?),
                 _ => control.resize = keyed::one_of(key, &value, ResizeChoice::find, ResizeChoice::IDS)?,
             }

@@ -42,7 +42,7 @@ macro_rules! named {
             }
 
             /// The value with this id or label.
-            pub(crate) fn find(text: &str) -> Option<Self> {
+            pub fn find(text: &str) -> Option<Self> {
                 match text.trim().to_ascii_lowercase() {
                     $(text if text == $id || text.eq_ignore_ascii_case($label) => Some(Self::$variant),)+
                     _ => None,

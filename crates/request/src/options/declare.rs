@@ -91,6 +91,11 @@ macro_rules! options {
             get: |request| &request.$field,
             get_mut: |request| &mut request.$field,
             copy: |from, to| to.$field = from.$field.clone(),
+            json: |request| serde_json::to_value(&request.$field).unwrap_or_default(),
+            set_json: |request, value| {
+                request.$field = Deserialize::deserialize(value)?;
+                Ok(())
+            },
             $($key: $value,)*
             ..OptionRow { group: OptionGroup::$group, ..EMPTY }
         }
@@ -115,4 +120,6 @@ pub(super) const EMPTY: OptionRow = OptionRow {
     get: |request| &request.prompt,
     get_mut: |request| &mut request.prompt,
     copy: |_, _| {},
+    json: |_| serde_json::Value::Null,
+    set_json: |_, _| Ok(()),
 };

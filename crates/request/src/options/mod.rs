@@ -15,6 +15,7 @@
 mod check;
 mod declare;
 mod feature;
+mod input_table;
 mod kinds;
 mod resolved;
 mod row;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 use super::feature::ModelFeature;
 use super::table::Request;
 use super::value::OptionValue;
@@ -35,6 +37,8 @@ pub struct OptionRow {
     pub(super) get: fn(&Request) -> &dyn OptionValue,
     pub(super) get_mut: fn(&mut Request) -> &mut dyn OptionValue,
     pub(super) copy: fn(&Request, &mut Request),
+    pub(super) json: fn(&Request) -> Value,
+    pub(super) set_json: fn(&mut Request, &Value) -> serde_json::Result<()>,
 }
 
 /// Type and range of an option. Bounds are included.
@@ -169,6 +173,19 @@ impl OptionRow {
     /// The same, to be changed.
     pub fn value_mut<'a>(&self, request: &'a mut Request) -> &'a mut dyn OptionValue {
         (self.get_mut)(request)
+    }
+
+    /// Its value as JSON; `null` if it is not set.
+    pub fn json(&self, request: &Request) -> Value {
+        (self.json)(request)
+    }
+
+    /// Sets it to a value of JSON.
+    ///
+    /// # Errors
+    /// The expected type; the former value stays.
+    pub fn set_json(&self, request: &mut Request, value: &Value) -> serde_json::Result<()> {
+        (self.set_json)(request, value)
     }
 
     /// Copies its value.

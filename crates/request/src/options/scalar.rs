@@ -182,57 +182,6 @@ impl Scalar for Vec<f64> {
     }
 }
 
-/// The schedule that a name may end in has an option of its own.
-impl Scalar for SamplerChoice {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        self.kind.label().into()
-    }
-}
-
-impl Scalar for SigmaSchedule {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        self.label().into()
-    }
-}
-
-impl Scalar for Convention {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Scalar for SigmaRange {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Scalar for UniPcScale {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        self.to_string()
-    }
-}
-
 /// AUTOMATIC1111 writes whether it is the multiplier of Stability's code, `sqrt(sigma^2 + 1)`.
 impl Scalar for InitialNoise {
     fn parse(text: &str) -> Result<Self, String> {
@@ -289,74 +238,35 @@ impl Scalar for Emphasis {
     }
 }
 
-impl Scalar for ChunkCut {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
+/// Types that are parsed by their `FromStr`, with their texts in an infotext.
+macro_rules! from_str {
+    ($($kind:ty: $infotext:expr),* $(,)?) => {$(
+        impl Scalar for $kind {
+            fn parse(text: &str) -> Result<Self, String> {
+                parsed(text)
+            }
 
-    fn infotext(&self) -> String {
-        self.id().into()
-    }
+            fn infotext(&self) -> String {
+                let infotext: fn(&Self) -> String = $infotext;
+                infotext(self)
+            }
+        }
+    )*};
 }
 
-impl Scalar for Extend {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
-}
-
-impl Scalar for PagLayers {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
-}
-
-impl Scalar for BlockSet {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
-}
-
-impl Scalar for CacheUse {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
-}
-
-impl Scalar for FreeuFactors {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
-}
-
-impl Scalar for Crop {
-    fn parse(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-
-    fn infotext(&self) -> String {
-        quoted(&self.to_string())
-    }
+from_str! {
+    SamplerChoice: |sampler| sampler.kind.label().into(), // the schedule in its name has an option of its own
+    SigmaSchedule: |schedule| schedule.label().into(),
+    ChunkCut: |cut| cut.id().into(),
+    Convention: Self::to_string,
+    SigmaRange: Self::to_string,
+    UniPcScale: Self::to_string,
+    Extend: |extend| quoted(&extend.to_string()),
+    PagLayers: |layers| quoted(&layers.to_string()),
+    BlockSet: |blocks| quoted(&blocks.to_string()),
+    CacheUse: |cache| quoted(&cache.to_string()),
+    FreeuFactors: |factors| quoted(&factors.to_string()),
+    Crop: |crop| quoted(&crop.to_string()),
 }
 
 /// Names of one of the enumerations of input images.

@@ -1,14 +1,12 @@
 //! Values of options as text: as users type them, and as an infotext has them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::str::FromStr;
 
 use kiln_prompt::{ChunkCut, Emphasis};
 use kiln_scheduler::{Convention, SigmaSchedule};
 
 use super::scalar::Scalar;
-use crate::control::ControlUse;
-use crate::image_prompt::IpAdapterUse;
-use crate::lora::LoraUse;
 use crate::request::Rng;
 
 /// The value of an option in a request, which may be that nothing is set.
@@ -151,40 +149,17 @@ impl OptionValue for Option<u64> {
     }
 }
 
-/// Items of a list that users type with semicolons between them. An infotext has none of these lists as one value: LoRAs are tags
-/// in its prompt, control networks have keys of their own, and no program reads other images from there.
-trait Listed: Sized {
-    /// Reads an item that a user typed, or says what was expected.
-    fn parse_item(text: &str) -> Result<Self, String>;
-}
-
-/// Items that are read as their `FromStr` says.
-macro_rules! listed {
-    ($($kind:ty),*) => {$(
-        impl Listed for $kind {
-            fn parse_item(text: &str) -> Result<Self, String> {
-                text.parse()
-            }
-        }
-    )*};
-}
-
-listed!(LoraUse, ControlUse, IpAdapterUse);
-
-impl Listed for PathBuf {
-    fn parse_item(text: &str) -> Result<Self, String> {
-        Ok(text.into())
-    }
-}
-
-impl<T: Listed> OptionValue for Vec<T> {
+/// A list, which users type with semicolons between its items. An infotext has none of these lists as one value: LoRAs are tags in
+/// its prompt, control networks have keys of their own, and no program reads other images from there.
+impl<T: FromStr<Err: ToString>> OptionValue for Vec<T> {
     fn is_default(&self) -> bool {
         self.is_empty()
     }
 
     fn read(&mut self, text: &str) -> Result<(), String> {
         let items = text.split(';').map(str::trim).filter(|text| !text.is_empty());
-        *self = items.map(T::parse_item).collect::<Result<_, _>>()?;
+        let items = items.map(|item| item.parse().map_err(|error: T::Err| error.to_string()));
+        *self = items.collect::<Result<_, _>>()?;
         Ok(())
     }
 

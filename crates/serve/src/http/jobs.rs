@@ -12,7 +12,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::{Stream, StreamExt, stream};
-use kiln_batch::JobSpec;
+use kiln_request::JobSpec;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;

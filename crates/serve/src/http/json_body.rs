@@ -44,6 +44,15 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Refused> {
     }
 }
 
+/// Takes a text out of the fields.
+pub(crate) fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
+    match fields.remove(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(Refused::value(name, other, "a text")),
+    }
+}
+
 /// Refuses a body with more values than any request has.
 ///
 /// # Errors

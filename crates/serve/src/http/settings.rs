@@ -12,7 +12,6 @@ use super::{Payload, Shared};
 use crate::app::{App, store};
 use crate::error::{Refused, RefusedKind};
 use crate::inputs::not_too_large;
-use crate::jobs::request_of;
 
 /// The settings of an image.
 #[derive(Debug, Serialize, ToSchema)]
@@ -57,17 +56,16 @@ pub(crate) fn settings(app: &App, bytes: &[u8]) -> Result<SettingsView, Refused>
     let mut like = Like::read(&path).map_err(unread)?;
     let request = like.request(&app.models.first().folder, app.options.setup());
     let warnings = like.take_warnings().into_iter().map(|warning| warning.replace(&place, "")).collect();
-    Ok(SettingsView { request: said(&request), model, parameters, warnings })
+    Ok(SettingsView { request: without_files(request).changed_fields(), model, parameters, warnings })
 }
 
-/// The fields of a request that are not defaults, without files.
-pub(super) fn said(request: &Request) -> Map<String, Value> {
-    let fields = |request: &Request| serde_json::to_value(request).unwrap_or_default();
-    let (mut said, default) = (fields(request), fields(&Request::default()));
-    if let Some(said) = said.as_object_mut() {
-        said.retain(|name, value| name == "prompt" || default.get(name) != Some(value));
+/// A request without the input images that it names.
+pub(super) fn without_files(mut request: Request) -> Request {
+    (request.init, request.mask) = (None, None);
+    request.references.clear();
+    request.controls.iter_mut().for_each(|control| control.image = None);
+    for adapter in &mut request.ip_adapters {
+        (adapter.image, adapter.mask, adapter.embeds) = (None, None, None);
     }
-    let settings = serde_json::json!({ "request": said });
-    let plain = request_of(&settings.to_string());
-    plain.as_object().cloned().unwrap_or_default()
+    request
 }

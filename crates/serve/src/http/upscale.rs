@@ -47,7 +47,7 @@ pub(super) async fn upscale(
     let larger = match choice {
         UpscalerChoice::File(_) => enlarge_by_network(&app, choice, image, (width, height)).await?,
         UpscalerChoice::Filter(filter) => {
-            app.intake.run_images(move || image.resize(width, height, filter).map_err(unread)).await?
+            app.intake.run_images(move || image.resize(width, height, filter).map_err(Refused::unread)).await?
         }
     };
     let file = app.intake.run_images(move || file(&body, &larger, scale, &name)).await?;
@@ -74,13 +74,13 @@ impl Work {
         };
         let upscaler = OpenUpscaler::open(&choice, None)?;
         let scale = upscaler.scale(how.scale)?;
-        let header = header(bytes, "the image", &decode_options).map_err(unread)?;
+        let header = header(bytes, "the image", &decode_options).map_err(Refused::unread)?;
         let [width, height] = OpenUpscaler::scaled([header.width, header.height], scale);
         if width.saturating_mul(height) > most {
             let expected = format!("at most {most} pixels, the limit of this server");
             return Err(Refused::value("scale", format!("{width}x{height}"), expected));
         }
-        let decoded = decode(bytes, "the image", &decode_options).map_err(unread)?;
+        let decoded = decode(bytes, "the image", &decode_options).map_err(Refused::unread)?;
         let image = decoded.into_rgb(AlphaRule::FlattenOnWhite);
         Ok(Self { choice, image, size: (width, height), scale, name: upscaler.name() })
     }
@@ -97,8 +97,4 @@ fn file(bytes: &[u8], image: &Rgb8Image, scale: f64, name: &str) -> Result<Vec<u
 
 fn failed(error: impl std::fmt::Display) -> Refused {
     Refused::new(RefusedKind::Internal, error.to_string())
-}
-
-fn unread(error: kiln_media::Error) -> Refused {
-    Refused::new(RefusedKind::Unprocessable, error.to_string())
 }

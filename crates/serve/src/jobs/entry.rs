@@ -406,7 +406,7 @@ impl State {
             }
             Some(End::Expired(limit)) => {
                 let message = format!("the job was not done within {} s, its `timeout`", limit.as_secs_f64());
-                Some(Refused { param: Some("timeout".into()), ..Refused::new(RefusedKind::Expired, message) })
+                Some(Refused::new(RefusedKind::Expired, message).at("timeout"))
             }
             Some(End::Done | End::Canceled) | None => None,
         }

@@ -142,7 +142,7 @@ impl ImageView {
 }
 
 /// The request in Kiln's settings of an image, without the input images, which settings name and do not contain.
-pub(crate) fn request_of(settings: &str) -> Value {
+fn request_of(settings: &str) -> Value {
     let settings: Value = serde_json::from_str(settings).unwrap_or_default();
     let mut request = settings.get("request").cloned().unwrap_or_default();
     if let Some(request) = request.as_object_mut() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kiln_engine::{Event, GroupId, Result, Stage};
 
 use super::active::{Active, news_of};
-use super::decoding::{Decoded, Decoding, Undecoded};
+use super::decoding::{Decoded, Undecoded, start};
 use super::stop::Stop;
 use super::task::{End, News, Task};
 use super::worker::Worker;
@@ -120,7 +120,7 @@ impl Worker {
         let all = stop.sign().during(|| engine.take_latents(running, part.group, images, &mut on_event))?;
         let networks = engine.overlapped();
         if networks.is_some() && decoding.is_none() {
-            match Decoding::start() {
+            match start() {
                 Ok(thread) => *decoding = Some(thread),
                 Err(error) => tracing::warn!("images are decoded between the steps: {error}"),
             }
@@ -130,7 +130,7 @@ impl Worker {
                 (Some(decoding), Some(networks)) => {
                     let (arrived, job, sign) = (active.arrived, job.clone(), stop.sign());
                     let image = Undecoded { arrived, job, latents, sign };
-                    decoding.decode(image, networks.clone(), engine.origin())?;
+                    decoding.give((image, networks.clone(), engine.origin()))?;
                     active.decoding += 1;
                 }
                 _ => {

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use kiln_serve::ServeOptions;
-use kiln_testkit::repository;
+use kiln_testkit::{fixtures, repository};
 use serde_json::{Value, json};
 
 use crate::support::{Served, alone_with, options, pixels};
@@ -64,6 +64,24 @@ fn jobs_share_steps_and_have_the_bits_of_single_runs() {
     ] {
         let (status, message) = refused(more);
         assert!(status == 400 && message.contains(expected), "{status} {message}");
+    }
+}
+
+/// The family of the fixture `tiny-dit` is one module of `families`.
+#[test]
+fn a_family_of_one_module_is_served() {
+    let model = fixtures("models/tiny-dit");
+    let served = Served::start(ServeOptions { models: vec![model.clone()], max_batch: Some(4), ..options() });
+    served.wait_ready();
+    let jobs = [
+        job("a fox", 1, json!({ "height": 48 })),
+        job("a fox", 2, json!({ "height": 48, "negative_prompt": "night", "cfg_scale": 3.0 })),
+    ];
+    let ids: Vec<String> = jobs.iter().map(|job| served.submit(job)).collect();
+    for (id, expected) in ids.iter().zip(&alone_with(&model, &jobs)) {
+        let done = served.finished(id);
+        assert_eq!(done["status"], "done", "{done}");
+        assert_eq!(served.image(&done, 0), expected[0].rgb, "{done}");
     }
 }
 

@@ -9,7 +9,6 @@ use kiln_media::{AlphaRule, DecodeOptions, Rgb8Image, StillFormat, decode, encod
 use serde_json::{Map, Value, json};
 
 use super::Detail;
-use super::control::unread;
 use crate::app::{App, store};
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
@@ -105,7 +104,7 @@ async fn enlarge(app: &Arc<App>, size: &Arc<Size>, field: &'static str, image: S
         let made = match upscaler {
             UpscalerChoice::Filter(filter) => {
                 let filter = *filter;
-                blocking_value(app, move || image.resize(target.0, target.1, filter).map_err(unread)).await?
+                blocking_value(app, move || image.resize(target.0, target.1, filter).map_err(Refused::unread)).await?
             }
             UpscalerChoice::File(_) => enlarge_by_network(app, upscaler.clone(), image, target).await?,
         };
@@ -214,7 +213,7 @@ impl Size {
             let expected = format!("at most {most} pixels, the limit of this server");
             return Err(Refused::value("upscaling_resize", format!("{width}x{height}"), expected));
         }
-        let decoded = decode(&bytes, "image", &decode_options).map_err(unread)?;
+        let decoded = decode(&bytes, "image", &decode_options).map_err(Refused::unread)?;
         Ok((decoded.into_rgb(AlphaRule::FlattenOnWhite), (width, height)))
     }
 
@@ -234,7 +233,7 @@ impl Size {
                     (larger.width().saturating_sub(width) / 2, larger.height().saturating_sub(height) / 2);
                 let (right, bottom) = ((left + width).min(larger.width()), (top + height).min(larger.height()));
                 let region = kiln_media::Region { left, top, right, bottom };
-                file(&larger.crop(region).map_err(unread)?)
+                file(&larger.crop(region).map_err(Refused::unread)?)
             }
             _ => file(&larger),
         }
@@ -246,7 +245,7 @@ fn blended(below: &Rgb8Image, above: &Rgb8Image, part: f64) -> Result<Rgb8Image,
     let one =
         |(below, above): (&u8, &u8)| (f32::from(*below) + part as f32 * (f32::from(*above) - f32::from(*below))) as u8;
     let pixels = below.data().iter().zip(above.data()).map(one).collect();
-    Rgb8Image::new(below.width(), below.height(), pixels).map_err(unread)
+    Rgb8Image::new(below.width(), below.height(), pixels).map_err(Refused::unread)
 }
 
 fn file(image: &Rgb8Image) -> Result<String, Refused> {

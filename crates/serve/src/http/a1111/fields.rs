@@ -1,11 +1,11 @@
 //! From the fields of `txt2img` and `img2img` to a request.
 
-use kiln_batch::JobSpec;
 use kiln_engine::{
     Convention, FamilyRef, Infotext, LoraName, Request, Rng, Rule, SD, SamplerChoice, SamplerKind, find_lora,
 };
 use kiln_media::DecodeOptions;
 use kiln_request::settings::from_infotext;
+use kiln_request::{FieldError, JobSpec, RequestBuilder};
 use serde_json::{Map, Value, json};
 
 use super::control::Place;
@@ -16,7 +16,8 @@ use super::{forge, hires};
 use crate::app::App;
 use crate::error::{Refused, RefusedKind};
 use crate::http::Client;
-use crate::http::settings::said;
+use crate::http::json_body::text;
+use crate::http::settings::without_files;
 use crate::named_files::ip_adapters;
 use crate::scheduler::Previews;
 
@@ -79,15 +80,15 @@ impl Fields {
         let model = app.models.find(options.model.as_deref())?;
         let mut given = infotext(&mut fields, model.folder.family(), &mut warnings)?;
         if is_img2img {
-            given.retain(|name, _| !name.starts_with("hires_")); // that route has no second pass
+            given.retain(|name| !name.starts_with("hires_")); // that route has no second pass
         }
         let scripts = object_of(&mut fields, "alwayson_scripts")?;
-        forge::fill(&mut fields, &model.folder, &given);
+        forge::fill(&mut fields, &model.folder, given.has("cfg_scale"));
         let mut job = job(&mut fields, &options, &given, is_img2img && mask.is_some(), is_img2img)?;
         forge::take(&mut fields, &model.folder, &mut job);
         let images = app.options.limits.input_images();
         let side = |name: &str| job.get(name).and_then(Value::as_f64).map_or(512, |side| side as usize);
-        let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name));
+        let is_hires = ["hires_scale", "hires_size"].iter().any(|name| job.contains_key(*name) || given.has(name));
         let adapters = ip_adapters(app.options.ip_adapters_dir.as_deref());
         let place = Place {
             size: (side("width"), side("height")),
@@ -101,9 +102,10 @@ impl Fields {
         job.extend(scripts.job);
         warnings.extend(scripts.warnings);
         warnings.extend(left_out(&fields, app.options.output.is_some()));
-        let spec = JobSpec::of_object(job).map_err(|error| named_as_there(error.message))?;
+        let has_infotext = !given.is_empty();
+        let spec = build(given, job).map_err(|error| named_as_there(error.message))?;
         let mut request = spec.request;
-        if given.is_empty() {
+        if !has_infotext {
             request.convention = Convention::Automatic1111;
             request.pad_conds = Some(false);
             request.rng = if options.randn_source == "CPU" { Rng::Cpu } else { Rng::Cuda };
@@ -148,36 +150,47 @@ pub(super) fn read(mut fields: Map<String, Value>, is_img2img: bool) {
     if let (Ok(mut job), Ok(scripts)) = (job(&mut fields, &options, &given, is_img2img, is_img2img), scripts) {
         job.extend(scripts.job);
         let _ = left_out(&fields, false);
-        let _ = JobSpec::of_object(job); // what is wrong is of no interest
+        let _ = build(given, job); // errors are of no interest
     }
 }
 
-/// The fields of a job that `infotext` says, for those that the request does not set.
+/// The job of an infotext's fields with those of the request in their places.
+fn build(mut given: RequestBuilder, job: Map<String, Value>) -> Result<JobSpec, FieldError> {
+    job.into_iter().try_for_each(|(name, value)| given.replace(&name, value))?;
+    Ok(given.build()?)
+}
+
+/// The fields of a job in `infotext`, for those that the request does not set.
 fn infotext(
     fields: &mut Map<String, Value>,
     family: FamilyRef,
     warnings: &mut Vec<String>,
-) -> Result<Map<String, Value>, Refused> {
-    let Some(text) = text(fields, "infotext")?.filter(|text| !text.is_empty()) else { return Ok(Map::new()) };
+) -> Result<RequestBuilder, Refused> {
+    let Some(text) = text(fields, "infotext")?.filter(|text| !text.is_empty()) else {
+        return Ok(RequestBuilder::default());
+    };
     let Some(info) = Infotext::parse(&text) else {
         return Err(Refused::value("infotext", "a text without settings", "what an image has under `parameters`"));
     };
     let (request, left_out) = from_infotext::request(&info, family);
     warnings.extend(left_out.into_iter().map(|what| format!("`infotext`: {what}")));
-    Ok(said(&request))
+    Ok(RequestBuilder::of(&without_files(request)))
 }
 
 /// The fields of a job of Kiln that the others say. `given` are those that hold where a field is not set.
 fn job(
     fields: &mut Map<String, Value>,
     options: &Options,
-    given: &Map<String, Value>,
+    given: &RequestBuilder,
     is_masked: bool,
     is_img2img: bool,
 ) -> Result<Map<String, Value>, Refused> {
-    let mut job = given.clone();
+    let mut job = Map::new();
+    // The size of the first pass is needed before the job is whole.
+    let sizes = [("width", given.request().width), ("height", given.request().height)];
+    job.extend(sizes.into_iter().filter_map(|(name, side)| Some((name.into(), side?.into()))));
     let mut take = |name: &str, own: &str, default: Value| {
-        if !fields.contains_key(name) && given.contains_key(own) {
+        if !fields.contains_key(name) && given.has(own) {
             return;
         }
         let value = fields.remove(name).unwrap_or(default);
@@ -209,7 +222,7 @@ fn job(
     let is_named = |name: &String| !name.is_empty();
     let (sampler, former) = (text(fields, "sampler_name")?, text(fields, "sampler_index")?);
     let sampler = sampler.filter(is_named).or(former.filter(is_named));
-    if sampler.is_some() || !given.contains_key("sampler") {
+    if sampler.is_some() || !given.has("sampler") {
         job.insert("sampler".into(), sampler.unwrap_or_else(|| "Euler".into()).into());
     }
     if let Some(schedule) = text(fields, "scheduler")?.filter(|name| !name.is_empty()) {
@@ -282,15 +295,6 @@ fn input(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, Refused>
     Ok(job)
 }
 
-/// Takes a text out of the fields.
-pub(super) fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
-    match fields.remove(name) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(Refused::value(name, other, "a text")),
-    }
-}
-
 fn object_of(fields: &mut Map<String, Value>, name: &str) -> Result<Map<String, Value>, Refused> {
     match fields.remove(name) {
         None => Ok(Map::new()),
@@ -315,10 +319,7 @@ fn images(fields: &mut Map<String, Value>) -> Result<Vec<String>, Refused> {
 /// A message in the words of that API, which clients look for.
 fn named_as_there(message: String) -> Refused {
     if message.starts_with("sampler:") {
-        return Refused {
-            param: Some("sampler_name".into()),
-            ..Refused::invalid(format!("Sampler not found ({message})"))
-        };
+        return Refused::invalid(format!("Sampler not found ({message})")).at("sampler_name");
     }
     Refused::invalid(message)
 }
@@ -332,8 +333,8 @@ mod tests {
         fields.remove("init_images");
         fields.retain(|_, value| !value.is_null());
         no_script(&mut fields).unwrap();
-        let job = job(&mut fields, &Options::default(), &Map::new(), is_masked, is_masked).unwrap();
-        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
+        let job = job(&mut fields, &Options::default(), &RequestBuilder::default(), is_masked, is_masked).unwrap();
+        let spec = JobSpec::of_object(job).unwrap();
         (spec.request, left_out(&fields, false))
     }
 
@@ -378,8 +379,7 @@ mod tests {
         let mut fields = json!({ "infotext": text, "steps": 3 }).as_object().unwrap().clone();
         let given = infotext(&mut fields, SD, &mut Vec::new()).unwrap();
         let job = job(&mut fields, &Options::default(), &given, false, false).unwrap();
-        let (spec, _) = JobSpec::parse(Value::Object(job).to_string().as_bytes(), &[]).unwrap();
-        let request = spec.request;
+        let request = build(given, job).unwrap().request;
         assert_eq!((request.prompt.as_str(), request.steps, request.seed), ("an apple", Some(3), Some(9)));
         assert_eq!((request.width, request.height, request.cfg_scale), (Some(64), Some(96), Some(4.0)));
         assert_eq!(

@@ -15,9 +15,9 @@ pub(super) fn take(fields: &mut Map<String, Value>, model: &ModelFolder, job: &m
 }
 
 /// Sets a flow model's own guidance scale in a request without one. The usual 7 of that program would run models without
-/// classifier-free guidance twice a step, with results that no one trained them for.
-pub(super) fn fill(fields: &mut Map<String, Value>, model: &ModelFolder, given: &Map<String, Value>) {
-    if model.scheduler_config().is_flow() && !fields.contains_key("cfg_scale") && !given.contains_key("cfg_scale") {
+/// classifier-free guidance twice a step, with results that no one trained them for. `has_scale`: an infotext sets it.
+pub(super) fn fill(fields: &mut Map<String, Value>, model: &ModelFolder, has_scale: bool) {
+    if model.scheduler_config().is_flow() && !fields.contains_key("cfg_scale") && !has_scale {
         fields.insert("cfg_scale".into(), json!(model.defaults().cfg_scale));
     }
 }
@@ -33,15 +33,15 @@ mod tests {
         let object = |value: Value| value.as_object().cloned().unwrap_or_default();
         let flow = ModelFolder::open(&repository().join("models/emoji-sd3")).unwrap();
         let other = ModelFolder::open(&fixtures("models/sd1")).unwrap();
-        let filled = |model: &ModelFolder, fields: Value, given: Value| {
+        let filled = |model: &ModelFolder, fields: Value, has_scale: bool| {
             let mut fields = object(fields);
-            fill(&mut fields, model, &object(given));
+            fill(&mut fields, model, has_scale);
             fields.get("cfg_scale").cloned()
         };
-        assert_eq!(filled(&flow, json!({}), json!({})), Some(json!(3.0)));
-        assert_eq!(filled(&flow, json!({ "cfg_scale": 5 }), json!({})), Some(json!(5)));
-        assert_eq!(filled(&flow, json!({}), json!({ "cfg_scale": 4 })), None);
-        assert_eq!(filled(&other, json!({}), json!({})), None);
+        assert_eq!(filled(&flow, json!({}), false), Some(json!(3.0)));
+        assert_eq!(filled(&flow, json!({ "cfg_scale": 5 }), false), Some(json!(5)));
+        assert_eq!(filled(&flow, json!({}), true), None);
+        assert_eq!(filled(&other, json!({}), false), None);
         let (mut fields, mut job) = (object(json!({ "distilled_cfg_scale": 3.5 })), Map::new());
         take(&mut fields, &flow, &mut job);
         assert!(fields.len() == 1 && job.is_empty(), "this model takes no such guidance");

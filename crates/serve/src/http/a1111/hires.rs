@@ -3,8 +3,8 @@
 use kiln_engine::HiresUpscaler;
 use serde_json::{Map, Value};
 
-use super::fields::text;
 use crate::error::Refused;
+use crate::http::json_body::text;
 
 /// Pixels of a latent's side, of which sizes are multiples.
 const LATENT: u64 = 8;

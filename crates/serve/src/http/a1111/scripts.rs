@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::control::{Place, Units};
-use super::fields::text;
 use crate::error::{Refused, RefusedKind};
+use crate::http::json_body::text;
 
 /// The names of the scripts, as that program lists them.
 pub(super) const NAMES: [&str; 3] = ["controlnet", "refiner", "soft inpainting"];
@@ -76,7 +76,7 @@ pub(super) fn no_script(fields: &mut Map<String, Value>) -> Result<(), Refused> 
         None => Ok(()),
         Some(name) => {
             let message = format!("Script '{name}' not found: `script_name` is that of no script here, expected none");
-            Err(Refused { param: Some("script_name".into()), ..Refused::new(RefusedKind::Unprocessable, message) })
+            Err(Refused::new(RefusedKind::Unprocessable, message).at("script_name"))
         }
     }
 }

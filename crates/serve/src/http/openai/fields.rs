@@ -1,10 +1,11 @@
 //! The fields of OpenAI's requests, with those of Kiln.
 
-use kiln_batch::JobSpec;
 use kiln_engine::Request;
+use kiln_request::JobSpec;
 use serde_json::{Map, Value};
 
 use crate::error::Refused;
+use crate::http::json_body::text;
 use crate::image_format::ImageFormat;
 
 /// The most images of a request.
@@ -96,14 +97,6 @@ impl Fields {
         let model = model.map(|model| model.to_string_lossy().into_owned());
         let wants_url = response == "url";
         Ok(Self { request, model, shown, format, output_format, wants_url, stream, partials, warnings })
-    }
-}
-
-fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
-    match fields.remove(name) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(Refused::value(name, other, "a text")),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::image_of;
 use crate::app::App;
-use crate::error::{Refused, RefusedKind};
+use crate::error::Refused;
 use crate::http::json_body;
 
 /// The fields of a body, and its images.
@@ -91,11 +91,7 @@ impl Form {
     /// Without a mask, the transparent part of the image is what is edited.
     pub(super) fn mask_of_image(&mut self, images: &DecodeOptions) -> Result<(), Refused> {
         if let (Some(image), None) = (&self.image, &self.mask) {
-            let unread = |error: kiln_media::Error| Refused {
-                param: Some("image".into()),
-                ..Refused::new(RefusedKind::Unprocessable, error.to_string())
-            };
-            let decoded = decode(image, "image", images).map_err(unread)?;
+            let decoded = decode(image, "image", images).map_err(|error| Refused::unread(error).at("image"))?;
             self.mask = decoded.is_transparent().then(|| image.clone());
         }
         Ok(())

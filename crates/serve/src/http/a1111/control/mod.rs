@@ -6,4 +6,4 @@ mod routes;
 mod units;
 
 pub(super) use routes::routes;
-pub(super) use units::{Place, Units, unread};
+pub(super) use units::{Place, Units};

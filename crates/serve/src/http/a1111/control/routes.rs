@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::modules::{MODULES, Module, resolution};
 use super::prompts;
-use super::units::{rgb, unread};
+use super::units::rgb;
 use crate::app::App;
 use crate::base64_image;
 use crate::error::{Refused, RefusedKind};
@@ -128,10 +128,10 @@ fn detected(fields: &Map<String, Value>, most: usize, decode: &DecodeOptions) ->
     let one = |image: &Value| {
         let image = rgb("controlnet_input_images", image.as_str().unwrap_or_default(), decode)?;
         let map = match module.preprocessor(values) {
-            Some(preprocessor) => preprocessor.run(&image, Some(side)).map_err(unread)?,
+            Some(preprocessor) => preprocessor.run(&image, Some(side)).map_err(Refused::unread)?,
             None => image,
         };
-        Ok(base64_image::encode(&encode(&map, StillFormat::Png).map_err(unread)?))
+        Ok(base64_image::encode(&encode(&map, StillFormat::Png).map_err(Refused::unread)?))
     };
     let maps = images.iter().map(one).collect::<Result<Vec<String>, Refused>>()?;
     Ok(json!({ "images": maps, "info": "Success" }))

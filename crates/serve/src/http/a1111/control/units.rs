@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::modules::{Module, resolution};
 use super::prompts;
 use crate::base64_image;
-use crate::error::{Refused, RefusedKind};
+use crate::error::Refused;
 
 /// Where the units act.
 pub(crate) struct Place<'a> {
@@ -129,8 +129,8 @@ impl Units {
                     true => pixel_perfect(source.size(), place.size, resize),
                     false => resolution(unit.get("processor_res").and_then(Value::as_i64)),
                 };
-                let map = preprocessor.run(&source, Some(side)).map_err(unread)?;
-                let file = base64_image::encode(&encode(&map, StillFormat::Png).map_err(unread)?);
+                let map = preprocessor.run(&source, Some(side)).map_err(Refused::unread)?;
+                let file = base64_image::encode(&encode(&map, StillFormat::Png).map_err(Refused::unread)?);
                 if unit.get("save_detected_map") != Some(&Value::Bool(false)) {
                     self.maps.push(file.clone());
                 }
@@ -260,12 +260,7 @@ pub(super) fn images(unit: &Map<String, Value>) -> (Option<&str>, Option<&str>) 
 /// The pixels of an image in Base64.
 pub(super) fn rgb(field: &str, image: &str, images: &DecodeOptions) -> Result<Rgb8Image, Refused> {
     let bytes = base64_image::decode(field, image)?;
-    Ok(decode(&bytes, "image", images).map_err(unread)?.into_rgb(AlphaRule::Drop))
-}
-
-/// An image that cannot be read or changed.
-pub(crate) fn unread(error: kiln_media::Error) -> Refused {
-    Refused::new(RefusedKind::Unprocessable, error.to_string())
+    Ok(decode(&bytes, "image", images).map_err(Refused::unread)?.into_rgb(AlphaRule::Drop))
 }
 
 /// `ResizeMode` of the extension, whose names have changed over time.

@@ -9,9 +9,9 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Number, Value};
 
 /// A JSON value.
-pub(super) struct Unique(pub(super) Value);
+pub struct UniqueJson(pub Value);
 
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for UniqueJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(UniqueVisitor).map(Self)
     }
@@ -56,7 +56,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut all = Vec::new();
-        while let Some(Unique(item)) = items.next_element()? {
+        while let Some(UniqueJson(item)) = items.next_element()? {
             all.push(item);
         }
         Ok(all.into())
@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut all = Map::new();
-        while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
+        while let Some((key, UniqueJson(value))) = entries.next_entry::<String, UniqueJson>()? {
             if all.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key `{key}` occurs twice")));
             }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_key_is_an_error_at_every_depth() {
-        let parse = |text: &str| serde_json::from_str::<Unique>(text).map(|value| value.0);
+        let parse = |text: &str| serde_json::from_str::<UniqueJson>(text).map(|value| value.0);
         let text = r#"{"a": [1, -2, 2.5, "x", null, true, {"a": {}}], "b": 18446744073709551615}"#;
         assert_eq!(parse(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
         for wrong in [r#"{"a": 1, "b": 2, "a": 1}"#, r#"[{"b": {"a": 1, "a": 2}}]"#] {
