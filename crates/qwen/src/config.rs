@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// The name of the network in messages.
-pub(crate) const NETWORK: &str = "Qwen3 text encoder";
+/// The names of the networks in messages.
+const QWEN3: &str = "Qwen3 text encoder";
+const QWEN_VL: &str = "Qwen2.5-VL text encoder";
 /// The `model_type` in a text encoder's file.
 const MODEL_TYPE: &str = "qwen3";
 /// The same of Qwen2.5-VL: of the whole model, and of its text part.
@@ -101,12 +102,17 @@ impl QwenConfig {
         VISION_TYPES.contains(&self.model_type.as_str())
     }
 
+    /// The name of the network in messages.
+    pub fn label(&self) -> &'static str {
+        if self.has_biases() { QWEN_VL } else { QWEN3 }
+    }
+
     /// Reads and checks the text of a `config.json`. Of a model with other parts, the text part is read.
     ///
     /// # Errors
     /// [`Error::Json`] if it is not JSON of this form, and [`Error::Config`] with the key, its value and the possible ones.
     pub fn from_json(text: &str) -> Result<Self> {
-        let unreadable = |error| Error::Json { network: NETWORK, error };
+        let unreadable = |error| Error::Json { network: "Qwen text encoder", error };
         let mut whole: Value = serde_json::from_str(text).map_err(unreadable)?;
         let own = match whole.get_mut(TEXT_PART).map(Value::take) {
             Some(mut part @ Value::Object(_)) => {
@@ -136,7 +142,7 @@ impl QwenConfig {
     /// from overflowing.
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse =
-            |key, found: String, expected: String| Err(Error::Config { network: NETWORK, key, found, expected });
+            |key, found: String, expected: String| Err(Error::Config { network: self.label(), key, found, expected });
         if self.model_type != MODEL_TYPE && !self.has_biases() {
             let expected = format!("`{MODEL_TYPE}` or `{}`", VISION_TYPES[0]);
             return refuse("model_type", format!("`{}`", self.model_type), expected);
@@ -218,14 +224,18 @@ mod tests {
         assert_eq!((config.hidden_size, config.head_dim, config.has_biases()), (12, 4, true));
         let message =
             QwenConfig::from_json(&json.replace(r#""num_attention_heads": 3"#, r#""num_attention_heads": 0"#));
-        assert!(message.unwrap_err().to_string().contains("`num_attention_heads` is 0"));
+        let message = message.unwrap_err().to_string();
+        assert!(
+            message.contains("the Qwen2.5-VL text encoder's configuration: `num_attention_heads` is 0"),
+            "{message}"
+        );
         assert!(!QwenConfig::of_4b().has_biases());
     }
 
     #[test]
     fn impossible_values_are_named() {
         for (json, expected) in [
-            ("{", "the Qwen3 text encoder's configuration cannot be read"),
+            ("{", "the Qwen text encoder's configuration cannot be read"),
             (r#"{"model_type": "qwen2"}"#, "`model_type` is `qwen2`, expected `qwen3`"),
             (r#"{"hidden_act": "gelu"}"#, "`hidden_act` is `gelu`, expected `silu`"),
             (r#"{"attention_bias": true}"#, "`attention_bias` is true"),

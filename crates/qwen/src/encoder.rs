@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Embedding, RopeTables, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
-use crate::config::{NETWORK, QwenConfig};
+use crate::config::QwenConfig;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Norm, Shared};
 
@@ -63,7 +63,7 @@ impl QwenEncoder {
         if last == 0 || last >= config.num_hidden_layers || !hidden.is_sorted() {
             let expected = format!("more than {}: the hidden states after {hidden:?} layers are taken", last.max(1));
             let (key, found) = ("num_hidden_layers", config.num_hidden_layers.to_string());
-            return Err(Error::Config { network: NETWORK, key, found, expected });
+            return Err(Error::Config { network: config.label(), key, found, expected });
         }
         Ok(Self::build(config, hidden))
     }
@@ -184,10 +184,10 @@ impl QwenEncoder {
         for Text { ids, length } in texts {
             if ids.is_empty() || ids.len() > MAX_TOKENS || *length == 0 || *length > ids.len() {
                 let (expected, found) = (format!("1 to {MAX_TOKENS} tokens"), vec![ids.len()]);
-                return Err(Error::Input { network: NETWORK, input: "ids", expected, found });
+                return Err(Error::Input { network: self.config.label(), input: "ids", expected, found });
             }
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-                return Err(Error::Token { id, vocab_size });
+                return Err(Error::Token { network: self.config.label(), id, vocab_size });
             }
         }
         Ok(())
