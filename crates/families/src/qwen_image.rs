@@ -1,0 +1,192 @@
+//! Qwen-Image: the language model of Qwen2.5-VL as the text encoder, a transformer of double blocks, and an autoencoder of videos.
+//! Qwen-Image-Edit, whose language model sees images too, is recognized and not run.
+
+use std::sync::Arc;
+
+use kiln_dit::QwenImageConfig;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::TextStage;
+use kiln_scheduler::{Convention, FlowGrid};
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::{Names, same_names};
+use serde_json::{Value, json};
+
+use crate::component::{Component, ComponentKind};
+use crate::defaults::{FamilyDefaults, ModelTraits};
+use crate::error::Result;
+use crate::family::{DerivedConfig, Family};
+use crate::file_networks::FileDenoiser;
+use crate::flow::FlowRules;
+use crate::lora;
+use crate::mark::Mark;
+use crate::text::QwenText;
+use crate::text_part::{TextPart, qwen_vl_part};
+use crate::transformer_configs::flux_axes;
+use crate::variant::Variant;
+
+/// Qwen-Image.
+pub(crate) static QWEN_IMAGE: &dyn Family = &QwenImage;
+
+/// The text encoder.
+const QWEN_VL: Component = Component {
+    folder: "text_encoder",
+    kind: ComponentKind::LanguageModel,
+    tokenizer: Some("tokenizer"),
+    prefixes: &["text_encoders.qwen25_7b.transformer."],
+    lora: None,
+};
+const VARIANT: Variant = Variant { id: "qwen_image", label: "Qwen-Image" };
+/// The side of an image token in latents.
+const TOKEN: usize = 2;
+
+/// The largest number of blocks that are counted in a file.
+const MAX_BLOCKS: usize = 1024;
+
+struct QwenImage;
+
+impl Family for QwenImage {
+    fn id(&self) -> &'static str {
+        "qwen_image"
+    }
+
+    fn label(&self) -> &'static str {
+        "Qwen-Image"
+    }
+
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        const ALL: &[Component] = &[QWEN_VL, Component::transformer(lora::TRANSFORMER_QWEN_IMAGE), Component::VAE];
+        ALL
+    }
+
+    fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+        Ok(Arc::new(QwenImageConfig::from_json(json)?))
+    }
+
+    fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
+        Ok(Box::new(QwenText::qwen_image(qwen_vl_part(self.label(), parts)?)))
+    }
+
+    fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
+        Some(FileDenoiser { names: Arc::new(same_names()), config: transformer_config(source)?, variant: VARIANT })
+    }
+
+    fn denoiser_names(&self, _config: &dyn DenoiserConfig) -> Names {
+        same_names()
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig {
+            scaling_factor: 1.0,
+            vae_sample_size: 1024,
+            gguf: "qwen_image",
+            ..DerivedConfig::default()
+        })
+    }
+
+    fn sample_size(&self) -> usize {
+        128
+    }
+
+    fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("AutoencoderKLQwenImage", "a Qwen-Image autoencoder"),
+            ("QwenImageTransformer", "a Qwen-Image transformer"),
+            ("QwenImageEdit", "a Qwen-Image-Edit model"),
+            ("QwenImageLayered", "a Qwen-Image-Layered model"),
+            ("QwenImage", "a Qwen-Image model"),
+        ]
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] = &[Mark::names(
+            "a Qwen-Image ControlNet",
+            &["transformer_blocks.0.img_mod.1.weight", "controlnet_blocks.0.weight"],
+        )];
+        MARKS
+    }
+
+    fn denoiser_marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] =
+            &[Mark::names("a Qwen-Image transformer", &["transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"])];
+        MARKS
+    }
+
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(50, 4.0).with_strengths(0.6, 0.6)
+    }
+
+    /// The exponent of every size is that of ComfyUI's `supported_models.py`, whose shift is 1.15.
+    fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
+        Some(FlowRules::of_pipeline(FlowGrid::Even).with_table(10_000, 1.15))
+    }
+
+    /// diffusers' `QwenImagePipeline` scales each token of the guided prediction to the norm of the conditional one.
+    fn restored_norm(&self) -> Option<usize> {
+        Some(TOKEN)
+    }
+
+    fn lora_marks(&self) -> &'static [&'static str] {
+        &["transformer_blocks.0.txt_m", "transformer_blocks_0_txt_m"]
+    }
+}
+
+/// `config.json` of the `QwenImageTransformer2DModel` whose tensors `source` has. `None` for another network.
+fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
+    let shape = |key: &str| source.info(key).map(|info| info.shape);
+    shape("transformer_blocks.0.img_mod.1.weight")?;
+    let [width, in_channels] = shape("img_in.weight")?.try_into().ok()?;
+    let context = shape("txt_norm.weight")?.first().copied()?;
+    let head_dim = shape("transformer_blocks.0.attn.norm_q.weight")?.first().copied().filter(|&size| size > 0)?;
+    let has_block = |i: &usize| shape(&format!("transformer_blocks.{i}.attn.to_q.weight")).is_some();
+    Some(json!({
+        "_class_name": "QwenImageTransformer2DModel",
+        "attention_head_dim": head_dim,
+        "axes_dims_rope": flux_axes(head_dim),
+        "in_channels": in_channels,
+        "joint_attention_dim": context,
+        "num_attention_heads": width / head_dim,
+        "num_layers": (0..MAX_BLOCKS).take_while(has_block).count(),
+        "out_channels": in_channels / (TOKEN * TOKEN),
+        "patch_size": TOKEN,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_weights::RandomSource;
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_the_configuration_of_its_transformer() {
+        let json = r#"{"in_channels": 16, "out_channels": 4, "num_layers": 3, "attention_head_dim": 16,
+            "num_attention_heads": 2, "joint_attention_dim": 24, "axes_dims_rope": [2, 6, 8]}"#;
+        let config = QwenImageConfig::from_json(json).unwrap();
+        let network = config.build();
+        let source = RandomSource::new(network.segments(), 1);
+        let found = QWEN_IMAGE.read_denoiser(&source).unwrap();
+        assert_eq!(QwenImageConfig::from_json(&found.config.to_string()).unwrap(), config);
+        assert!(QWEN_IMAGE.denoiser_marks().iter().all(|mark| mark.prefix(&source.keys(), &source).is_some()));
+        let official = QwenImageConfig::from_json("{}").unwrap().build();
+        let found = QWEN_IMAGE.read_denoiser(&RandomSource::new(official.segments(), 1)).unwrap();
+        assert_eq!(
+            QwenImageConfig::from_json(&found.config.to_string()).unwrap(),
+            QwenImageConfig::from_json("{}").unwrap()
+        );
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_authors() {
+        let defaults = QWEN_IMAGE.defaults(&ModelTraits::default());
+        assert_eq!((defaults.steps, defaults.cfg_scale, defaults.strength), (50, 4.0, 0.6));
+        assert_eq!(QWEN_IMAGE.restored_norm(), Some(2));
+    }
+}
