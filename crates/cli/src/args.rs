@@ -94,8 +94,7 @@ pub enum Command {
 
 /// A preset for `kiln plan`, which takes other models by a flag.
 fn preset_of_plan(text: &str) -> Result<Preset, String> {
-    let names = || Preset::ALL.map(Preset::id).join(", ");
-    text.parse().map_err(|_| format!("expected {}; for a model of your own: kiln plan --model {text}", names()))
+    text.parse().map_err(|_| format!("expected {}; for a model of your own: kiln plan --model {text}", Preset::names()))
 }
 
 /// `kiln pull`.
@@ -173,9 +172,9 @@ pub struct ConvertArgs {
 /// `kiln plan`.
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
-    /// A model whose configuration is part of the program: emoji, sd15-512, sdxl-1024, sd-turbo, sd35-medium-1024, sd35-large-1024,
-    /// flux-dev-1024, flux-schnell-1024.
-    #[arg(value_name = "PRESET", conflicts_with = "model", value_parser = Named::new(preset_of_plan, Preset::ALL.map(Preset::id).to_vec()))]
+    /// A model whose configuration is part of the program, such as sdxl-1024; --help lists them.
+    #[arg(value_name = "PRESET", long_help = format!("A model whose configuration is part of the program: {}", Preset::names()),
+        hide_possible_values = true, conflicts_with = "model", value_parser = Named::new(preset_of_plan, Preset::ALL.map(Preset::id).to_vec()))]
     pub preset: Option<Preset>,
     /// A model folder in the diffusers layout, a checkpoint file, or a name in KILN_MODELS. Default: the model that comes
     /// with Kiln.

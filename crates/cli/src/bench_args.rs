@@ -12,9 +12,9 @@ use crate::values::{parse_as, parse_size};
 /// `kiln bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Models: emoji, sd15-512, sdxl-1024, sd-turbo (with TAESD and without guidance), sd35-medium-1024, sd35-large-1024, flux-dev-1024,
-    /// flux-schnell-1024. Can be repeated. Default: emoji.
-    #[arg(value_name = "MODEL", conflicts_with = "config", value_parser = parse_as::<Preset>)]
+    /// Models whose configurations are part of the program. Can be repeated. Default: emoji.
+    #[arg(value_name = "MODEL", long_help = format!("Models: {}. Can be repeated. Default: emoji. sd-turbo has TAESD and no guidance", Preset::names()),
+        conflicts_with = "config", value_parser = parse_as::<Preset>)]
     models: Vec<Preset>,
     /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
     #[arg(long, value_name = "PATH")]

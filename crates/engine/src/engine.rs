@@ -30,6 +30,7 @@ use crate::pipeline::event::{Event, OnEvent, Stage, Timings};
 use crate::pipeline::overlap::OverlappedNetworks;
 use crate::pipeline::preview::images;
 use crate::pipeline::recorded::RecordedStep;
+use crate::pipeline::reference_inputs::EncodedReferences;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, Progress, run_batch};
 use crate::pipeline::running::{GroupId, RunningBatch};
 use crate::pipeline::second_denoiser::SecondDenoiser;
@@ -173,6 +174,7 @@ impl Engine {
             decoder: Arc::new(Mutex::new(decoder)),
             may_overlap,
             image_encoder: None,
+            references: EncodedReferences::default(),
             enlarger: None,
         };
         let mut engine = Self {

@@ -13,6 +13,7 @@ use crate::loaded_model::{LoadedModel, Opening};
 use crate::loaded_prompts::LoadedPrompts;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::image_encoder::ImageEncoder;
+use crate::pipeline::reference_inputs::EncodedReferences;
 use crate::pipeline::second_denoiser::SecondDenoiser;
 use kiln_enlarge::Enlarger;
 
@@ -30,6 +31,8 @@ pub(crate) struct Networks {
     pub(crate) may_overlap: bool,
     /// Opened by the first job that begins with an image, and closed by the next one that does not.
     pub(crate) image_encoder: Option<ImageEncoder>,
+    /// What the image encoder has made of the reference images of the last batches.
+    pub(crate) references: EncodedReferences,
     /// The network between two passes, with its file, loaded by the first job that needs it.
     pub(crate) enlarger: Option<(PathBuf, Enlarger)>,
 }

@@ -62,6 +62,11 @@ impl Preset {
         Self::QwenImage,
     ];
 
+    /// All names, with commas between them.
+    pub fn names() -> String {
+        Self::ALL.map(Self::id).join(", ")
+    }
+
     /// The name on the command line.
     pub fn id(self) -> &'static str {
         match self {
@@ -103,7 +108,7 @@ impl std::str::FromStr for Preset {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let found = Self::ALL.into_iter().find(|preset| preset.id() == text);
-        found.ok_or_else(|| format!("expected {}; another model by `config`", Self::ALL.map(Self::id).join(", ")))
+        found.ok_or_else(|| format!("expected {}; another model by `config`", Self::names()))
     }
 }
 

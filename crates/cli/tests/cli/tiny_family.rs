@@ -40,15 +40,15 @@ fn it_makes_images_in_all_memory_modes() {
 fn a_set_has_the_images_of_single_calls() {
     let sandbox = Sandbox::new();
     let set = "{\"prompt\": \"a fox\", \"negative_prompt\": \"night\", \"batch_size\": 2, \"width\": 64, \"height\": 48, \
-               \"steps\": 2, \"seed\": 3}\n";
+               \"steps\": 2, \"seed\": 3, \"output\": \"{index}.png\"}\n";
     std::fs::write(sandbox.path("jobs.jsonl"), set).unwrap();
     let model = fixtures("models").join("tiny-dit").display().to_string();
     sandbox.kiln(&["batch", "jobs.jsonl", "-m", &model, "--device", "cpu", "-o", "out"]).succeeds();
-    for (file, seed) in [("00001.png", "3"), ("00002.png", "4")] {
-        let size = ["-W", "64", "-H", "48", "--steps", "2", "--seed", seed, "-n", "night", "-o", "single.png"];
+    for (file, seed, single) in [("00001.png", "3", "a.png"), ("00002.png", "4", "b.png")] {
+        let size = ["-W", "64", "-H", "48", "--steps", "2", "--seed", seed, "-n", "night", "-o", single];
         sandbox.kiln(&[&["txt2img", "a fox", "-m", &model, "--device", "cpu"], &size[..]].concat()).succeeds();
         let of_set = read(&sandbox.path(&format!("out/{file}")));
-        assert!(of_set.rgb == read(&sandbox.path("single.png")).rgb, "{file}");
+        assert!(of_set.rgb == read(&sandbox.path(single)).rgb, "{file}");
     }
 }
 

@@ -41,7 +41,12 @@ impl SingleBlock {
     ) -> Result<T> {
         let (c, tables) = (self.channels, Some(&attending.tables));
         let all = self.to_qkv_mlp_proj.forward(&vectors.modulate(&z)?)?;
-        let part = |first: usize, count: usize| all.narrow(2, first, count)?.contiguous();
+        // GPUs read the parts in place.
+        let in_place = all.supports_strided_qkv();
+        let part = |first: usize, count: usize| {
+            let part = all.narrow(2, first, count)?;
+            if in_place { Ok(part) } else { part.contiguous() }
+        };
         let [norm_q, norm_k] = &self.norms;
         let (q, k) = (norm_q.forward(&part(0, c)?, tables)?, norm_k.forward(&part(c, c)?, tables)?);
         let attended = attending.attend([q, k, part(2 * c, c)?])?;

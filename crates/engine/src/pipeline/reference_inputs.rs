@@ -1,7 +1,10 @@
 //! The reference images of a group of images: their latents, which the denoiser gets at every evaluation.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
-use kiln_media::ValueRange;
+use kiln_media::{Rgb8Image, ValueRange};
 use kiln_network::Inputs;
 use kiln_network::slots::REFERENCE;
 use kiln_request::{InitImage, InitLatents, Job, Reference};
@@ -26,7 +29,34 @@ impl ReferenceInputs {
     }
 }
 
-/// Encodes the reference images of a batch to the means of their latents. Nothing is drawn.
+/// The bytes of images and latents that are kept.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// The reference images that were encoded last, with their latents `(1, c, h, w)` in f32 in the host's memory: further batches
+/// with them need no encoder.
+#[derive(Default)]
+pub(crate) struct EncodedReferences(VecDeque<(Arc<Rgb8Image>, Tensor)>);
+
+impl EncodedReferences {
+    fn find(&self, image: &Rgb8Image) -> Option<&Tensor> {
+        self.0.iter().find(|(known, _)| **known == *image).map(|(_, latents)| latents)
+    }
+
+    /// Adds images, which are not known, and drops the oldest ones.
+    fn keep(&mut self, encoded: Vec<(Arc<Rgb8Image>, Tensor)>) {
+        self.0.extend(encoded);
+        let bytes = |(image, latents): &(Arc<Rgb8Image>, Tensor)| {
+            let (width, height) = image.size();
+            3 * width * height + size_of::<f32>() * latents.elem_count()
+        };
+        let mut sum: usize = self.0.iter().map(bytes).sum();
+        while sum > KEPT_BYTES {
+            sum -= self.0.pop_front().as_ref().map_or(sum, bytes);
+        }
+    }
+}
+
+/// Encodes the reference images of a batch to the means of their latents, but for those that are known. Nothing is drawn.
 ///
 /// # Errors
 /// Errors of the encoder.
@@ -39,17 +69,26 @@ pub(crate) fn encode_references(
     let mut all = Vec::with_capacity(batch.job().references.len());
     for i in 0..batch.job().references.len() {
         let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;
-        let mut images: Vec<InitImage> = Vec::with_capacity(references.len());
-        for (place, reference) in references.iter().enumerate() {
-            let known = references.iter().position(|other| other.image == reference.image);
-            images.push(match known.filter(|&known| known < place).and_then(|known| images.get(known)) {
-                Some(known) => known.clone(),
-                None => init_image(reference)?,
-            });
+        let mut new: Vec<Arc<Rgb8Image>> = Vec::new();
+        for Reference { image, .. } in &references {
+            if engine.networks.references.find(image).is_none() && !new.contains(image) {
+                new.push(image.clone());
+            }
         }
-        let one = &mut |i: usize| Ok(images[i].clone());
-        let latents = encode_each(engine, (images.len(), true), one, noise, on_event)?;
-        all.push(latents.to_device(&engine.device)?);
+        let mut encoded = Vec::with_capacity(new.len());
+        if !new.is_empty() {
+            let one = &mut |k: usize| init_image(&new[k]);
+            let latents = encode_each(engine, (new.len(), true), one, noise, on_event)?;
+            for (k, image) in new.iter().enumerate() {
+                encoded.push((image.clone(), latents.narrow(0, k, 1)?.force_contiguous()?));
+            }
+        }
+        let known = &engine.networks.references;
+        let fresh = |image: &Rgb8Image| encoded.iter().find(|(new, _)| **new == *image).map(|(_, latents)| latents);
+        let rows: Vec<&Tensor> =
+            references.iter().filter_map(|row| known.find(&row.image).or_else(|| fresh(&row.image))).collect();
+        all.push(Tensor::cat(&rows, 0)?.to_device(&engine.device)?);
+        engine.networks.references.keep(encoded);
     }
     Ok(ReferenceInputs(all))
 }
@@ -62,9 +101,30 @@ fn reference_of(job: &Job, i: usize) -> Result<&Reference> {
     })
 }
 
-fn init_image(reference: &Reference) -> Result<InitImage> {
-    let (width, height) = reference.image.size();
-    let planes = reference.image.to_planes(ValueRange::MinusOneToOne);
+fn init_image(image: &Rgb8Image) -> Result<InitImage> {
+    let (width, height) = image.size();
+    let planes = image.to_planes(ValueRange::MinusOneToOne);
     let pixels = Tensor::from_vec(planes, (1, 3, height, width), &Device::Cpu)?;
     Ok(InitImage::new(&pixels, InitLatents::Mean)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_images_are_dropped() {
+        let image = |value: u8| Arc::new(Rgb8Image::new(1024, 1024, vec![value; 3 << 20]).unwrap());
+        let latents = Tensor::zeros((1, 16, 128, 128), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let mut known = EncodedReferences::default();
+        for value in 0..9 {
+            assert!(known.find(&image(value)).is_none());
+            known.keep(vec![(image(value), latents.clone())]);
+        }
+        assert!(known.find(&image(0)).is_none() && known.find(&image(1)).is_some() && known.find(&image(8)).is_some());
+        // An image that is larger than all that is kept leaves no other.
+        let large = Arc::new(Rgb8Image::new(4096, 4096, vec![1; 3 << 24]).unwrap());
+        known.keep(vec![(large.clone(), latents)]);
+        assert!(known.0.is_empty());
+    }
 }

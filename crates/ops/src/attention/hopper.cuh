@@ -1,4 +1,4 @@
-// Heads of 40, 64, 80 and 160 channels on Hopper (after FlashAttention-3, arXiv 2407.08608).
+// Heads of 40, 64, 80, 128 and 160 channels on Hopper (after FlashAttention-3, arXiv 2407.08608).
 //
 // A block has GROUPS warp groups of 64 queries each. The TMA loads tiles of KEYS keys and their values ahead. One warp
 // issues these loads besides its other work, which leaves the registers of all warps to products. A group issues the

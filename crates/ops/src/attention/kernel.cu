@@ -74,6 +74,8 @@ ALL(__nv_bfloat16, bf16)
   HOPPER(T, TYPE, 64, 2, 64, 4, 2, 2)  \
   HOPPER(T, TYPE, 64, 3, 128, 4, 2, 1) \
   HOPPER(T, TYPE, 80, 2, 96, 4, 2, 1)  \
+  HOPPER(T, TYPE, 128, 2, 96, 4, 2, 1) \
+  HOPPER(T, TYPE, 128, 3, 64, 4, 2, 1) \
   HOPPER(T, TYPE, 160, 1, 64, 4, 2, 1) \
   HOPPER_WIDE(T, TYPE)                 \
   PROMPT(T, TYPE, 40, 6)               \

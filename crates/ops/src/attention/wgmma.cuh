@@ -69,6 +69,7 @@ __device__ __forceinline__ void multiply(float (&d)[N][4], uint64_t a, uint64_t 
   DIRECT(T, TYPE, 5, 40, R0 R16, TILE5(0), 20, 21, 22, 23, 24, 25)                                 \
   DIRECT(T, TYPE, 8, 64, R0 R16 R20, TILE8, 32, 33, 34, 35, 36, 37)                                \
   DIRECT(T, TYPE, 10, 80, R0 R16 R20 R32, TILE10, 40, 41, 42, 43, 44, 45)                          \
+  DIRECT(T, TYPE, 16, 128, R0 R16 R20 R32 R40 R48, TILE16, 64, 65, 66, 67, 68, 69)                \
   DIRECT(T, TYPE, 20, 160, R0 R16 R20 R32 R40 R48 R64, TILE20, 80, 81, 82, 83, 84, 85)
 
 PRODUCTS(__half, "f16")

@@ -17,18 +17,21 @@ impl Kernel<Cuda> for Call<'_> {
         let Self { function, gate, values } = *self;
         let (dtype, shape) = (gate.dtype(), self.shape()?);
         let n = shape.last().copied().unwrap_or(1);
-        let gates = cuda::operand(gate, dtype)?;
+        // Slices of a wider product are read in place.
+        let distance = row_distance(gate).filter(|_| values.is_none());
+        let gates = if distance.is_some() { gate.clone() } else { cuda::operand(gate, dtype)? };
         let factors = values.map(|values| cuda::operand(values, dtype)).transpose()?;
         let inputs: Vec<&Tensor> = [Some(gate), values].into_iter().flatten().collect();
         let y = cuda::output(OP, out, &shape, dtype, &inputs, device)?;
         let size = dtype.size_in_bytes();
-        let (by, to) = (cuda::address(&gates)?, cuda::address(&y)?);
+        let (by, to) = (cuda::start(&gates)?, cuda::address(&y)?);
         // The values of a row follow its gates, or are in rows of their own.
         let (from, row) = match &factors {
             Some(factors) => (cuda::address(factors)?, n as i64),
-            None => (by + (n * size) as u64, 2 * n as i64),
+            None => (by + (n * size) as u64, distance.unwrap_or(2 * n) as i64),
         };
-        let (name, lanes) = if cuda::is_vectored(&[by, from, to], n, size) {
+        let rows_fit = (row as usize * size).is_multiple_of(16);
+        let (name, lanes) = if rows_fit && cuda::is_vectored(&[by, from, to], n, size) {
             ("gated_activation_vectors", 16 / size)
         } else {
             ("gated_activation", 1)
@@ -46,4 +49,12 @@ impl Kernel<Cuda> for Call<'_> {
             .map_err(cuda::driver)?;
         Ok(Some(y))
     }
+}
+
+/// The distance of rows in elements, if all rows of contiguous elements are at one distance.
+fn row_distance(x: &Tensor) -> Option<usize> {
+    let (dims, strides) = (x.dims(), x.stride());
+    let (&1, [outer @ .., row]) = strides.split_last()? else { return None };
+    let even = (0..outer.len()).all(|i| dims[i] == 1 || outer[i] == strides[i + 1] * dims[i + 1]);
+    even.then_some(*row)
 }

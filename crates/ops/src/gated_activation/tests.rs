@@ -17,6 +17,13 @@ fn kernel_agrees_with_the_reference() {
             let (gate, values) = (x.narrow(last, 0, n).unwrap(), x.narrow(last, n, n).unwrap().copy().unwrap());
             assert_close(&gated_activation(function, &gate, Some(&values), None).unwrap(), &expected, 2e-6);
         }
+        // A slice of wider rows.
+        let wide = random(&[2, 5, 96]);
+        for (first, width) in [(32, 64), (7, 66)] {
+            let slice = wide.narrow(2, first, width).unwrap();
+            let expected = reference::forward(&Call { function, gate: &exact(&slice), values: None }).unwrap();
+            assert_close(&gated_activation(function, &slice, None, None).unwrap(), &expected, 2e-6);
+        }
     }
 }
 
