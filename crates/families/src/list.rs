@@ -266,6 +266,14 @@ mod tests {
         let model = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"];
         assert_eq!(label(&model), Some("a language model"));
         assert_eq!(label(&[&model[..], &["model.layers.0.self_attn.q_norm.weight"]].concat()), None);
+        let vision = [&model[..], &["visual.blocks.0.attn.qkv.weight"]].concat();
+        assert_eq!(label(&vision), Some("a Qwen-VL text encoder"));
+        let whole = [
+            "model.embed_tokens.weight",
+            "model.layers.0.self_attn.q_proj.bias",
+            "model.layers.0.mlp.gate_proj.weight",
+        ];
+        assert_eq!(label(&[&vision[..], &whole[..]].concat()), None, "it runs");
     }
 
     #[test]

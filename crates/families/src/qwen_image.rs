@@ -15,7 +15,7 @@ use crate::component::{Component, ComponentKind};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
-use crate::file_networks::FileDenoiser;
+use crate::file_networks::{FileDenoiser, FileText};
 use crate::flow::FlowRules;
 use crate::lora;
 use crate::mark::Mark;
@@ -32,13 +32,17 @@ const QWEN_VL: Component = Component {
     folder: "text_encoder",
     kind: ComponentKind::LanguageModel,
     tokenizer: Some("tokenizer"),
-    prefixes: &["text_encoders.qwen25_7b.transformer."],
+    prefixes: &["text_encoders.qwen25_7b.transformer.", "text_encoder.", ""],
     lora: None,
 };
 const VARIANT: Variant = Variant { id: "qwen_image", label: "Qwen-Image" };
 /// The side of an image token in latents.
 const TOKEN: usize = 2;
 
+/// The prefixes of the language model, and in files of transformers since version 4.52.
+const LANGUAGE_MODEL: [&str; 2] = ["model.", "model.language_model."];
+/// Channels of a head of the language model.
+const HEAD_DIM: usize = 128;
 /// The largest number of blocks that are counted in a file.
 const MAX_BLOCKS: usize = 1024;
 
@@ -76,6 +80,28 @@ impl Family for QwenImage {
 
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
         Some(FileDenoiser { names: Arc::new(same_names()), config: transformer_config(source)?, variant: VARIANT })
+    }
+
+    fn read_text(&self, kind: ComponentKind, source: &dyn ParamSource) -> Option<FileText> {
+        match kind {
+            ComponentKind::LanguageModel => text_config(source),
+            kind => FileText::read(kind, source),
+        }
+    }
+
+    fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
+        json!({
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "base_image_seq_len": 256,
+            "base_shift": 0.5,
+            "max_image_seq_len": 8192,
+            "max_shift": 0.9,
+            "num_train_timesteps": 1000,
+            "shift": 1.0,
+            "shift_terminal": 0.02,
+            "time_shift_type": "exponential",
+            "use_dynamic_shifting": true,
+        })
     }
 
     fn denoiser_names(&self, _config: &dyn DenoiserConfig) -> Names {
@@ -138,6 +164,29 @@ impl Family for QwenImage {
     }
 }
 
+/// The language model of Qwen2.5-VL whose tensors `source` has, with the heads of the official sizes. `None` for another one: Qwen3 has
+/// no biases.
+fn text_config(source: &dyn ParamSource) -> Option<FileText> {
+    let info = |prefix: &str, key: &str| source.info(&format!("{prefix}{key}"));
+    let is_there = |prefix: &&str| info(prefix, "layers.0.self_attn.q_proj.bias").is_some();
+    let prefix = LANGUAGE_MODEL.into_iter().find(is_there)?;
+    let shape = |key: &str| info(prefix, key).map(|info| info.shape);
+    let rows = |key: &str| shape(&format!("layers.0.{key}"))?.first().copied();
+    let [vocab_size, width] = shape("embed_tokens.weight")?.try_into().ok()?;
+    let has_layer = |i: &usize| shape(&format!("layers.{i}.mlp.down_proj.weight")).is_some();
+    let config = json!({
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "vocab_size": vocab_size,
+        "hidden_size": width,
+        "intermediate_size": rows("mlp.gate_proj.weight")?,
+        "num_hidden_layers": (0..MAX_BLOCKS).take_while(has_layer).count(),
+        "num_attention_heads": width / HEAD_DIM,
+        "num_key_value_heads": rows("self_attn.k_proj.weight")? / HEAD_DIM,
+    });
+    Some(FileText::Own { config, width })
+}
+
 /// `config.json` of the `QwenImageTransformer2DModel` whose tensors `source` has. `None` for another network.
 fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
     let shape = |key: &str| source.info(key).map(|info| info.shape);
@@ -161,6 +210,7 @@ fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_qwen::{QwenConfig, QwenEncoder};
     use kiln_weights::RandomSource;
 
     use super::*;
@@ -181,6 +231,20 @@ mod tests {
             QwenImageConfig::from_json(&found.config.to_string()).unwrap(),
             QwenImageConfig::from_json("{}").unwrap()
         );
+    }
+
+    #[test]
+    fn a_file_has_the_configuration_of_its_language_model() {
+        let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
+        let config = QwenConfig::from_json(json).unwrap();
+        let encoder = QwenEncoder::normed(config.clone()).unwrap();
+        let source = RandomSource::new(encoder.segments(), 1);
+        for kind in [ComponentKind::LanguageModel, ComponentKind::T5] {
+            let found = QWEN_IMAGE.read_text(kind, &source).and_then(|text| text.config());
+            let found = found.map(|found| QwenConfig::from_json(&found.to_string()).unwrap());
+            assert_eq!(found, (kind == ComponentKind::LanguageModel).then(|| config.clone()));
+        }
     }
 
     #[test]

@@ -95,8 +95,13 @@ fn texts_have_their_own_bits_and_the_shapes_of_plans() {
         }
         let least = stage.least();
         let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F32);
-        let planned = stage.dry_run(&device, DType::F32, least, texts.len()).unwrap();
-        let planned: Vec<_> = planned.iter().map(|meta| (meta.dims().to_vec(), meta.dtype())).collect();
+        let plan = |own: &str| {
+            let rows = text(&stage, own, None).1.length();
+            assert!(rows >= least);
+            stage.dry_run(&device, DType::F32, rows, 1).unwrap()
+        };
+        let planned = texts.iter().flat_map(|own| plan(own));
+        let planned: Vec<_> = planned.map(|meta| (meta.dims().to_vec(), meta.dtype())).collect();
         let real = together.iter().flat_map(|text| text.iter().map(|(_, x)| (x.dims().to_vec(), x.dtype())));
         assert_eq!(planned, real.collect::<Vec<_>>());
         let sample = Arc::new(stage.sample(1));

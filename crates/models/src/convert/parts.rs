@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kiln_clip::ClipPadding;
 use kiln_families::{Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
-use kiln_weights::ldm::{ClipDialect, Names, VaeShape};
+use kiln_weights::ldm::{ClipDialect, Names, VaeDialect, VaeShape, same_names};
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
 
 use crate::error::{Error, Result};
@@ -40,8 +40,8 @@ pub(super) struct ConvertedModel {
     /// The names of the denoiser's tensors in a single file.
     pub(super) denoiser_names: Names,
     pub(super) vae: ConvertedComponent,
-    /// The names of the autoencoder's tensors in a single file; `None` if no single file can have it.
-    pub(super) vae_names: Option<Names>,
+    /// The names of the autoencoder's tensors in a single file.
+    pub(super) vae_names: Names,
     /// The text encoders, in the order of the family.
     pub(super) text: Vec<ConvertedText>,
 }
@@ -88,7 +88,10 @@ impl ConvertedModel {
             text.push(ConvertedText { part: converted, place, padding: clip_padding(part.config.as_ref()) });
         }
         let denoiser_names = family.denoiser_names(config.as_ref());
-        let vae_names = (!vae_config.has_frames()).then(|| VaeShape::ldm_names(vae_config.block_out_channels.len()));
+        let vae_names = match vae_config.has_frames() {
+            true => same_names(),
+            false => VaeShape::ldm_names(vae_config.block_out_channels.len()),
+        };
         Ok(Self { family, denoiser, denoiser_names, vae, vae_names, text })
     }
 
@@ -117,7 +120,11 @@ impl ConvertedModel {
             ConvertedText { part: part(source), place: (prefix, dialect.names()), padding: Some(padding) }
         });
         let text: Vec<ConvertedText> = text.collect();
-        let vae_names = Some(VaeShape::ldm_names(file.vae.as_ref()?.shape.channels.len()));
+        let vae_shape = &file.vae.as_ref()?.shape;
+        let vae_names = match vae_shape.dialect {
+            VaeDialect::Frames => same_names(),
+            VaeDialect::Ldm | VaeDialect::Diffusers => VaeShape::ldm_names(vae_shape.channels.len()),
+        };
         let (denoiser, denoiser_names) = (part(file.denoiser()?), shape.names());
         let vae = part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION)));
         (!text.is_empty()).then_some(Self { family, denoiser, denoiser_names, vae, vae_names, text })

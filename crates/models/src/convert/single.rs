@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use super::WeightType;
 use super::parts::{ConvertedComponent, ConvertedModel};
 use super::write::{Proceed, replace};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Writes the file with `notes` and returns the number of its tensors.
 pub(super) fn write(
@@ -23,10 +23,6 @@ pub(super) fn write(
     mut notes: BTreeMap<String, String>,
     proceed: Proceed<'_>,
 ) -> Result<usize> {
-    let Some(vae_names) = &parts.vae_names else {
-        let expected = format!("a folder: a model of {} has no form in one file", parts.family.label());
-        return Err(Error::Value { field: "output", found: path.display().to_string(), expected });
-    };
     let mut tensors = Vec::new();
     let mut add = |part, prefix, names: &Names| -> Result<()> {
         tensors.extend(stored(part, prefix, names, is_gguf, weight_type)?);
@@ -35,7 +31,7 @@ pub(super) fn write(
     let vae_prefix = prefixes_of_kind(ComponentKind::Vae).first().copied().unwrap_or_default();
     let prefix = parts.family.denoiser_component().and_then(|part| part.prefixes.first());
     add(&parts.denoiser, prefix.copied().unwrap_or_default(), &parts.denoiser_names)?;
-    add(&parts.vae, vae_prefix, vae_names)?;
+    add(&parts.vae, vae_prefix, &parts.vae_names)?;
     for text in &parts.text {
         let (prefix, names) = &text.place;
         add(&text.part, prefix, names)?;
