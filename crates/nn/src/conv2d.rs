@@ -114,7 +114,7 @@ impl Conv2d {
     /// ([`kiln_ops::fused_conv2d`]); with a strip as [`Conv2d::forward_strip`].
     ///
     /// # Errors
-    /// What the operator reports; [`kiln_ops::Error::Shape`] if there are no parts.
+    /// [`kiln_ops::Error::Shape`] if there are no parts, and errors of the operator.
     pub fn forward_fused<T: TensorLike>(
         &self,
         parts: &[&T],

@@ -12,7 +12,7 @@ const QWEN3: &str = "Qwen3 text encoder";
 const QWEN_VL: &str = "Qwen2.5-VL text encoder";
 /// The `model_type` in a text encoder's file.
 const MODEL_TYPE: &str = "qwen3";
-/// The same of Qwen2.5-VL: of the whole model, and of its text part.
+/// The `model_type` of Qwen2.5-VL: of the whole model, and of its text part.
 const VISION_TYPES: [&str; 2] = ["qwen2_5_vl", "qwen2_5_vl_text"];
 /// The key of the text part of a model that has other parts too.
 const TEXT_PART: &str = "text_config";
