@@ -21,7 +21,7 @@ impl MidBlock {
             let name = format!("{name}.attentions.0");
             segments.add(&name, |p| match config.has_frames() {
                 true => MidAttention::Frames(FrameAttention::new(&p.pp(&name), channels)),
-                false => MidAttention::Pixels(PixelAttention::new(&p.pp(&name), config, channels)),
+                false => MidAttention::Pixels(Box::new(PixelAttention::new(&p.pp(&name), config, channels))),
             })
         });
         let resnet_1 = resnet(segments, format!("{name}.resnets.1"), config, channels, channels);
@@ -43,7 +43,7 @@ impl MidBlock {
 
 /// The attention of the two kinds of autoencoders.
 enum MidAttention {
-    Pixels(PixelAttention),
+    Pixels(Box<PixelAttention>),
     Frames(FrameAttention),
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kiln_clip::{ClipPadding, TextEncoderConfig};
 use kiln_families::{ComponentKind, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet};
 use kiln_network::text::EncoderConfig;
-use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
+use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape};
 use serde_json::{Value, json};
 
 use super::kind::{ModelInput, Prediction, prediction, zero_terminal_snr};
