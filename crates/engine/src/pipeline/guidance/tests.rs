@@ -172,8 +172,8 @@ fn the_norm_of_each_token_is_restored() {
     };
     let halves = Tensor::cat(&[wave(0.0), wave(1.0)], 0).unwrap();
     let mut guide = Guidance { restored_norm: Some(2), ..guide(GuidanceOptions::default(), false) };
-    let now = now(&guide, true);
-    assert_eq!(guide.at(0, 500.0).within_step, None);
+    let now = guide.at(0, 500.0);
+    assert!(now.on && now.within_step.is_none());
     let found = guide.answer(halves, &now, None).unwrap().output;
     let norms = |x: &Tensor| values(&x.reshape(vec![3, 2, 2, 2, 2]).unwrap().sqr().unwrap().sum((0, 2, 4)).unwrap());
     for (found, expected) in norms(&found).iter().zip(norms(&wave(1.0))) {
