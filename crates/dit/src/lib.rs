@@ -8,6 +8,7 @@
 mod error;
 mod flux;
 mod flux2;
+mod qwen_image;
 mod rotary;
 pub mod sd3;
 mod tokens;
@@ -19,3 +20,4 @@ pub use flux::{
     FluxTransformer,
 };
 pub use flux2::{Flux2Config, Flux2Transformer};
+pub use qwen_image::{QwenImageConfig, QwenImageTransformer};

@@ -30,19 +30,30 @@ pub(crate) enum Along {
     All(usize),
     /// The number of the row.
     Rows,
+    /// The number of the row, counted from this one on.
+    RowsFrom(usize),
     /// The number of the column, counted from this one on.
     Columns(usize),
 }
 
 impl<const N: usize> Rotary<N> {
     /// `inputs` with the table of `count` numbers, made once for all steps.
-    pub(crate) fn prepare<T: TensorLike>(&self, mut inputs: Inputs<T>, count: usize) -> Result<Inputs<T>> {
+    pub(crate) fn prepare<T: TensorLike>(&self, inputs: Inputs<T>, count: usize) -> Result<Inputs<T>> {
+        self.prepare_with(inputs, || self.table(count))
+    }
+
+    /// `inputs` with the table that `table` makes, once for all steps.
+    pub(crate) fn prepare_with<T: TensorLike>(
+        &self,
+        mut inputs: Inputs<T>,
+        table: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Inputs<T>> {
         if inputs.get(TABLE).is_some() {
             return Ok(inputs);
         }
         let like = inputs.tensors().next().map(in_f32).transpose()?;
         if let Some(like) = like {
-            inputs.add(TABLE, 0, like.new_constant(&self.table(count)?)?);
+            inputs.add(TABLE, 0, like.new_constant(&table()?)?);
         }
         Ok(inputs)
     }
@@ -58,7 +69,13 @@ impl<const N: usize> Rotary<N> {
 
     /// Cosines and sines of the numbers below `count` on every axis, `(2, count, head_dim / 2)` in the host's memory.
     pub(crate) fn table(&self, count: usize) -> Result<Tensor> {
-        let positions: Vec<[f64; N]> = (0..count).map(|i| [i as f64; N]).collect();
+        self.table_from(0, count)
+    }
+
+    /// Cosines and sines of the numbers from `-below` to `count - 1` on every axis, `(2, below + count, head_dim / 2)` in the
+    /// host's memory.
+    pub(crate) fn table_from(&self, below: usize, count: usize) -> Result<Tensor> {
+        let positions: Vec<[f64; N]> = (0..below + count).map(|i| [i as f64 - below as f64; N]).collect();
         let RopeTables { cos, sin } = RopeTables::new(&positions, self.axes, self.theta)?;
         Ok(Tensor::stack(&[cos, sin], 0)?)
     }
@@ -77,6 +94,7 @@ impl<const N: usize> Rotary<N> {
             let (start, [rows, columns]) = match *place {
                 Along::All(number) => (number, [1, 1]),
                 Along::Rows => (0, [height, 1]),
+                Along::RowsFrom(start) => (start, [height, 1]),
                 Along::Columns(start) => (start, [1, width]),
             };
             let half = channels / 2;

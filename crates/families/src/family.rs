@@ -243,6 +243,12 @@ pub trait Family: Sync {
         false
     }
 
+    /// The side of the tokens, in latents, to whose norm without guidance diffusers' pipeline scales the guided prediction; `None` if it
+    /// does not.
+    fn restored_norm(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether rows of a batch can leave out blocks of the denoiser, for skip-layer guidance.
     fn skips_blocks(&self) -> bool {
         false

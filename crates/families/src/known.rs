@@ -68,20 +68,6 @@ pub(crate) static AURA_FLOW: &dyn Family = &Known {
     lora_marks: &["joint_transformer_blocks", "double_layers", "single_layers"],
 };
 
-pub(crate) static QWEN_IMAGE: &dyn Family = &Known {
-    id: "qwen_image",
-    label: "Qwen-Image",
-    class_prefixes: &[("QwenImageTransformer", "a Qwen-Image transformer"), ("QwenImage", "a Qwen-Image model")],
-    marks: &[
-        Mark::names(
-            "a Qwen-Image ControlNet",
-            &["transformer_blocks.0.img_mod.1.weight", "controlnet_blocks.0.weight"],
-        ),
-        Mark::names("a Qwen-Image transformer", &["transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"]),
-    ],
-    lora_marks: &["transformer_blocks.0.txt_m", "transformer_blocks_0_txt_m"],
-};
-
 pub(crate) static OMNI_GEN: &dyn Family = &Known {
     id: "omni_gen",
     label: "OmniGen",

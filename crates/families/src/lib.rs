@@ -28,6 +28,7 @@ mod known;
 mod list;
 mod lora;
 mod mark;
+mod qwen_image;
 mod sd;
 mod sd3;
 mod sdxl;

@@ -6,7 +6,7 @@ use kiln_weights::ldm::UnetShape;
 use crate::component::{Component, ComponentKind};
 use crate::family::FamilyRef;
 use crate::mark::Mark;
-use crate::{chroma, flux, flux2, known, sd, sd3, sdxl, shared, tiny_dit, z_image};
+use crate::{chroma, flux, flux2, known, qwen_image, sd, sd3, sdxl, shared, tiny_dit, z_image};
 
 /// All families. The order is that of recognition: a family whose networks were derived from another's comes first, since it
 /// has the tensors of that one as well.
@@ -20,7 +20,7 @@ pub static FAMILIES: &[FamilyRef] = &[
     known::HUNYUAN,
     flux::FLUX,
     known::AURA_FLOW,
-    known::QWEN_IMAGE,
+    qwen_image::QWEN_IMAGE,
     sd3::SD3,
     z_image::Z_IMAGE,
     known::OMNI_GEN,
@@ -180,7 +180,7 @@ pub fn text_components() -> Vec<&'static Component> {
 
 /// The models that run, for messages.
 pub fn runnable_labels() -> &'static str {
-    "Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein and Z-Image"
+    "Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein, Z-Image and Qwen-Image"
 }
 
 #[cfg(test)]
@@ -262,6 +262,14 @@ mod tests {
         let model = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"];
         assert_eq!(label(&model), Some("a language model"));
         assert_eq!(label(&[&model[..], &["model.layers.0.self_attn.q_norm.weight"]].concat()), None);
+        let vision = [&model[..], &["visual.blocks.0.attn.qkv.weight"]].concat();
+        assert_eq!(label(&vision), Some("a Qwen-VL text encoder"));
+        let whole = [
+            "model.embed_tokens.weight",
+            "model.layers.0.self_attn.q_proj.bias",
+            "model.layers.0.mlp.gate_proj.weight",
+        ];
+        assert_eq!(label(&[&vision[..], &whole[..]].concat()), None, "it runs");
     }
 
     #[test]
@@ -297,8 +305,11 @@ mod tests {
         assert_eq!(class("StableDiffusion3ControlNetPipeline"), Some("a Stable Diffusion 3 model"));
         assert_eq!(class("Qwen2_5_VLForConditionalGeneration"), Some("a Qwen-VL text encoder"));
         let lora = |name: &str| known_lora(&[name.to_string()]).map(|family| family.label());
-        assert_eq!(lora("transformer_blocks.0.txt_mlp.net.0.proj.lora_A.weight"), Some("Qwen-Image"));
+        assert_eq!(class("QwenImagePipeline"), None, "it runs");
+        assert_eq!(class("QwenImageEditPlusPipeline"), Some("a Qwen-Image-Edit model"));
+        assert_eq!(class("QwenImageControlNetPipeline"), Some("a Qwen-Image model"));
         for runs in [
+            "transformer_blocks.0.txt_mlp.net.0.proj.lora_A.weight",
             "lora_unet_double_blocks_0_img_attn_proj.lora_up.weight",
             "transformer.transformer_blocks.0.attn.add_k_proj.lora_A.weight",
             "diffusion_model.layers.0.attention.to_k.lora_A.weight",

@@ -1,7 +1,8 @@
 //! The networks of the families in LoRA files: prefixes of layer names.
 
 use kiln_weights::{
-    Network, NetworkKind, OriginalNames, flux_names, flux2_names, sd3_names, unet_names, z_image_names,
+    Network, NetworkKind, OriginalNames, flux_names, flux2_names, qwen_image_names, sd3_names, unet_names,
+    z_image_names,
 };
 
 /// The U-Net of Stable Diffusion 1, 2 and XL.
@@ -43,6 +44,9 @@ pub const TRANSFORMER_FLUX2: Network = transformer(flux2_names);
 
 /// The transformer of Z-Image.
 pub const TRANSFORMER_Z_IMAGE: Network = transformer(z_image_names);
+
+/// The transformer of Qwen-Image.
+pub const TRANSFORMER_QWEN_IMAGE: Network = transformer(qwen_image_names);
 
 /// T5, the third text encoder of Stable Diffusion 3.
 pub const TEXT_ENCODER_3: Network = Network {

@@ -21,13 +21,21 @@ pub(crate) const MARKS: &[Mark] = &[
     Mark::names("a language model", &["blk.0.attn_q.weight", "token_embd.weight"]), // the names of GGUF
 ];
 
-/// Marks of text encoders that families of this list run. They have those of [`MARKS`] for language models too.
+/// Marks of text encoders and autoencoders that families of this list run. They have those of [`MARKS`] too.
 pub(crate) const RUN: &[Mark] = &[
     Mark::names(
         "a Qwen3 text encoder",
         &["model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"],
     ),
     Mark::names("a Qwen3 text encoder", &["blk.0.attn_q_norm.weight", "token_embd.weight"]), // the names of GGUF
+    Mark::names(
+        "a Qwen-VL text encoder",
+        &["embed_tokens.weight", "layers.0.self_attn.q_proj.bias", "layers.0.mlp.gate_proj.weight"],
+    ),
+    Mark::names(
+        "an autoencoder of Qwen-Image",
+        &["decoder.mid_block.resnets.0.norm1.gamma", "decoder.norm_out.gamma", "encoder.down_blocks.0.conv1.weight"],
+    ),
 ];
 
 /// Beginnings of the names of classes in `config.json`.

@@ -65,11 +65,30 @@ pub(crate) fn qwen_part(
     parts: &[TextPart],
     hidden: impl Fn(usize) -> Vec<usize>,
 ) -> Result<QwenPart> {
+    language_part(family, parts, false, |config| {
+        let hidden = hidden(config.num_hidden_layers);
+        QwenEncoder::new(config, &hidden)
+    })
+}
+
+/// Like [`qwen_part`], of Qwen2.5-VL, with the normalized output of the last layer.
+pub(crate) fn qwen_vl_part(family: &'static str, parts: &[TextPart]) -> Result<QwenPart> {
+    language_part(family, parts, true, QwenEncoder::normed)
+}
+
+/// The only text encoder of a model, with biases or without, which `encoder` builds.
+fn language_part(
+    family: &'static str,
+    parts: &[TextPart],
+    has_biases: bool,
+    encoder: impl Fn(QwenConfig) -> kiln_qwen::Result<QwenEncoder>,
+) -> Result<QwenPart> {
     let other = |folder| Error::OtherEncoder { folder, family };
     let TextPart { component, config, tokenizer } = parts.first().ok_or(other(QWEN3.folder))?;
-    let config = config.own::<QwenConfig>().ok_or(other(component.folder))?;
+    let config = config.own::<QwenConfig>().filter(|config| config.has_biases() == has_biases);
+    let config = config.ok_or(other(component.folder))?;
     Ok(QwenPart {
-        encoder: QwenEncoder::new(config.clone(), &hidden(config.num_hidden_layers))?,
+        encoder: encoder(config.clone())?,
         tokenizer: tokenizer.as_ref().map(|files| files.qwen()).transpose()?,
         network: component.lora,
     })

@@ -382,6 +382,7 @@ impl ModelFiles {
         };
         let rules = match self.text(i).map(|text| text.kind) {
             Some(ComponentKind::T5) => KeyRule::T5_TABLE,
+            Some(ComponentKind::LanguageModel) => KeyRule::LANGUAGE_MODEL,
             _ => KeyRule::TEXT_MODEL,
         };
         Ok(Box::new(Renamed::new(source, rules)))

@@ -41,11 +41,13 @@ pub enum Preset {
     Flux2Klein9b,
     /// Z-Image-Turbo at 1024x1024.
     ZImageTurbo,
+    /// Qwen-Image at 1328x1328.
+    QwenImage,
 }
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Emoji,
         Self::Sd15,
         Self::Sdxl,
@@ -57,6 +59,7 @@ impl Preset {
         Self::Flux2Klein4b,
         Self::Flux2Klein9b,
         Self::ZImageTurbo,
+        Self::QwenImage,
     ];
 
     /// All names, with commas between them.
@@ -78,6 +81,7 @@ impl Preset {
             Self::Flux2Klein4b => "flux2-klein-4b-1024",
             Self::Flux2Klein9b => "flux2-klein-9b-1024",
             Self::ZImageTurbo => "z-image-turbo-1024",
+            Self::QwenImage => "qwen-image-1328",
         }
     }
 
@@ -94,6 +98,7 @@ impl Preset {
             Self::Flux2Klein4b => include_str!("presets/flux2-klein-4b-1024.json"),
             Self::Flux2Klein9b => include_str!("presets/flux2-klein-9b-1024.json"),
             Self::ZImageTurbo => include_str!("presets/z-image-turbo-1024.json"),
+            Self::QwenImage => include_str!("presets/qwen-image-1328.json"),
         }
     }
 }
@@ -277,6 +282,14 @@ mod tests {
             let (texts, transformer, ..) = parameters(preset);
             assert_eq!((texts.as_slice(), transformer), ([123_060_480, T5].as_slice(), parameters_of_denoiser));
         }
+    }
+
+    #[test]
+    fn qwen_image_has_the_sizes_of_its_authors() {
+        let (texts, transformer, ..) = parameters(Preset::QwenImage);
+        // The language model without its head, which is a matrix of the token table's size.
+        let language_model = 7_615_616_512 - 152_064 * 3584;
+        assert_eq!((texts.as_slice(), transformer), ([language_model].as_slice(), 20_430_401_088));
     }
 
     #[test]

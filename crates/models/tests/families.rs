@@ -10,8 +10,7 @@ use kiln_models::{
 };
 use kiln_testkit::{fixtures, shared_data, write_tensors};
 
-const ENDING: &str =
-    ": not supported yet; Kiln runs Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein and Z-Image";
+const ENDING: &str = ": not supported yet; Kiln runs Stable Diffusion 1, 2, XL and 3, FLUX.1, Chroma, FLUX.2 klein, Z-Image and Qwen-Image";
 
 /// A file with small matrices of these names.
 fn file(folder: &Path, name: &str, tensors: &[&str]) -> PathBuf {
@@ -36,7 +35,6 @@ fn refusal(path: &Path) -> String {
 /// Networks of other families, with the tensors by which they are known.
 const NETWORKS: &[(&str, &[&str])] = &[
     ("a Lumina 2 transformer", &["cap_embedder.1.weight", "noise_refiner.0.attention_norm1.weight"]),
-    ("a Qwen-Image transformer", &["transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"]),
     ("an AuraFlow transformer", &["double_layers.0.attn.w1q.weight"]),
     ("a PixArt transformer", &["t_block.1.weight", "y_embedder.y_proj.fc1.weight"]),
     ("a Sana transformer", &["blocks.0.mlp.inverted_conv.conv.weight", "y_embedder.y_proj.fc1.weight"]),
@@ -133,7 +131,7 @@ fn pipelines_of_other_families_are_named_and_listed() {
         ("FluxPriorReduxPipeline", "a FLUX.1 model"),
         ("Flux2Pipeline", "a FLUX.2 dev model"),
         ("ZImageOmniPipeline", "a Z-Image model for several images (Omni)"),
-        ("QwenImagePipeline", "a Qwen-Image model"),
+        ("QwenImageEditPipeline", "a Qwen-Image-Edit model"),
         ("PixArtSigmaPipeline", "a PixArt model"),
         ("AuraFlowPipeline", "an AuraFlow model"),
         ("Lumina2Pipeline", "a Lumina model"),
@@ -168,7 +166,6 @@ fn pipelines_of_other_families_are_named_and_listed() {
 fn loras_of_other_families_are_named() {
     let folder = tempfile::tempdir().unwrap();
     for (family, name) in [
-        ("Qwen-Image", "transformer_blocks.0.txt_mlp.net.0.proj.lora_A.weight"),
         ("Wan", "diffusion_model.blocks.0.self_attn.q.lora_A.weight"),
         ("AuraFlow", "transformer.joint_transformer_blocks.0.attn.to_q.lora_A.weight"),
     ] {

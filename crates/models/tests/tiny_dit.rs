@@ -1,36 +1,19 @@
 //! The family of fixtures `tiny-dit` shows that a family is one module: its model opens, converts and is inspected, and no other
 //! code knows its name.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+mod common;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kiln_models::{DTypeChoice, Inspected, ModelFolder, ModelOptions, WeightType, convert, inspect};
 use kiln_testkit::{fixtures, repository};
 use kiln_vae::{Decoder, Encoder};
-use kiln_weights::{NewTensor, ParamSource, RandomSource, Segments, write_safetensors};
+
+use common::{data, weights};
 
 fn folder() -> PathBuf {
     fixtures("models").join("tiny-dit")
-}
-
-/// A safetensors file with random weights of these networks.
-fn weights(networks: &[&Segments], seed: u64) -> Vec<u8> {
-    let sources: Vec<RandomSource> = networks.iter().map(|segments| RandomSource::new(segments, seed)).collect();
-    let mut tensors = Vec::new();
-    for (segments, source) in networks.iter().zip(&sources) {
-        for param in segments.iter().flat_map(|segment| segment.params()) {
-            let info = source.info(&param.key).unwrap();
-            let key = param.key.clone();
-            let bytes = move || Ok(Cow::Owned(source.data(&key)?.unwrap().bytes.into_owned()));
-            let (name, bytes) = (param.key.clone(), Box::new(bytes));
-            tensors.push(NewTensor { name, shape: info.shape, dtype: info.dtype, bytes });
-        }
-    }
-    let mut file = Vec::new();
-    write_safetensors(&mut file, tensors, &BTreeMap::new()).unwrap();
-    file
 }
 
 /// `KILN_UPDATE_FIXTURES=1` writes the weights.
@@ -70,10 +53,6 @@ fn it_converts_to_a_file_and_back() {
         for part in ["transformer/diffusion_pytorch_model", "vae/diffusion_pytorch_model", "byte_encoder/model"] {
             let bytes = |folder: &Path| std::fs::read(folder.join(format!("{part}.safetensors"))).unwrap();
             let (own, back) = (bytes(&folder()), bytes(&again));
-            let data = |bytes: &[u8]| {
-                let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-                bytes[8 + header..].to_vec()
-            };
             assert!(data(&own) == data(&back), "{name} {part}");
         }
         let Inspected::File(report) = inspect(&file, DTypeChoice::F32).unwrap() else { panic!("a file") };

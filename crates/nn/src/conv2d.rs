@@ -6,7 +6,7 @@ use kiln_ops::{Conv2dEpilogue, FusedConv2d, Strip};
 use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
-use crate::norm::GroupNorm;
+use crate::norm::MapNorm;
 use crate::tensor::TensorLike;
 
 /// A two-dimensional convolution with a square kernel.
@@ -50,6 +50,18 @@ impl Conv2d {
         Self { weight: p.param("weight", &stored, Packing::Conv2d), bias: None, shape, config }
     }
 
+    /// A causal convolution in time too, for a single frame: that reads only the last frame of the kernel. `weight`
+    /// `(out_channels, in_channels, kernel_size, kernel_size, kernel_size)`, else as [`Conv2d::new`].
+    pub fn of_frames(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize, kernel_size: usize) -> Self {
+        let stored = [out_channels, in_channels, kernel_size, kernel_size, kernel_size];
+        Self {
+            weight: p.param("weight", &stored, Packing::LastFrame),
+            bias: Some(p.param("bias", &[out_channels], Packing::AsStored)),
+            shape: [out_channels, kernel_size, kernel_size, in_channels],
+            config: kiln_ops::Conv2d::same(kernel_size),
+        }
+    }
+
     /// `x` `(b, h, w, in_channels)` to `(b, h_out, w_out, out_channels)`.
     pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         self.forward_add(x, None, None)
@@ -71,10 +83,11 @@ impl Conv2d {
     pub fn forward_normed<T: TensorLike>(
         &self,
         x: &T,
-        norm: &GroupNorm,
+        norm: &MapNorm,
         image_bias: Option<&T>,
         residual: Option<&T>,
     ) -> Result<T> {
+        let MapNorm::Group(norm) = norm else { return self.forward_add(&norm.forward(x)?, image_bias, residual) };
         if !self.is_fused() {
             return self.forward_add(&norm.forward(x)?, image_bias, residual);
         }
@@ -101,7 +114,7 @@ impl Conv2d {
     /// ([`kiln_ops::fused_conv2d`]); with a strip as [`Conv2d::forward_strip`].
     ///
     /// # Errors
-    /// What the operator reports; [`kiln_ops::Error::Shape`] if there are no parts.
+    /// [`kiln_ops::Error::Shape`] if there are no parts, and errors of the operator.
     pub fn forward_fused<T: TensorLike>(
         &self,
         parts: &[&T],

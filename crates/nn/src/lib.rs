@@ -54,7 +54,7 @@ pub use kiln_ops::{Operand, Reduction};
 pub use linear::Linear;
 pub use meta::{FlopCount, MetaDevice, MetaMoments, MetaTensor, MetaWeight};
 pub use modulation::{Modulation, modulate};
-pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use norm::{GroupNorm, LayerNorm, MapNorm, PixelNorm, RmsNorm};
 pub use resample::{Downsample, Upsample};
 pub use resnet::{ResnetBlock, ResnetConfig, ResnetIn, ResnetOut};
 pub use rope::{Rope, RopeTables};

@@ -1,6 +1,6 @@
 //! Normalization layers.
 
-use kiln_ops::RowNorm;
+use kiln_ops::{Activation, RowNorm};
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::error::Result;
@@ -44,6 +44,47 @@ impl GroupNorm {
     }
 }
 
+/// Normalization of the channels of each pixel to a mean square of 1, and SiLU: the autoencoder of Wan and Qwen-Image.
+pub struct PixelNorm(RmsNorm);
+
+/// Keeps pixels of zeros at zero. It is too small to change others.
+const PIXEL_EPS: f64 = 1e-24;
+
+impl PixelNorm {
+    /// Declares `gamma` `(num_channels)`.
+    pub fn new(p: &ParamBuilder<'_>, num_channels: usize) -> Self {
+        Self(RmsNorm::named(p, "gamma", num_channels, PIXEL_EPS))
+    }
+
+    /// `x` `(.., num_channels)`, same shape.
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        self.without_activation(x)?.activation(Activation::Silu)
+    }
+
+    /// [`PixelNorm::forward`] without SiLU.
+    pub fn without_activation<T: TensorLike>(&self, x: &T) -> Result<T> {
+        self.0.forward(x)
+    }
+}
+
+/// The normalization of a feature map, and its activation.
+pub enum MapNorm {
+    /// Over groups of channels and all pixels.
+    Group(GroupNorm),
+    /// Over the channels of each pixel.
+    Pixel(PixelNorm),
+}
+
+impl MapNorm {
+    /// `x` `(b, h, w, num_channels)`, same shape.
+    pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
+        match self {
+            Self::Group(norm) => norm.forward(x),
+            Self::Pixel(norm) => norm.forward(x),
+        }
+    }
+}
+
 /// Normalization to a mean square of 1.
 pub struct RmsNorm {
     weight: Option<Param>,
@@ -53,7 +94,12 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// Declares `weight` `(num_channels)`; `eps` is added to the mean square.
     pub fn new(p: &ParamBuilder<'_>, num_channels: usize, eps: f64) -> Self {
-        Self { weight: Some(p.param("weight", &[num_channels], Packing::AsStored)), eps }
+        Self::named(p, "weight", num_channels, eps)
+    }
+
+    /// [`RmsNorm::new`] with another name of the weight.
+    fn named(p: &ParamBuilder<'_>, name: &str, num_channels: usize, eps: f64) -> Self {
+        Self { weight: Some(p.param(name, &[num_channels], Packing::AsStored)), eps }
     }
 
     /// Without a weight.

@@ -16,8 +16,13 @@ impl Downsample {
     /// Declares `conv`. The U-Net pads all four sides by `padding`. With 0, one row at the bottom and one column on the
     /// right are padded, as in the autoencoder.
     pub fn new(p: &ParamBuilder<'_>, channels: usize, padding: usize) -> Self {
+        Self::of(&p.pp("conv"), channels, padding)
+    }
+
+    /// Like [`Downsample::new`], with the convolution's own name.
+    pub fn of(p: &ParamBuilder<'_>, channels: usize, padding: usize) -> Self {
         let geometry = kiln_ops::Conv2d { stride: 2, pad_before: padding, pad_after: padding.max(1) };
-        Self { conv: Conv2d::with_geometry(&p.pp("conv"), channels, channels, 3, geometry) }
+        Self { conv: Conv2d::with_geometry(p, channels, channels, 3, geometry) }
     }
 
     /// `x` `(b, h, w, c)` to `(b, ceil(h / 2), ceil(w / 2), c)` (the autoencoder rounds down).
@@ -37,7 +42,12 @@ pub struct Upsample {
 impl Upsample {
     /// Declares `conv`.
     pub fn new(p: &ParamBuilder<'_>, channels: usize) -> Self {
-        Self { conv: Conv2d::new(&p.pp("conv"), channels, channels, 3) }
+        Self::of(&p.pp("conv"), channels, channels)
+    }
+
+    /// Like [`Upsample::new`], with the convolution's own name, and other channels of its output.
+    pub fn of(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize) -> Self {
+        Self { conv: Conv2d::new(p, in_channels, out_channels, 3) }
     }
 
     /// `x` `(b, h, w, c)` to `(b, 2 h, 2 w, c)`.

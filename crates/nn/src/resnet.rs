@@ -6,7 +6,7 @@ use kiln_weights::ParamBuilder;
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::linear::Linear;
-use crate::norm::GroupNorm;
+use crate::norm::{GroupNorm, MapNorm, PixelNorm};
 use crate::tensor::TensorLike;
 
 /// The configuration of [`ResnetBlock`].
@@ -34,21 +34,22 @@ pub struct ResnetBlock {
 /// The first half of a residual block. In a U-Net the halves are separate segments: their kernels are the largest of
 /// its weights, and a streaming ring must have room for the largest segment.
 pub struct ResnetIn {
-    pub(crate) norm1: GroupNorm,
+    pub(crate) norm1: MapNorm,
     pub(crate) conv1: Conv2d,
     time_emb_proj: Option<Linear>,
 }
 
 /// The second half.
 pub struct ResnetOut {
-    pub(crate) norm2: GroupNorm,
+    pub(crate) norm2: MapNorm,
     pub(crate) conv2: Conv2d,
     pub(crate) conv_shortcut: Option<Conv2d>,
 }
 
 impl ResnetConfig {
-    fn norm(&self) -> GroupNormConfig {
-        GroupNormConfig { num_groups: self.num_groups, eps: self.eps, silu: true }
+    fn norm(&self, p: &ParamBuilder<'_>, channels: usize) -> MapNorm {
+        let config = GroupNormConfig { num_groups: self.num_groups, eps: self.eps, silu: true };
+        MapNorm::Group(GroupNorm::new(p, channels, config))
     }
 }
 
@@ -56,6 +57,20 @@ impl ResnetBlock {
     /// Declares both halves.
     pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
         Self { first: ResnetIn::new(p, config), second: ResnetOut::new(p, config) }
+    }
+
+    /// Declares a block with normalizations of pixels and convolutions in time too, for a single frame: diffusers'
+    /// `QwenImageResidualBlock`.
+    pub fn of_frames(p: &ParamBuilder<'_>, in_channels: usize, out_channels: usize) -> Self {
+        let norm = |name: &str, channels| MapNorm::Pixel(PixelNorm::new(&p.pp(name), channels));
+        let conv = |name: &str, channels| Conv2d::of_frames(&p.pp(name), channels, out_channels, 3);
+        let first =
+            ResnetIn { norm1: norm("norm1", in_channels), conv1: conv("conv1", in_channels), time_emb_proj: None };
+        let conv_shortcut =
+            (in_channels != out_channels).then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1));
+        let second =
+            ResnetOut { norm2: norm("norm2", out_channels), conv2: conv("conv2", out_channels), conv_shortcut };
+        Self { first, second }
     }
 
     /// `x` `(b, h, w, in_channels)` to `(b, h, w, out_channels)`; `temb` as in [`ResnetIn::forward`].
@@ -69,7 +84,7 @@ impl ResnetIn {
     pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
         let ResnetConfig { in_channels, out_channels, temb_channels, .. } = config;
         Self {
-            norm1: GroupNorm::new(&p.pp("norm1"), in_channels, config.norm()),
+            norm1: config.norm(&p.pp("norm1"), in_channels),
             conv1: Conv2d::new(&p.pp("conv1").allows_8_bits(), in_channels, out_channels, 3),
             time_emb_proj: temb_channels
                 .map(|temb_channels| Linear::new(&p.pp("time_emb_proj"), temb_channels, out_channels, true)),
@@ -92,7 +107,7 @@ impl ResnetOut {
     pub fn new(p: &ParamBuilder<'_>, config: ResnetConfig) -> Self {
         let ResnetConfig { in_channels, out_channels, .. } = config;
         Self {
-            norm2: GroupNorm::new(&p.pp("norm2"), out_channels, config.norm()),
+            norm2: config.norm(&p.pp("norm2"), out_channels),
             conv2: Conv2d::new(&p.pp("conv2").allows_8_bits(), out_channels, out_channels, 3),
             conv_shortcut: (in_channels != out_channels)
                 .then(|| Conv2d::new(&p.pp("conv_shortcut"), in_channels, out_channels, 1)),

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::resnet::ResnetBlock;
-use crate::strips::{Convolved, Prepare, Rechunked, Stored, Strips, collect, moments, rows_of_strip, size, statistics};
+use crate::strips::{
+    Convolved, Normalization, Prepare, Rechunked, Stored, Strips, collect, moments, rows_of_strip, size, statistics,
+};
 use crate::tensor::TensorLike;
 
 impl ResnetBlock {
@@ -49,7 +51,7 @@ impl ResnetBlock {
     fn forward_over<T: TensorLike>(
         &self,
         x: impl Strips<T>,
-        norm1: T::Statistics,
+        norm1: Normalization<'_, T>,
         mut added: impl FnMut(Range<usize>) -> Result<T>,
         pixels: usize,
     ) -> Result<T> {

@@ -25,6 +25,9 @@ pub enum Packing {
     Linear,
     /// The kernel of a convolution, stored `(c_out, c_in, kh, kw)`.
     Conv2d,
+    /// The last frame of the kernel of a convolution in time too, stored `(c_out, c_in, frames, kh, kw)`: all that a single frame
+    /// needs if the convolution sees no later frames.
+    LastFrame,
 }
 
 /// The layout that a back end's kernels read.
@@ -49,6 +52,23 @@ impl Packing {
     /// out)` writes elements of the stored parameter, from index `start` of its row-major order, into `out`. It is
     /// called for small parts, on several threads.
     pub fn pack<T: candle_core::WithDType>(
+        self,
+        layout: WeightLayout,
+        stored: &[usize],
+        read: impl Fn(usize, &mut [T]) + Sync,
+        packed: &mut [T],
+    ) {
+        match (self, stored) {
+            (Self::LastFrame, &[_, _, frames, kh, kw]) => {
+                let read = |start: usize, out: &mut [T]| read_last_frame(&read, [frames, kh * kw], start, out);
+                self.pack_matrix(layout, stored, read, packed);
+            }
+            _ => self.pack_matrix(layout, stored, read, packed),
+        }
+    }
+
+    /// [`Packing::pack`], with `read` of the elements that are packed.
+    fn pack_matrix<T: candle_core::WithDType>(
         self,
         layout: WeightLayout,
         stored: &[usize],
@@ -84,9 +104,36 @@ impl Packing {
     pub(crate) fn matrix(self, stored: &[usize]) -> Option<(usize, usize, usize)> {
         match (self, stored) {
             (Self::Linear, &[n, k]) => Some((n, 1, k)),
-            (Self::Conv2d, &[c_out, c_in, kh, kw]) => Some((c_out, kh * kw, c_in)),
+            (Self::Conv2d, &[c_out, c_in, kh, kw]) | (Self::LastFrame, &[c_out, c_in, _, kh, kw]) => {
+                Some((c_out, kh * kw, c_in))
+            }
             _ => None,
         }
+    }
+
+    /// `(kh, kw)` of a stored parameter whose matrix has so many taps.
+    fn kernel(self, stored: &[usize], taps: usize) -> (usize, usize) {
+        match (self, stored) {
+            (Self::Conv2d, &[_, _, kh, kw]) | (Self::LastFrame, &[_, _, _, kh, kw]) => (kh, kw),
+            _ => (1, taps),
+        }
+    }
+}
+
+/// Reads elements of the last frames of a kernel `(c_out, c_in, frames, taps)`, from index `start` of their order on, into `out`.
+/// `read` reads elements of the whole kernel.
+fn read_last_frame<T: candle_core::WithDType>(
+    read: &impl Fn(usize, &mut [T]),
+    [frames, taps]: [usize; 2],
+    start: usize,
+    out: &mut [T],
+) {
+    let mut done = 0;
+    while done < out.len() {
+        let (kernel, tap) = ((start + done) / taps, (start + done) % taps);
+        let end = out.len().min(done + taps - tap);
+        read((kernel * frames + frames - 1) * taps + tap, &mut out[done..end]);
+        done = end;
     }
 }
 
@@ -164,7 +211,7 @@ impl Weight {
             let expected = format!("{packing:?} of {stored:?}");
             return Err(Error::Shape { op: "weight", operand: "packed", expected, found: packed.dims().to_vec() });
         };
-        let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
+        let (kh, kw) = packing.kernel(stored, taps);
         let shape = [n, kh, kw, channels];
         let tensor = match layout {
             WeightLayout::Panels => packed.clone(),
@@ -213,7 +260,7 @@ impl Weight {
             let message = format!("a balance of {} input channels, expected {channels}", factors.len());
             return Err(Error::Config { op: "weight", message });
         }
-        let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
+        let (kh, kw) = packing.kernel(stored, taps);
         let form = Form::Int8(Int8Weight { matrix, input });
         Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
@@ -235,7 +282,7 @@ impl Weight {
             let expected = format!("flat memory of {packing:?} of {stored:?} in e4m3, and its scales");
             return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
         };
-        let (kh, kw) = if stored.len() == 4 { (stored[2], stored[3]) } else { (1, taps) };
+        let (kh, kw) = packing.kernel(stored, taps);
         let form = Form::Fp8(Fp8Weight { scales: scales.clone() });
         Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
@@ -340,6 +387,20 @@ mod tests {
         let packed = packed(Packing::Conv2d, WeightLayout::Plain, &[2, 3, 1, 2]); // (c_out, c_in, kh, kw)
         assert_eq!(packed[..12], [1, 3, 5, 2, 4, 6, 7, 9, 11, 8, 10, 12]);
         assert!(packed[12..].iter().all(|&value| value == 0));
+    }
+
+    #[test]
+    fn the_last_frame_is_packed_as_a_kernel_without_frames() {
+        let (c_out, c_in, frames, taps) = (3, 5, 3, 4);
+        for layout in [WeightLayout::Plain, WeightLayout::Panels] {
+            let found = packed(Packing::LastFrame, layout, &[c_out, c_in, frames, 2, 2]);
+            let expected = packed(Packing::Conv2d, layout, &[c_out, c_in, 2, 2]);
+            let of_frame = |value: u32| match value as usize {
+                0 => 0,
+                value => ((value - 1) / taps * frames + frames - 1) * taps + (value - 1) % taps + 1,
+            };
+            assert!(found.iter().zip(expected).all(|(&found, plain)| found as usize == of_frame(plain)), "{layout:?}");
+        }
     }
 
     #[test]

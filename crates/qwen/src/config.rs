@@ -1,15 +1,21 @@
-//! The configuration of a Qwen3 language model: `config.json` of transformers.
+//! The configuration of a language model, Qwen3 or the text part of Qwen2.5-VL: `config.json` of transformers.
 
 use kiln_network::text::EncoderConfig;
 use kiln_nn::limits;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// The name of the network in messages.
-pub(crate) const NETWORK: &str = "Qwen3 text encoder";
+/// The names of the networks in messages.
+const QWEN3: &str = "Qwen3 text encoder";
+const QWEN_VL: &str = "Qwen2.5-VL text encoder";
 /// The `model_type` in a text encoder's file.
 const MODEL_TYPE: &str = "qwen3";
+/// The `model_type` of Qwen2.5-VL: of the whole model, and of its text part.
+const VISION_TYPES: [&str; 2] = ["qwen2_5_vl", "qwen2_5_vl_text"];
+/// The key of the text part of a model that has other parts too.
+const TEXT_PART: &str = "text_config";
 /// The activation of the feed-forward layers.
 const SILU: &str = "silu";
 /// The kind of rotary positions without any scaling.
@@ -17,7 +23,8 @@ const PLAIN_ROPE: &str = "default";
 /// The base of the rotary frequencies if a configuration has none, as in transformers.
 const THETA: f64 = 10_000.0;
 
-/// The configuration of a Qwen3 language model. Missing keys have the values of transformers' `Qwen3Config`.
+/// The configuration of a language model, Qwen3 or the text part of Qwen2.5-VL. Missing keys have the values of transformers'
+/// `Qwen3Config`; Qwen2.5-VL divides `hidden_size` among the heads.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct QwenConfig {
@@ -41,6 +48,7 @@ pub struct QwenConfig {
     pub model_type: String,
     hidden_act: String,
     attention_bias: bool,
+    use_sliding_window: bool,
     rope_theta: Option<f64>,
     rope_parameters: Option<RopeParameters>,
     rope_scaling: Option<RopeParameters>,
@@ -68,6 +76,7 @@ impl Default for QwenConfig {
             model_type: MODEL_TYPE.into(),
             hidden_act: SILU.into(),
             attention_bias: false,
+            use_sliding_window: false,
             rope_theta: None,
             rope_parameters: None,
             rope_scaling: None,
@@ -88,12 +97,37 @@ impl QwenConfig {
         }
     }
 
-    /// Reads and checks the text of a `config.json`.
+    /// Whether queries, keys and values have biases, and no normalizations: Qwen2.5-VL.
+    pub fn has_biases(&self) -> bool {
+        VISION_TYPES.contains(&self.model_type.as_str())
+    }
+
+    /// The name of the network in messages.
+    pub fn label(&self) -> &'static str {
+        if self.has_biases() { QWEN_VL } else { QWEN3 }
+    }
+
+    /// Reads and checks the text of a `config.json`. Of a model with other parts, the text part is read.
     ///
     /// # Errors
     /// [`Error::Json`] if it is not JSON of this form, and [`Error::Config`] with the key, its value and the possible ones.
     pub fn from_json(text: &str) -> Result<Self> {
-        let config: Self = serde_json::from_str(text).map_err(|error| Error::Json { network: NETWORK, error })?;
+        let unreadable = |error| Error::Json { network: "Qwen text encoder", error };
+        let mut whole: Value = serde_json::from_str(text).map_err(unreadable)?;
+        let own = match whole.get_mut(TEXT_PART).map(Value::take) {
+            Some(mut part @ Value::Object(_)) => {
+                if let (None, Some(kind)) = (part.get("model_type"), whole.get("model_type")) {
+                    part["model_type"] = kind.clone();
+                }
+                part
+            }
+            _ => whole,
+        };
+        let divides = own.get("head_dim").is_none();
+        let mut config: Self = serde_json::from_value(own).map_err(unreadable)?;
+        if divides && config.has_biases() {
+            config.head_dim = config.hidden_size.checked_div(config.num_attention_heads).unwrap_or(0);
+        }
         config.validate()?;
         Ok(config)
     }
@@ -108,16 +142,18 @@ impl QwenConfig {
     /// from overflowing.
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse =
-            |key, found: String, expected: String| Err(Error::Config { network: NETWORK, key, found, expected });
-        for (key, found, expected) in
-            [("model_type", &self.model_type, MODEL_TYPE), ("hidden_act", &self.hidden_act, SILU)]
-        {
-            if found != expected {
-                return refuse(key, format!("`{found}`"), format!("`{expected}`"));
-            }
+            |key, found: String, expected: String| Err(Error::Config { network: self.label(), key, found, expected });
+        if self.model_type != MODEL_TYPE && !self.has_biases() {
+            let expected = format!("`{MODEL_TYPE}` or `{}`", VISION_TYPES[0]);
+            return refuse("model_type", format!("`{}`", self.model_type), expected);
         }
-        if self.attention_bias {
-            return refuse("attention_bias", "true".into(), "false".into());
+        if self.hidden_act != SILU {
+            return refuse("hidden_act", format!("`{}`", self.hidden_act), format!("`{SILU}`"));
+        }
+        for (key, value) in [("attention_bias", self.attention_bias), ("use_sliding_window", self.use_sliding_window)] {
+            if value {
+                return refuse(key, "true".into(), "false".into());
+            }
         }
         for (key, parameters) in [("rope_parameters", &self.rope_parameters), ("rope_scaling", &self.rope_scaling)] {
             let kind = parameters.as_ref().and_then(|parameters| parameters.rope_type.as_deref());
@@ -181,12 +217,29 @@ mod tests {
     }
 
     #[test]
+    fn the_text_part_is_read() {
+        let part = r#"{"hidden_size": 12, "num_attention_heads": 3, "num_key_value_heads": 1}"#;
+        let json = format!(r#"{{"model_type": "qwen2_5_vl", "hidden_size": 7, "text_config": {part}}}"#);
+        let config = QwenConfig::from_json(&json).unwrap();
+        assert_eq!((config.hidden_size, config.head_dim, config.has_biases()), (12, 4, true));
+        let message =
+            QwenConfig::from_json(&json.replace(r#""num_attention_heads": 3"#, r#""num_attention_heads": 0"#));
+        let message = message.unwrap_err().to_string();
+        assert!(
+            message.contains("the Qwen2.5-VL text encoder's configuration: `num_attention_heads` is 0"),
+            "{message}"
+        );
+        assert!(!QwenConfig::of_4b().has_biases());
+    }
+
+    #[test]
     fn impossible_values_are_named() {
         for (json, expected) in [
-            ("{", "the Qwen3 text encoder's configuration cannot be read"),
+            ("{", "the Qwen text encoder's configuration cannot be read"),
             (r#"{"model_type": "qwen2"}"#, "`model_type` is `qwen2`, expected `qwen3`"),
             (r#"{"hidden_act": "gelu"}"#, "`hidden_act` is `gelu`, expected `silu`"),
             (r#"{"attention_bias": true}"#, "`attention_bias` is true"),
+            (r#"{"use_sliding_window": true}"#, "`use_sliding_window` is true"),
             (r#"{"rope_scaling": {"rope_type": "yarn"}}"#, "`rope_scaling` is of the type `yarn`"),
             (r#"{"num_attention_heads": 0}"#, "`num_attention_heads` is 0, expected a number from 1"),
             (r#"{"num_key_value_heads": 5}"#, "`num_key_value_heads` is 5, expected a divisor of"),

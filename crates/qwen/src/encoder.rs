@@ -1,7 +1,8 @@
 //! A Qwen3 language model as a text encoder: token ids to the hidden states of some of its layers.
 //!
-//! A token table and layers of transformers' [`Qwen3Model`]. Its last normalization and the layers behind the last hidden state
-//! that is taken are not part of it.
+//! A token table and layers of transformers' [`Qwen3Model`], or of the text part of Qwen2.5-VL. The layers behind the last hidden
+//! state that is taken are not part of it, and the last normalization only if its result is taken. The text part of Qwen2.5-VL has
+//! positions on three axes, which are equal for text: they are plain rotary positions.
 //!
 //! [`Qwen3Model`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/qwen3/modeling_qwen3.py
 
@@ -9,13 +10,14 @@ use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Embedding, RopeTables, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
-use crate::config::{NETWORK, QwenConfig};
+use crate::config::QwenConfig;
 use crate::error::{Error, Result};
-use crate::layer::{Layer, Shared};
+use crate::layer::{Layer, Norm, Shared};
 
 /// The names in the checkpoint.
 const TABLE: &str = "model.embed_tokens";
 const LAYERS: &str = "model.layers";
+const NORM: &str = "model.norm";
 
 /// The largest number of tokens of a text.
 const MAX_TOKENS: usize = 1 << 15;
@@ -44,6 +46,8 @@ pub struct QwenEncoder {
     segments: Segments,
     table: SegmentModule<Embedding>,
     layers: Vec<SegmentModule<Layer>>,
+    /// The last normalization, if its result is taken.
+    norm: Option<SegmentModule<Norm>>,
 }
 
 impl QwenEncoder {
@@ -59,14 +63,34 @@ impl QwenEncoder {
         if last == 0 || last >= config.num_hidden_layers || !hidden.is_sorted() {
             let expected = format!("more than {}: the hidden states after {hidden:?} layers are taken", last.max(1));
             let (key, found) = ("num_hidden_layers", config.num_hidden_layers.to_string());
-            return Err(Error::Config { network: NETWORK, key, found, expected });
+            return Err(Error::Config { network: config.label(), key, found, expected });
         }
+        Ok(Self::build(config, hidden))
+    }
+
+    /// Like [`Self::new`], with all layers and the last normalization, whose result is the only hidden state: transformers'
+    /// `hidden_states[-1]`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration is invalid.
+    pub fn normed(config: QwenConfig) -> Result<Self> {
+        config.validate()?;
+        let last = config.num_hidden_layers;
+        let mut encoder = Self::build(config, &[last]);
+        let Self { segments, config, norm, .. } = &mut encoder;
+        *norm = Some(segments.add(NORM, |p| Norm::new(&p.pp(NORM), config)));
+        Ok(encoder)
+    }
+
+    /// The network of a valid configuration, without the last normalization.
+    fn build(config: QwenConfig, hidden: &[usize]) -> Self {
+        let last = hidden.last().copied().unwrap_or(0);
         let mut segments = Segments::default();
         let table =
             segments.add_on_host(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.hidden_size));
         let layers = (0..last).map(|i| format!("{LAYERS}.{i}"));
         let layers = layers.map(|name| segments.add(name.as_str(), |p| Layer::new(&p.pp(&name), &config))).collect();
-        Ok(Self { config, hidden: hidden.to_vec(), segments, table, layers })
+        Self { config, hidden: hidden.to_vec(), segments, table, layers, norm: None }
     }
 
     /// The parameters' segments, in the order in which they run.
@@ -126,7 +150,8 @@ impl QwenEncoder {
                 }
                 Ok(())
             })?;
-            for _ in self.hidden.iter().filter(|&&hidden| hidden == i + 1) {
+            let is_taken = |hidden: &&usize| **hidden == i + 1 && self.norm.is_none();
+            for _ in self.hidden.iter().filter(is_taken) {
                 for (taken, x) in taken.iter_mut().zip(&states) {
                     let x = x.to_dtype(dtype)?;
                     *taken = Some(match taken.take() {
@@ -135,6 +160,10 @@ impl QwenEncoder {
                     });
                 }
             }
+        }
+        if let Some(norm) = &self.norm {
+            let normed = |norm: &Norm| states.iter().map(|x| norm.forward(x, dtype)).collect();
+            return Ok(T::run(norm, normed)?);
         }
         Ok(taken.into_iter().flatten().collect())
     }
@@ -155,10 +184,10 @@ impl QwenEncoder {
         for Text { ids, length } in texts {
             if ids.is_empty() || ids.len() > MAX_TOKENS || *length == 0 || *length > ids.len() {
                 let (expected, found) = (format!("1 to {MAX_TOKENS} tokens"), vec![ids.len()]);
-                return Err(Error::Input { network: NETWORK, input: "ids", expected, found });
+                return Err(Error::Input { network: self.config.label(), input: "ids", expected, found });
             }
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-                return Err(Error::Token { id, vocab_size });
+                return Err(Error::Token { network: self.config.label(), id, vocab_size });
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! The errors of Qwen3 text encoders and of their tokenizers.
+//! The errors of Qwen's text encoders and of their tokenizers.
 
 use std::path::{Path, PathBuf};
 
-/// The reason why a Qwen3 text encoder cannot be built or run, or why a text cannot be tokenized.
+/// The reason why a Qwen text encoder cannot be built or run, or why a text cannot be tokenized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,10 +40,11 @@ pub enum Error {
     },
     /// A token id is outside of the encoder's vocabulary.
     #[error(
-        "token id {id} is outside of the Qwen3 text encoder's vocabulary of {vocab_size}; tokenizer and text encoder must be of one \
-         model"
+        "token id {id} is outside of the {network}'s vocabulary of {vocab_size}; tokenizer and text encoder must be of one model"
     )]
     Token {
+        /// The name of the network in messages.
+        network: &'static str,
         /// The id.
         id: u32,
         /// The encoder's vocabulary.
@@ -75,7 +76,7 @@ pub enum Error {
     #[error("the text cannot be tokenized: {0}")]
     Tokenize(String),
     /// A part of the network failed; the message has its path.
-    #[error("Qwen3: {0}")]
+    #[error("Qwen: {0}")]
     Nn(#[from] kiln_nn::Error),
 }
 

@@ -14,19 +14,19 @@ use crate::config::QwenConfig;
 const F16_SCALE: f64 = 64.0;
 
 /// Normalization to a mean square of 1 of a residual in f32.
-struct Norm {
+pub(crate) struct Norm {
     weight: Param,
     eps: f64,
 }
 
 impl Norm {
     /// Declares `weight` `(hidden_size)`.
-    fn new(p: &ParamBuilder<'_>, config: &QwenConfig) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, config: &QwenConfig) -> Self {
         Self { weight: p.param("weight", &[config.hidden_size], Packing::AsStored), eps: config.rms_norm_eps }
     }
 
     /// `x` `(1, s, hidden_size)` in f32, normalized and rounded once to `dtype`.
-    fn forward<T: TensorLike>(&self, x: &T, dtype: DType) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, dtype: DType) -> Result<T> {
         let weight = x.param(&self.weight)?.to_dtype(DType::F32)?;
         x.rms_norm(Some(&weight), self.eps)?.to_dtype(dtype)
     }
@@ -65,18 +65,21 @@ impl Layer {
         let (own, dense) = (p.pp("self_attn"), p.pp("mlp"));
         // Some channels of the tokens are a hundred times the others.
         let linear =
-            |p: &ParamBuilder<'_>, name: &str, from, to| Linear::new(&p.pp(name).allows_fp8(), from, to, false);
-        let rope =
-            |name: &str, heads| Rope::normed(&own.pp(name), heads, head_dim, RopePairs::Halves, config.rms_norm_eps);
+            |p: &ParamBuilder<'_>, name: &str, from, to, bias| Linear::new(&p.pp(name).allows_fp8(), from, to, bias);
+        let bias = config.has_biases();
+        let rope = |name: &str, heads| match bias {
+            true => Rope::new(heads, RopePairs::Halves),
+            false => Rope::normed(&own.pp(name), heads, head_dim, RopePairs::Halves, config.rms_norm_eps),
+        };
         let projections = [("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)];
         Self {
             attention_norm: Norm::new(&p.pp("input_layernorm"), config),
-            projections: projections.map(|(name, heads)| linear(&own, name, c, heads * head_dim)),
+            projections: projections.map(|(name, heads)| linear(&own, name, c, heads * head_dim, bias)),
             ropes: [rope("q_norm", heads), rope("k_norm", kv_heads)],
-            o_proj: linear(&own, "o_proj", heads * head_dim, c),
+            o_proj: linear(&own, "o_proj", heads * head_dim, c, false),
             feed_forward_norm: Norm::new(&p.pp("post_attention_layernorm"), config),
-            gate_proj: linear(&dense, "gate_proj", c, hidden),
-            up_proj: linear(&dense, "up_proj", c, hidden),
+            gate_proj: linear(&dense, "gate_proj", c, hidden, false),
+            up_proj: linear(&dense, "up_proj", c, hidden, false),
             down_proj: Linear::new(&dense.pp("down_proj"), hidden, c, false),
             attention: GroupedAttention { num_heads: heads, num_kv_heads: kv_heads, causal: true, scale: None },
         }

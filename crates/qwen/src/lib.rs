@@ -1,4 +1,5 @@
-//! Qwen3 language models (Yang et al., arXiv 2505.09388) as text encoders, and their tokenizers.
+//! Language models as text encoders: Qwen3 (Yang et al., arXiv 2505.09388) and the text part of Qwen2.5-VL (Bai et al., arXiv
+//! 2502.13923), and their tokenizers.
 //!
 //! A [`Tokenizer`] puts a prompt into a chat template and cuts it into ids. A [`QwenEncoder`] computes the hidden states of the
 //! layers that a family takes; layers behind the last of them are not part of it. Ids equal those of transformers, and hidden

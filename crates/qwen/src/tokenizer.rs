@@ -31,16 +31,23 @@ pub enum ChatTemplate {
     Thinking,
     /// The assistant has thought nothing (`enable_thinking=False`): FLUX.2 klein.
     NotThinking,
+    /// A system message asks for a description of an image: Qwen-Image.
+    Describing,
 }
+
+/// The first message of [`ChatTemplate::Describing`], and the beginning of the second.
+const DESCRIBING: &str = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, \
+    spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n";
 
 impl ChatTemplate {
     /// The texts before and after a prompt.
     fn parts(self) -> [&'static str; 2] {
         let end = match self {
-            Self::Thinking => "<|im_end|>\n<|im_start|>assistant\n",
+            Self::Thinking | Self::Describing => "<|im_end|>\n<|im_start|>assistant\n",
             Self::NotThinking => "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
         };
-        ["<|im_start|>user\n", end]
+        let begin = if self == Self::Describing { DESCRIBING } else { "<|im_start|>user\n" };
+        [begin, end]
     }
 }
 

@@ -96,6 +96,9 @@ pub struct Job {
     /// Whether there is no guidance without a negative prompt: [`kiln_models::Family::guides_by_negative_prompt`].
     #[serde(skip)]
     pub needs_negative_prompt: bool,
+    /// The side of the tokens whose norm guidance restores, if it does: [`kiln_models::Family::restored_norm`].
+    #[serde(skip)]
+    pub restored_norm: Option<usize>,
     /// The initial latents.
     pub init: Init,
     /// Options of the input image.

@@ -178,6 +178,7 @@ mod tests {
             literal_negative_prompt: false,
             guidance_inside: false,
             needs_negative_prompt: false,
+            restored_norm: None,
             init: Default::default(),
             image: ImageOptions::default(),
             input: None,

@@ -112,6 +112,7 @@ impl Request {
             guidance_inside: model.has_guidance_inside(),
             needs_negative_prompt: model.family().guides_by_negative_prompt()
                 && self.convention == Convention::Diffusers,
+            restored_norm: model.family().restored_norm().filter(|_| self.convention == Convention::Diffusers),
             init: Init::Noise,
             image: self.image_options(),
             input: None,

@@ -6,6 +6,7 @@ use kiln_nn::limits::{self, MAX_CHANNELS, MAX_LAYERS, MAX_LEVELS};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::frames;
 
 /// Diffusers' `config.json` of an `AutoencoderKL`, with diffusers' defaults.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -94,6 +95,11 @@ impl VaeConfig {
     /// [`Error::Json`], or [`Error::Config`] for values that are impossible or not supported.
     pub fn from_json(text: &str) -> Result<Self> {
         let mut config: Self = serde_json::from_str(text)?;
+        if config.has_frames() {
+            config = frames::read(text)?;
+            config.validate()?;
+            return Ok(config);
+        }
         config.validate()?;
         if config.has_patches() {
             config.latent_channels *= PATCH * PATCH;
@@ -107,6 +113,16 @@ impl VaeConfig {
     /// Whether the latents are patches of 2 x 2, normalized by statistics among the weights: the autoencoder of FLUX.2.
     pub fn has_patches(&self) -> bool {
         self.class == PATCHED_CLASS
+    }
+
+    /// Whether it is an autoencoder of videos, which has convolutions in time too: that of Qwen-Image.
+    pub fn has_frames(&self) -> bool {
+        self.class == frames::CLASS
+    }
+
+    /// The default configuration of a class.
+    pub(crate) fn of_class(class: &str) -> Self {
+        Self { class: class.into(), ..Self::default() }
     }
 
     /// The width of a latent in pixels: 8 for Stable Diffusion, 16 with patches.

@@ -3,12 +3,13 @@
 use candle_core::DType;
 use kiln_nn::ops::Target;
 use kiln_nn::strips::{collect, normalise_and_convolve};
-use kiln_nn::{Conv2d, GroupNorm, ResnetBlock, TensorLike, Upsample};
+use kiln_nn::{Conv2d, MapNorm, ResnetBlock, TensorLike, Upsample};
 use kiln_weights::{SegmentModule, Segments};
 
-use crate::config::{EPS, VaeConfig};
+use crate::config::VaeConfig;
 use crate::error::{Error, Result};
-use crate::mid_block::{MidBlock, resnet};
+use crate::layers::{convolution, last_norm, resnet};
+use crate::mid_block::MidBlock;
 use crate::patches::Patches;
 use crate::tiling::{StripPlan, Tiling, footprint};
 
@@ -36,7 +37,7 @@ struct UpBlock {
 }
 
 struct Head {
-    conv_norm_out: GroupNorm,
+    conv_norm_out: MapNorm,
     conv_out: Conv2d,
 }
 
@@ -50,7 +51,7 @@ impl Decoder {
         let conv_in = segments.add("decoder.conv_in", |p| Entry {
             patches: Patches::new(p, config),
             post_quant_conv: config.use_post_quant_conv.then(|| Conv2d::new(&p.pp("post_quant_conv"), coded, coded, 1)),
-            conv_in: Conv2d::new(&p.pp("decoder.conv_in"), coded, top, 3),
+            conv_in: convolution(&p.pp("decoder.conv_in"), config, coded, top),
         });
         let mid_block = MidBlock::new(&mut segments, "decoder.mid_block", config, top);
         let mut last = top;
@@ -65,15 +66,17 @@ impl Decoder {
                 .collect();
             let upsample = (i + 1 < blocks).then(|| {
                 let name = format!("{name}.upsamplers.0");
-                segments.add(&name, |p| Upsample::new(&p.pp(&name), channels))
+                segments.add(&name, |p| match config.has_frames() {
+                    true => Upsample::of(&p.pp(&name).pp("resample.1"), channels, channels / 2),
+                    false => Upsample::new(&p.pp(&name), channels),
+                })
             });
+            last = if config.has_frames() && upsample.is_some() { channels / 2 } else { channels };
             up_blocks.push(UpBlock { resnets, upsample });
-            last = channels;
         }
-        let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: EPS, silu: true };
         let head = segments.add("decoder.conv_out", |p| Head {
-            conv_norm_out: GroupNorm::new(&p.pp("decoder.conv_norm_out"), last, norm),
-            conv_out: Conv2d::new(&p.pp("decoder.conv_out"), last, config.out_channels, 3),
+            conv_norm_out: last_norm(&p.pp("decoder"), config, last),
+            conv_out: convolution(&p.pp("decoder.conv_out"), config, last, config.out_channels),
         });
         let (latent_channels, upscale) = (config.latent_channels, config.downscale());
         Self { latent_channels, upscale, segments, conv_in, mid_block, up_blocks, head }

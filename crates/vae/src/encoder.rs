@@ -2,13 +2,14 @@
 
 use candle_core::DType;
 use kiln_nn::ops::Target;
-use kiln_nn::{Conv2d, Downsample, GroupNorm, ResnetBlock, TensorLike};
+use kiln_nn::{Conv2d, Downsample, MapNorm, ResnetBlock, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
-use crate::config::{EPS, VaeConfig};
+use crate::config::VaeConfig;
 use crate::error::{Error, Result};
 use crate::gaussian::{DiagonalGaussian, LEAST, MOST};
-use crate::mid_block::{MidBlock, resnet};
+use crate::layers::{DownNames, convolution, last_norm, resnet};
+use crate::mid_block::MidBlock;
 use crate::patches::Patches;
 use crate::tiling::{StripPlan, Tiling, footprint};
 
@@ -29,7 +30,7 @@ struct DownBlock {
 }
 
 struct Head {
-    conv_norm_out: GroupNorm,
+    conv_norm_out: MapNorm,
     conv_out: Conv2d,
     quant_conv: Option<Conv2d>,
     patches: Option<Patches>,
@@ -41,30 +42,29 @@ impl Encoder {
         let mut segments = Segments::default();
         let channels = &config.block_out_channels;
         let conv_in = segments
-            .add("encoder.conv_in", |p| Conv2d::new(&p.pp("encoder.conv_in"), config.in_channels, channels[0], 3));
+            .add("encoder.conv_in", |p| convolution(&p.pp("encoder.conv_in"), config, config.in_channels, channels[0]));
         let mut last = channels[0];
         let mut down_blocks = Vec::new();
+        let mut names = DownNames::new(config);
         for (i, &channels_out) in channels.iter().enumerate() {
-            let name = format!("encoder.down_blocks.{i}");
             let resnets = (0..config.layers_per_block)
                 .map(|j| {
                     let in_channels = if j == 0 { last } else { channels_out };
-                    resnet(&mut segments, format!("{name}.resnets.{j}"), config, in_channels, channels_out)
+                    resnet(&mut segments, names.resnet(i, j), config, in_channels, channels_out)
                 })
                 .collect();
             let downsample = (i + 1 < channels.len()).then(|| {
-                let name = format!("{name}.downsamplers.0");
-                segments.add(&name, |p| Downsample::new(&p.pp(&name), channels_out, 0))
+                let (name, conv) = names.downsample(i);
+                segments.add(&name, |p| Downsample::of(&p.pp(&name).pp(conv), channels_out, 0))
             });
             down_blocks.push(DownBlock { resnets, downsample });
             last = channels_out;
         }
         let mid_block = MidBlock::new(&mut segments, "encoder.mid_block", config, last);
-        let norm = kiln_nn::ops::GroupNorm { num_groups: config.norm_num_groups, eps: EPS, silu: true };
         let moments = 2 * config.coded_channels();
         let head = segments.add("encoder.conv_out", |p| Head {
-            conv_norm_out: GroupNorm::new(&p.pp("encoder.conv_norm_out"), last, norm),
-            conv_out: Conv2d::new(&p.pp("encoder.conv_out"), last, moments, 3),
+            conv_norm_out: last_norm(&p.pp("encoder"), config, last),
+            conv_out: convolution(&p.pp("encoder.conv_out"), config, last, moments),
             quant_conv: config.use_quant_conv.then(|| Conv2d::new(&p.pp("quant_conv"), moments, moments, 1)),
             patches: Patches::new(p, config),
         });

@@ -1,7 +1,8 @@
 //! The autoencoders, between latents and pixels.
 //!
 //! [`Decoder`] and [`Encoder`] are the two halves of diffusers' `AutoencoderKL`. Each is a separate network with its
-//! own segments: text-to-image loads only the decoder. The latents of `AutoencoderKLFlux2` are patches. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
+//! own segments: text-to-image loads only the decoder. The latents of `AutoencoderKLFlux2` are patches.
+//! Of `AutoencoderKLQwenImage`, an autoencoder of videos, they are those of a single frame. [`TinyDecoder`] and [`TinyEncoder`] are those of diffusers'
 //! `AutoencoderTiny`: TAESD, which is much smaller and keeps less detail. Latents and images are `(b, c, h, w)`, images
 //! from -1 to 1; inside, everything is channels-last.
 //!
@@ -25,7 +26,10 @@ mod config;
 mod decoder;
 mod encoder;
 mod error;
+mod frame_attention;
+mod frames;
 mod gaussian;
+mod layers;
 mod mid_block;
 mod patches;
 mod tiling;

@@ -1,27 +1,16 @@
 //! The middle block of both halves, at the latents' size.
 
-use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, ResnetConfig, Result, TensorLike};
+use kiln_nn::{Attention, AttentionConfig, AttentionKeys, GroupNorm, ResnetBlock, Result, TensorLike};
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
 use crate::config::{EPS, VaeConfig};
-
-/// A residual block of the autoencoder, without time embedding.
-pub(crate) fn resnet(
-    segments: &mut Segments,
-    name: String,
-    config: &VaeConfig,
-    in_channels: usize,
-    out_channels: usize,
-) -> SegmentModule<ResnetBlock> {
-    let config =
-        ResnetConfig { in_channels, out_channels, temb_channels: None, num_groups: config.norm_num_groups, eps: EPS };
-    segments.add(&name, |p| ResnetBlock::new(&p.pp(&name), config))
-}
+use crate::frame_attention::FrameAttention;
+use crate::layers::resnet;
 
 /// Residual block, attention, residual block.
 pub(crate) struct MidBlock {
     resnet_0: SegmentModule<ResnetBlock>,
-    attention: Option<SegmentModule<PixelAttention>>,
+    attention: Option<SegmentModule<MidAttention>>,
     resnet_1: SegmentModule<ResnetBlock>,
 }
 
@@ -30,7 +19,10 @@ impl MidBlock {
         let resnet_0 = resnet(segments, format!("{name}.resnets.0"), config, channels, channels);
         let attention = config.mid_block_add_attention.then(|| {
             let name = format!("{name}.attentions.0");
-            segments.add(&name, |p| PixelAttention::new(&p.pp(&name), config, channels))
+            segments.add(&name, |p| match config.has_frames() {
+                true => MidAttention::Frames(FrameAttention::new(&p.pp(&name), channels)),
+                false => MidAttention::Pixels(Box::new(PixelAttention::new(&p.pp(&name), config, channels))),
+            })
         });
         let resnet_1 = resnet(segments, format!("{name}.resnets.1"), config, channels, channels);
         Self { resnet_0, attention, resnet_1 }
@@ -40,10 +32,19 @@ impl MidBlock {
     pub(crate) fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
         let mut x = T::run(&self.resnet_0, |resnet| resnet.forward(x, None))?;
         if let Some(attention) = &self.attention {
-            x = T::run(attention, |attention| attention.forward(&x))?;
+            x = T::run(attention, |attention| match attention {
+                MidAttention::Pixels(attention) => attention.forward(&x),
+                MidAttention::Frames(attention) => attention.forward(&x),
+            })?;
         }
         T::run(&self.resnet_1, |resnet| resnet.forward(&x, None))
     }
+}
+
+/// The attention of the two kinds of autoencoders.
+enum MidAttention {
+    Pixels(Box<PixelAttention>),
+    Frames(FrameAttention),
 }
 
 /// Attention between all pixels, with one head as wide as the feature map.

@@ -14,6 +14,9 @@ const CONFIG: &str = r#"{"block_out_channels": [32, 64, 96], "layers_per_block":
     "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
     "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]}"#;
 
+const FRAMES: &str = r#"{"_class_name": "AutoencoderKLQwenImage", "base_dim": 32, "z_dim": 4, "dim_mult": [1, 2, 3],
+    "num_res_blocks": 1, "latents_mean": [0, 0, 0, 0], "latents_std": [1, 1, 1, 1]}"#;
+
 fn fill(segments: &Segments, dtype: DType) {
     load(segments, &RandomSource::new(segments, 1), &Placement::new(Device::Cpu, dtype)).unwrap();
 }
@@ -47,7 +50,11 @@ const SMALL: f64 = 100e3;
 /// There is one test, because the counters belong to the process.
 #[test]
 fn the_memory_of_a_tiling_is_as_predicted() {
-    let config = VaeConfig::from_json(CONFIG).unwrap();
+    [CONFIG, FRAMES].iter().for_each(|config| check(config));
+}
+
+fn check(config: &str) {
+    let config = VaeConfig::from_json(config).unwrap();
     let (decoder, encoder) = (Decoder::new(&config), Encoder::new(&config));
     for dtype in [DType::F32, DType::BF16] {
         fill(decoder.segments(), dtype);

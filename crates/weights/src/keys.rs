@@ -24,6 +24,12 @@ impl KeyRule {
     /// The name of T5's token table in files that hold the encoder alone.
     pub const T5_TABLE: &'static [Self] = &[Self { canonical: "shared.", alternative: "encoder.embed_tokens." }];
 
+    /// The prefix of a language model in a model with other parts too, in files of transformers since version 4.52.
+    pub const LANGUAGE_MODEL: &'static [Self] = &[
+        Self { canonical: "text_model.", alternative: "" },
+        Self { canonical: "model.", alternative: "model.language_model." },
+    ];
+
     /// The names of the autoencoder's attention before diffusers 0.18.
     pub const VAE_ATTENTION: &'static [Self] = &[
         Self { canonical: ".to_q.", alternative: ".query." },

@@ -64,7 +64,7 @@ pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, P
 pub use load::{LoadReport, Placement, load, mismatches};
 pub use lora::{
     Lora, Network, NetworkKind, OriginalNames, Patch, Patched, Targets, Unused, UnusedReason, flux_names, flux2_names,
-    sd3_names, unet_names, z_image_names,
+    qwen_image_names, sd3_names, unet_names, z_image_names,
 };
 pub use low_rank::LowRank;
 pub use param_spec::{ParamSpec, SlabType, StoredRows};

@@ -71,12 +71,17 @@ impl FeedForward {
 impl DoubleBlock {
     /// Declares `attn`, `ff` and `ff_context` of a block with the feed-forward layers of FLUX.1.
     pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
-        let c = dims.channels();
+        Self::plain(p, dims.heads(), ["ff", "ff_context"])
+    }
+
+    /// [`DoubleBlock::new`] with other names of the feed-forward layers of image and text.
+    pub(crate) fn plain(p: &ParamBuilder<'_>, heads: Heads, layers: [&str; 2]) -> Self {
+        let c = heads.channels();
         let names = ["net.0.proj", "net.2"];
         let ff = |p: &ParamBuilder<'_>| {
             FeedForward::Plain(Mlp::new(p, names, [c, EXPANSION * c, c], Activation::GeluTanh, true))
         };
-        Self::with(p, dims.heads(), ff)
+        Self::with(p, heads, layers, ff)
     }
 
     /// Declares `attn`, `ff` and `ff_context` of a block with gated feed-forward layers of `hidden` channels.
@@ -85,10 +90,15 @@ impl DoubleBlock {
         let ff = |p: &ParamBuilder<'_>| {
             FeedForward::Gated(GatedFeedForward::joint(p, names, heads.channels(), hidden, Activation::Silu))
         };
-        Self::with(p, heads, ff)
+        Self::with(p, heads, ["ff", "ff_context"], ff)
     }
 
-    fn with(p: &ParamBuilder<'_>, heads: Heads, ff: impl Fn(&ParamBuilder<'_>) -> FeedForward) -> Self {
+    fn with(
+        p: &ParamBuilder<'_>,
+        heads: Heads,
+        [image_ff, text_ff]: [&str; 2],
+        ff: impl Fn(&ParamBuilder<'_>) -> FeedForward,
+    ) -> Self {
         let (attn, c) = (p.pp("attn"), heads.channels());
         let out = |name| Linear::new(&attn.pp(name).allows_8_bits(), c, c, heads.bias);
         let text = ["add_q_proj", "add_k_proj", "add_v_proj"];
@@ -97,8 +107,8 @@ impl DoubleBlock {
             text: Projections::new(&attn, heads, text, ["norm_added_q", "norm_added_k"]),
             to_out: out("to_out.0"),
             to_add_out: out("to_add_out"),
-            ff: ff(&p.pp("ff")),
-            ff_context: ff(&p.pp("ff_context")),
+            ff: ff(&p.pp(image_ff)),
+            ff_context: ff(&p.pp(text_ff)),
         }
     }
 

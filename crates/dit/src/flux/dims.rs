@@ -9,15 +9,15 @@ use super::attention::Heads;
 use crate::error::{Error, Result};
 
 /// Pixels of the latents along each side of a token.
-pub(super) const PATCH: usize = 2;
+pub(crate) const PATCH: usize = 2;
 /// Values of each channel of the latents in a token.
-pub(super) const SQUARE: usize = PATCH * PATCH;
+pub(crate) const SQUARE: usize = PATCH * PATCH;
 /// The base of the rotary embeddings' frequencies.
-pub(super) const THETA: f64 = 10_000.0;
+pub(crate) const THETA: f64 = 10_000.0;
 /// Added to the variances and mean squares of all normalizations.
 pub(crate) const EPS: f64 = 1e-6;
 /// The width of the feed-forward layers, relative to the channels.
-pub(super) const EXPANSION: usize = 4;
+pub(crate) const EXPANSION: usize = 4;
 
 /// The sizes of a transformer over image and text tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl FluxDims {
     }
 
     /// The heads of all attentions.
-    pub(super) fn heads(&self) -> Heads {
+    pub(crate) fn heads(&self) -> Heads {
         Heads { num_heads: self.num_heads, head_dim: self.head_dim, bias: true, eps: EPS }
     }
 
@@ -110,7 +110,7 @@ impl Default for RawConfig {
 
 /// The name of a network in messages, and its checks.
 #[derive(Clone, Copy)]
-pub(super) struct Checks(pub(super) &'static str);
+pub(crate) struct Checks(pub(crate) &'static str);
 
 impl Checks {
     /// The keys of `text`.
@@ -119,12 +119,12 @@ impl Checks {
     }
 
     /// An error for an impossible value.
-    pub(super) fn refuse<T>(self, key: &'static str, found: impl ToString, expected: impl Into<String>) -> Result<T> {
+    pub(crate) fn refuse<T>(self, key: &'static str, found: impl ToString, expected: impl Into<String>) -> Result<T> {
         Err(Error::Config { network: self.0, key, found: found.to_string(), expected: expected.into() })
     }
 
     /// An error for a value outside of `range`.
-    pub(super) fn range(self, key: &'static str, value: usize, range: RangeInclusive<usize>) -> Result<()> {
+    pub(crate) fn range(self, key: &'static str, value: usize, range: RangeInclusive<usize>) -> Result<()> {
         if range.contains(&value) { Ok(()) } else { self.refuse(key, value, limits::expected(&range)) }
     }
 
@@ -149,16 +149,7 @@ impl Checks {
             return self.refuse("num_layers", 0, "at least one block");
         }
         let (heads, head_dim) = (raw.num_attention_heads, raw.attention_head_dim);
-        self.range("attention_head_dim", head_dim, 2..=MAX_CHANNELS)?;
-        self.range("num_attention_heads", heads, 1..=MAX_CHANNELS / head_dim)?;
-        let Ok(axes) = <[usize; 3]>::try_from(raw.axes_dims_rope.clone()) else {
-            return self.refuse("axes_dims_rope", format!("a list of {}", raw.axes_dims_rope.len()), "a list of 3");
-        };
-        let sum = axes.iter().fold(0usize, |sum, &axis| sum.saturating_add(axis));
-        if sum != head_dim || axes.iter().any(|axis| *axis == 0 || axis % 2 != 0) {
-            let expected = format!("even numbers with the sum {head_dim}, the channels of a head");
-            return self.refuse("axes_dims_rope", format!("{axes:?}"), expected);
-        }
+        let axes = self.heads([heads, head_dim], &raw.axes_dims_rope)?;
         Ok(FluxDims {
             in_channels: raw.in_channels,
             out_channels,
@@ -169,5 +160,20 @@ impl Checks {
             layers: raw.num_layers,
             single_layers: raw.num_single_layers,
         })
+    }
+
+    /// The channels that turn with each axis, for `num_heads` heads of `head_dim` channels, checked.
+    pub(crate) fn heads(self, [num_heads, head_dim]: [usize; 2], axes: &[usize]) -> Result<[usize; 3]> {
+        self.range("attention_head_dim", head_dim, 2..=MAX_CHANNELS)?;
+        self.range("num_attention_heads", num_heads, 1..=MAX_CHANNELS / head_dim)?;
+        let Ok(axes) = <[usize; 3]>::try_from(axes) else {
+            return self.refuse("axes_dims_rope", format!("a list of {}", axes.len()), "a list of 3");
+        };
+        let sum = axes.iter().fold(0usize, |sum, &axis| sum.saturating_add(axis));
+        if sum != head_dim || axes.iter().any(|axis| *axis == 0 || axis % 2 != 0) {
+            let expected = format!("even numbers with the sum {head_dim}, the channels of a head");
+            return self.refuse("axes_dims_rope", format!("{axes:?}"), expected);
+        }
+        Ok(axes)
     }
 }

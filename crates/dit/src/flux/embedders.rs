@@ -8,17 +8,17 @@ use kiln_weights::ParamBuilder;
 use crate::tokens::repeated;
 
 /// The width of the sinusoidal embeddings of timestep and guidance.
-const SINUSOIDS: usize = 256;
+pub(crate) const SINUSOIDS: usize = 256;
 
 /// Two linear layers with SiLU between.
-pub(super) struct EmbeddingMlp {
+pub(crate) struct EmbeddingMlp {
     linear_1: Linear,
     linear_2: Linear,
 }
 
 impl EmbeddingMlp {
     /// Declares `linear_1` and `linear_2`.
-    pub(super) fn new(p: &ParamBuilder<'_>, in_channels: usize, channels: usize) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, in_channels: usize, channels: usize) -> Self {
         Self {
             linear_1: Linear::new(&p.pp("linear_1"), in_channels, channels, true),
             linear_2: Linear::new(&p.pp("linear_2"), channels, channels, true),
@@ -26,20 +26,20 @@ impl EmbeddingMlp {
     }
 
     /// `x` `(.., in_channels)` to `(.., channels)`, with `residual` of this shape added if there is one.
-    pub(super) fn forward<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
         self.linear_2.forward_add(&self.linear_1.forward(x)?.activation(Activation::Silu)?, residual)
     }
 }
 
 /// The linear layers of image and text tokens.
-pub(super) struct TokenEmbedders {
+pub(crate) struct TokenEmbedders {
     x: Linear,
     context: Linear,
 }
 
 impl TokenEmbedders {
     /// Declares `x_embedder` and `context_embedder`, from channels of image and text tokens to `channels`.
-    pub(super) fn new(p: &ParamBuilder<'_>, [image, text, channels]: [usize; 3]) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, [image, text, channels]: [usize; 3]) -> Self {
         Self {
             x: Linear::new(&p.pp("x_embedder"), image, channels, true),
             context: Linear::new(&p.pp("context_embedder"), text, channels, true),
@@ -47,13 +47,13 @@ impl TokenEmbedders {
     }
 
     /// Image tokens `(b, n, image)` and text tokens `(b, s, text)`, each to `(b, .., channels)`.
-    pub(super) fn forward<T: TensorLike>(&self, image: &T, text: &T) -> Result<[T; 2]> {
+    pub(crate) fn forward<T: TensorLike>(&self, image: &T, text: &T) -> Result<[T; 2]> {
         Ok([self.x.forward(image)?, self.context.forward(text)?])
     }
 }
 
 /// The embedding of timestep, guidance and pooled text (diffusers' `CombinedTimestepGuidanceTextProjEmbeddings`).
-pub(super) struct TimeTextEmbed {
+pub(crate) struct TimeTextEmbed {
     timestep: EmbeddingMlp,
     guidance: Option<EmbeddingMlp>,
     text: EmbeddingMlp,
@@ -61,7 +61,7 @@ pub(super) struct TimeTextEmbed {
 
 impl TimeTextEmbed {
     /// Declares the layers below `time_text_embed`.
-    pub(super) fn new(p: &ParamBuilder<'_>, pooled_dim: usize, channels: usize, guidance: bool) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, pooled_dim: usize, channels: usize, guidance: bool) -> Self {
         let p = p.pp("time_text_embed");
         let sinusoids = |name: &str| EmbeddingMlp::new(&p.pp(name), SINUSOIDS, channels);
         Self {
@@ -72,7 +72,7 @@ impl TimeTextEmbed {
     }
 
     /// `timesteps` `(1)` or `(b)` and `guidance` `(1)`, both in f32, and `pooled` `(b, pooled_dim)`, to `(b, channels)` in `dtype`.
-    pub(super) fn forward<T: TensorLike>(
+    pub(crate) fn forward<T: TensorLike>(
         &self,
         timesteps: &T,
         guidance: Option<&T>,

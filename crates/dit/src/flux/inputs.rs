@@ -13,15 +13,15 @@ use crate::rotary;
 use crate::tokens::{join_tokens, repeated};
 
 /// The inputs besides latents and timesteps.
-pub(super) struct TokenInputs<T> {
+pub(crate) struct TokenInputs<T> {
     /// The text, `(b, s, context_dim)`.
-    pub(super) context: T,
+    pub(crate) context: T,
     /// The pooled text, `(b, pooled_dim)`.
-    pub(super) pooled: Option<T>,
+    pub(crate) pooled: Option<T>,
     /// The guidance, `(1)` in f32.
-    pub(super) guidance: Option<T>,
+    pub(crate) guidance: Option<T>,
     /// Tokens of each row's text that are not masked, `(b)` in f32.
-    pub(super) text_lengths: Option<T>,
+    pub(crate) text_lengths: Option<T>,
     extra: Option<T>,
     references: Vec<T>,
     positions: Option<T>,
@@ -29,17 +29,17 @@ pub(super) struct TokenInputs<T> {
 
 /// The sizes of a call that has been checked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// Rows of the batch.
-    pub(super) b: usize,
+    pub(crate) b: usize,
     /// The image's tokens.
-    pub(super) image: Grid,
+    pub(crate) image: Grid,
     /// Text tokens.
-    pub(super) text: usize,
+    pub(crate) text: usize,
 }
 
 /// The error for an input of the network named `network`.
-pub(super) fn refused(network: &'static str, input: &'static str, expected: String, found: &[usize]) -> Error {
+pub(crate) fn refused(network: &'static str, input: &'static str, expected: String, found: &[usize]) -> Error {
     Error::Input { network, input, expected, found: found.to_vec() }
 }
 
@@ -48,7 +48,7 @@ impl<T: TensorLike> TokenInputs<T> {
     ///
     /// # Errors
     /// [`Error::Input`] without a text.
-    pub(super) fn of(network: &'static str, inputs: &Inputs<T>) -> Result<Self> {
+    pub(crate) fn of(network: &'static str, inputs: &Inputs<T>) -> Result<Self> {
         let context = inputs.get(CONTEXT).cloned();
         Ok(Self {
             context: context.ok_or_else(|| refused(network, CONTEXT.name, "(b, s, d)".into(), &[]))?,
@@ -62,7 +62,7 @@ impl<T: TensorLike> TokenInputs<T> {
     }
 
     /// The inputs of the rows that `rows` takes of a tensor, without references and channels besides the latents.
-    pub(super) fn of_image(self, rows: impl Fn(&T) -> kiln_nn::Result<T>) -> kiln_nn::Result<Self> {
+    pub(crate) fn of_image(self, rows: impl Fn(&T) -> kiln_nn::Result<T>) -> kiln_nn::Result<Self> {
         Ok(Self {
             context: rows(&self.context)?,
             pooled: self.pooled.as_ref().map(&rows).transpose()?,
@@ -77,7 +77,7 @@ impl<T: TensorLike> TokenInputs<T> {
     ///
     /// # Errors
     /// [`Error::Input`].
-    pub(super) fn check(&self, network: &'static str, dims: &FluxDims, x: &T, timesteps: &T) -> Result<Sizes> {
+    pub(crate) fn check(&self, network: &'static str, dims: &FluxDims, x: &T, timesteps: &T) -> Result<Sizes> {
         let fail = |input, expected: String, found: &[usize]| Err(refused(network, input, expected, found));
         let c = dims.latent_channels();
         let [b, h, w] = match *x.dims() {
@@ -117,7 +117,7 @@ impl<T: TensorLike> TokenInputs<T> {
     }
 
     /// The tokens of the image and of all references, `(b, m, in_channels)`, for latents `x` that were checked.
-    pub(super) fn image_tokens(&self, x: &T) -> kiln_nn::Result<T> {
+    pub(crate) fn image_tokens(&self, x: &T) -> kiln_nn::Result<T> {
         let mut all = match &self.extra {
             Some(extra) => pack(&join_channels(x, &extra.to_dtype(x.dtype())?)?)?,
             None => pack(x)?,
@@ -131,7 +131,7 @@ impl<T: TensorLike> TokenInputs<T> {
 
     /// The attention of a call that was checked: positions of all tokens, and the keys of each row if text is masked. `like` is
     /// in f32.
-    pub(super) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
+    pub(crate) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
         let mut grids = vec![sizes.image];
         for (k, reference) in self.references.iter().enumerate() {
             let [_, _, h, w] = reference.size4()?;

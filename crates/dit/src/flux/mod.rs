@@ -13,10 +13,10 @@ mod control;
 mod denoiser;
 pub(crate) mod dims;
 pub(crate) mod embedders;
-mod inputs;
-mod output;
-mod packing;
-mod positions;
+pub(crate) mod inputs;
+pub(crate) mod output;
+pub(crate) mod packing;
+pub(crate) mod positions;
 mod transformer;
 mod trunk;
 

@@ -6,31 +6,31 @@ use kiln_weights::ParamBuilder;
 use super::dims::{EPS, FluxDims};
 
 /// The last normalization and linear layer.
-pub(super) struct Output {
+pub(crate) struct Output {
     proj_out: Linear,
 }
 
 impl Output {
     /// Declares `proj_out`.
-    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
         Self { proj_out: Linear::new(&p.pp("proj_out"), dims.channels(), dims.out_channels, true) }
     }
 
     /// `x` `(b, n, c)`, modulated by `scale` and `shift` `(b, c)` or `(1, c)`, to `(b, n, out_channels)`.
-    pub(super) fn forward<T: TensorLike>(&self, x: &T, [scale, shift]: [&T; 2]) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, [scale, shift]: [&T; 2]) -> Result<T> {
         self.proj_out.forward(&modulate(x, scale, Some(shift), EPS)?)
     }
 }
 
 /// The last layers of a network that makes their vectors of an embedding.
-pub(super) struct ModulatedOutput {
+pub(crate) struct ModulatedOutput {
     norm_out: Modulation,
     output: Output,
 }
 
 impl ModulatedOutput {
     /// Declares `norm_out.linear` and `proj_out`.
-    pub(super) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
+    pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
         let c = dims.channels();
         Self {
             norm_out: Modulation::new(&p.pp("norm_out.linear"), [c, c], 2, true, true),
@@ -39,7 +39,7 @@ impl ModulatedOutput {
     }
 
     /// `x` `(b, n, c)` with the embedding `emb` `(b, c)`, to `(b, n, out_channels)`. The scale comes first.
-    pub(super) fn forward<T: TensorLike>(&self, x: &T, emb: &T) -> Result<T> {
+    pub(crate) fn forward<T: TensorLike>(&self, x: &T, emb: &T) -> Result<T> {
         let vectors = self.norm_out.forward(emb)?;
         self.output.forward(x, [&vectors[0], &vectors[1]])
     }

@@ -8,7 +8,7 @@ use super::dims::{PATCH, SQUARE};
 
 /// `x` `(b, c, 2 h, 2 w)` to tokens `(b, h * w, 4 c)`, row by row: channel `4 c + 2 dy + dx` is that of the pixel `(dy, dx)` of the
 /// square (diffusers' `_pack_latents`).
-pub(super) fn pack<T: TensorLike>(x: &T) -> Result<T> {
+pub(crate) fn pack<T: TensorLike>(x: &T) -> Result<T> {
     let [b, c, height, width] = x.size4()?;
     let (h, w) = (height / PATCH, width / PATCH);
     let y = x.to_channels_last()?; // (b, h, dy, w, dx, c)
@@ -18,7 +18,7 @@ pub(super) fn pack<T: TensorLike>(x: &T) -> Result<T> {
 }
 
 /// The inverse of [`pack`] for `(h, w)` tokens: `x` `(b, h * w, 4 c)` to `(b, c, 2 h, 2 w)`.
-pub(super) fn unpack<T: TensorLike>(x: &T, (h, w): (usize, usize)) -> Result<T> {
+pub(crate) fn unpack<T: TensorLike>(x: &T, (h, w): (usize, usize)) -> Result<T> {
     let [b, _, packed] = x.size3()?;
     let c = packed / SQUARE;
     let y = transpose(x, [b * h * w, c * PATCH, PATCH])?; // (b, h, w, dx, c, dy)
@@ -32,7 +32,7 @@ fn transpose<T: TensorLike>(x: &T, [b, rows, columns]: [usize; 3]) -> Result<T> 
 }
 
 /// `a` `(b, c, h, w)` and `b` `(b, e, h, w)` as `(b, c + e, h, w)`.
-pub(super) fn join_channels<T: TensorLike>(a: &T, b: &T) -> Result<T> {
+pub(crate) fn join_channels<T: TensorLike>(a: &T, b: &T) -> Result<T> {
     let ([n, c, h, w], [_, e, ..]) = (a.size4()?, b.size4()?);
     let joined = a.reshape(&[n, c * h * w])?.concat_channels(&b.reshape(&[n, e * h * w])?)?;
     joined.reshape(&[n, c + e, h, w])

@@ -11,18 +11,18 @@ use crate::rotary::{self, Along, Rotary, USUAL};
 
 /// The tokens of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Grid {
+pub(crate) struct Grid {
     /// The number of the image: 0 for the one that is denoised.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// Rows of tokens.
-    pub(super) height: usize,
+    pub(crate) height: usize,
     /// Columns of tokens.
-    pub(super) width: usize,
+    pub(crate) width: usize,
 }
 
 impl Grid {
     /// The number of tokens.
-    pub(super) fn tokens(self) -> usize {
+    pub(crate) fn tokens(self) -> usize {
         self.height * self.width
     }
 

@@ -24,6 +24,8 @@ pub struct Guidance {
     /// Whether the step combines several conditions (`AND`). It has the unconditional half then with guidance and without;
     /// without guidance the strength is 1.
     composed: bool,
+    /// The side of the tokens whose norm is that of the conditional prediction; `None` if guidance may change it.
+    restored_norm: Option<usize>,
     /// All evaluations of the schedule.
     evaluations: usize,
     /// By AUTOMATIC1111's rules: the number of evaluations that it divides by, twice the steps for samplers with two
@@ -72,6 +74,7 @@ impl Guidance {
             both: false,
             guided,
             composed: false,
+            restored_norm: None,
             evaluations,
             counted: None,
         }
@@ -90,7 +93,8 @@ impl Guidance {
         let strengths = job.cfg_schedule.clone().unwrap_or_else(|| vec![one]);
         let projection = Projection::new(&job.guidance);
         let (options, network) = (job.guidance, job.network);
-        Self { strengths, options, network, projection, both, guided, composed, evaluations, counted }
+        let restored_norm = job.restored_norm;
+        Self { strengths, options, network, projection, both, guided, composed, restored_norm, evaluations, counted }
     }
 
     /// Sets one strength for all evaluations; 1 turns guidance off.
@@ -124,6 +128,7 @@ impl Guidance {
             && self.options.norm == 0.0
             && self.network.sag_scale == 0.0
             && !self.both
+            && !(on && self.restored_norm.is_some())
             && self.options.rescale == 0.0
             && self.options.percentile.is_none()
             && self.projection.is_none();
@@ -212,6 +217,10 @@ impl Guidance {
             let guided = moved((&unconditional + (&difference * scale)?)?)?;
             let guided =
                 if self.options.norm == 0.0 { guided } else { bounded(&guided, &conditional, self.options.norm)? };
+            let guided = match self.restored_norm {
+                Some(side) => restored(&guided, &conditional, side)?,
+                None => guided,
+            };
             if self.options.rescale == 0.0 {
                 return Ok(guided);
             }
@@ -245,6 +254,15 @@ fn bounded(guided: &Tensor, conditional: &Tensor, factor: f64) -> Result<Tensor>
     let scaled = most.div(&found.maximum(f64::from(f32::MIN_POSITIVE))?)?;
     let factor = found.gt(&most)?.where_cond(&scaled, &found.ones_like()?)?.reshape((guided.dim(0)?, 1, 1, 1))?;
     Ok(guided.broadcast_mul(&factor)?)
+}
+
+/// `guided` (n, c, h, w) with the norm of `conditional` in each token of `side` x `side` pixels: diffusers' `QwenImagePipeline`.
+fn restored(guided: &Tensor, conditional: &Tensor, side: usize) -> Result<Tensor> {
+    let (n, c, h, w) = guided.dims4()?;
+    let tokens = |tensor: &Tensor| tensor.reshape(vec![n, c, h / side, side, w / side, side]);
+    let norm = |tensor: &Tensor| -> Result<Tensor> { Ok(tokens(tensor)?.sqr()?.sum_keepdim((1, 3, 5))?.sqrt()?) };
+    let factor = norm(conditional)?.div(&norm(guided)?.maximum(f64::from(f32::MIN_POSITIVE))?)?;
+    Ok(tokens(guided)?.broadcast_mul(&factor)?.reshape((n, c, h, w))?)
 }
 
 /// `guided` (n, c, h, w) with the deviation of each image moved towards `conditional`'s: arXiv 2305.08891, equations 15

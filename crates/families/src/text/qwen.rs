@@ -1,5 +1,5 @@
-//! A Qwen3 language model as the only text encoder: the text stage of Z-Image and of FLUX.2 klein. Words have no weights, as in other
-//! programs.
+//! A language model of Qwen as the only text encoder: the text stage of Z-Image, FLUX.2 klein and Qwen-Image. Words have no weights, as
+//! in other programs.
 
 use std::sync::Arc;
 
@@ -19,7 +19,10 @@ const MAX_LENGTH: usize = 512;
 /// The rows of a text are a multiple of this number, so that few sizes occur. Z-Image fills up to it anyway.
 pub(super) const MULTIPLE: usize = 32;
 
-/// A Qwen3 language model of a model.
+/// The tokens of Qwen-Image's template before a prompt, whose rows are not taken. The number is that of diffusers for every tokenizer.
+const DESCRIBING: usize = 34;
+
+/// The language model of a model.
 pub struct QwenPart {
     /// The network.
     pub encoder: QwenEncoder,
@@ -43,18 +46,26 @@ pub struct QwenText {
     part: QwenPart,
     template: ChatTemplate,
     rows: Rows,
+    /// The number of first tokens whose rows are not taken.
+    dropped: usize,
 }
 
 impl QwenText {
     /// The stage of Z-Image (diffusers, `ZImagePipeline._encode_prompt`): the rows of the text's tokens.
     pub fn z_image(part: QwenPart) -> Self {
-        Self { part, template: ChatTemplate::Thinking, rows: Rows::Own }
+        Self { part, template: ChatTemplate::Thinking, rows: Rows::Own, dropped: 0 }
     }
 
     /// The stage of FLUX.2 klein (diffusers, `Flux2KleinPipeline._get_qwen3_prompt_embeds`): as many rows as the text may have at
     /// most, those of padding included.
     pub fn klein(part: QwenPart) -> Self {
-        Self { part, template: ChatTemplate::NotThinking, rows: Rows::Padded }
+        Self { part, template: ChatTemplate::NotThinking, rows: Rows::Padded, dropped: 0 }
+    }
+
+    /// The stage of Qwen-Image (diffusers, `QwenImagePipeline._get_qwen_prompt_embeds`): the rows of the text's tokens without those of
+    /// the template before it. An empty text is a space, the negative prompt of the model's authors.
+    pub fn qwen_image(part: QwenPart) -> Self {
+        Self { part, template: ChatTemplate::Describing, rows: Rows::Own, dropped: DESCRIBING }
     }
 
     /// The rows of a text with `length` tokens of at most `most`.
@@ -79,6 +90,8 @@ impl QwenText {
         if self.rows == Rows::Padded {
             return Ok(TextTensors::default().with(CONTEXT, states));
         }
+        let length = length.saturating_sub(self.dropped);
+        let states = states.narrow(1, self.dropped, length)?.contiguous()?;
         let rows = length.next_multiple_of(MULTIPLE);
         let number = Tensor::new(&[length as f32], &Device::Cpu)?.to_device(states.device())?;
         Ok(TextTensors::default().with(CONTEXT, with_zeros(&states, rows)?).with(LENGTH, number))
@@ -117,15 +130,18 @@ impl TextStage for QwenText {
         let tokenizer = self.part.tokenizer.as_ref();
         let tokenizer = tokenizer.ok_or_else(|| failed("the text encoder was opened without its tokenizer"))?;
         let most = text.options.max_length.unwrap_or(MAX_LENGTH).max(1);
-        let Ids { ids, used, room, cut } = tokenizer.encode(&text.text, self.template, most)?;
-        let rows = self.rows_of(ids.len(), most);
+        let own = if self.dropped > 0 && text.text.is_empty() { " " } else { &text.text };
+        let Ids { ids, used, room, cut } = tokenizer.encode(own, self.template, most + self.dropped)?;
+        let length = ids.len().checked_sub(self.dropped).filter(|&length| length > 0);
+        let length = length.ok_or_else(|| failed("the tokenizer has too few tokens for the template of Qwen-Image"))?;
+        let rows = self.rows_of(length, most);
         let own = self.framed(ids, rows, tokenizer.pad());
         Ok(Tokens::new(rows, own).with_room(used, room).with_cut(cut))
     }
 
     fn sample(&self, number: usize) -> Tokens {
         let (rows, vocab_size) = (self.least(), self.part.encoder.config().vocab_size.max(1));
-        let ids = (0..rows).map(|i| ((i + number) % vocab_size) as u32).collect();
+        let ids = (0..rows + self.dropped).map(|i| ((i + number) % vocab_size) as u32).collect();
         Tokens::new(rows, self.framed(ids, rows, 0))
     }
 
@@ -179,7 +195,7 @@ impl TextStage for QwenText {
 
     fn dry_run(&self, device: &MetaDevice, dtype: DType, length: usize, texts: usize) -> Result<Vec<MetaTensor>> {
         for first in (0..texts).step_by(PORTION) {
-            let text = Text::whole(vec![0; length.max(1)]);
+            let text = Text::whole(vec![0; length.max(1) + self.dropped]);
             let all = vec![text; PORTION.min(texts - first)];
             self.part.encoder.forward::<MetaTensor>(&all, device).map_err(Error::from)?;
         }

@@ -9,7 +9,7 @@ use kiln_network::text::{CONTEXT, Fill, LENGTH, NoWords, PromptText, Result, Run
 use kiln_nn::MetaDevice;
 use kiln_nn::ops::Target;
 use kiln_prompt::TextOptions;
-use kiln_qwen::{QwenConfig, QwenEncoder, Tokenizer};
+use kiln_qwen::{QwenConfig, QwenEncoder, Text, Tokenizer};
 use kiln_weights::{Placement, RandomSource, load};
 use serde_json::json;
 
@@ -37,7 +37,17 @@ impl Runs for OnCpu {
 fn part(hidden: &[usize]) -> QwenPart {
     let config = r#"{"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}"#;
-    let encoder = QwenEncoder::new(QwenConfig::from_json(config).unwrap(), hidden).unwrap();
+    part_of(QwenEncoder::new(QwenConfig::from_json(config).unwrap(), hidden).unwrap())
+}
+
+/// A part of Qwen2.5-VL.
+fn vision_part() -> QwenPart {
+    let config = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
+    part_of(QwenEncoder::normed(QwenConfig::from_json(config).unwrap()).unwrap())
+}
+
+fn part_of(encoder: QwenEncoder) -> QwenPart {
     let source = RandomSource::new(encoder.segments(), 5);
     load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
     let letters = "abcdefghijklmnopqrstuvwxyz</>ĠĊ:.()0123456789_|".chars().take(32);
@@ -74,7 +84,8 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 
 #[test]
 fn texts_have_their_own_bits_and_the_shapes_of_plans() {
-    for stage in [QwenText::z_image(part(&[3])), QwenText::klein(part(&[1, 3]))] {
+    let qwen_image = QwenText::qwen_image(vision_part());
+    for stage in [QwenText::z_image(part(&[3])), QwenText::klein(part(&[1, 3])), qwen_image] {
         let texts = ["a red fox", "", "snow and ice"];
         let together = encode(&stage, &texts, None);
         for (own, found) in texts.iter().zip(&together) {
@@ -84,8 +95,13 @@ fn texts_have_their_own_bits_and_the_shapes_of_plans() {
         }
         let least = stage.least();
         let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F32);
-        let planned = stage.dry_run(&device, DType::F32, least, texts.len()).unwrap();
-        let planned: Vec<_> = planned.iter().map(|meta| (meta.dims().to_vec(), meta.dtype())).collect();
+        let plan = |own: &str| {
+            let rows = text(&stage, own, None).1.length();
+            assert!(rows >= least);
+            stage.dry_run(&device, DType::F32, rows, 1).unwrap()
+        };
+        let planned = texts.iter().flat_map(|own| plan(own));
+        let planned: Vec<_> = planned.map(|meta| (meta.dims().to_vec(), meta.dtype())).collect();
         let real = together.iter().flat_map(|text| text.iter().map(|(_, x)| (x.dims().to_vec(), x.dtype())));
         assert_eq!(planned, real.collect::<Vec<_>>());
         let sample = Arc::new(stage.sample(1));
@@ -122,6 +138,23 @@ fn klein_has_a_fixed_number_of_rows() {
     let (_, tokens) = text(&stage, &"fox ".repeat(30), Some(64));
     assert_eq!((tokens.length(), tokens.used(), tokens.room()), (64, 120, 58));
     assert!(tokens.cut().is_some_and(|cut| cut.ends_with("fox")));
+}
+
+#[test]
+fn qwen_image_takes_no_rows_of_the_first_tokens() {
+    let stage = QwenText::qwen_image(vision_part());
+    let own = text(&stage, "a fox", None);
+    let ids = own.1.own::<Text>().unwrap().clone();
+    let found = encode(&stage, &["a fox"], None)[0].clone();
+    let length = ids.length - 34;
+    assert_eq!(values(found.get(LENGTH).unwrap()), [length as f32]);
+    assert_eq!(found.get(CONTEXT).unwrap().dims(), [1, length.next_multiple_of(32), 16]);
+    let all = vision_part().encoder.encode(&[ids], &Device::Cpu).unwrap()[0].clone();
+    let rows = all.narrow(1, 34, length).unwrap();
+    assert_eq!(values(&found.get(CONTEXT).unwrap().narrow(1, 0, length).unwrap()), values(&rows));
+    let tokens = |own: &str| text(&stage, own, Some(40)).1.own::<Text>().unwrap().ids.clone();
+    assert_eq!(tokens(""), tokens(" "));
+    assert_eq!(tokens(&"fox ".repeat(90)).len(), 74);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kiln_clip::ClipPadding;
 use kiln_families::{BuiltInTokenizer, Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
-use kiln_weights::ldm::{ClipDialect, Names};
+use kiln_weights::ldm::{ClipDialect, Names, VaeDialect, VaeShape, same_names};
 use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredType, encode, mismatches};
 
 use crate::error::{Error, Result};
@@ -40,7 +40,8 @@ pub(super) struct ConvertedModel {
     /// The names of the denoiser's tensors in a single file.
     pub(super) denoiser_names: Names,
     pub(super) vae: ConvertedComponent,
-    pub(super) vae_levels: usize,
+    /// The names of the autoencoder's tensors in a single file.
+    pub(super) vae_names: Names,
     /// The text encoders, in the order of the family.
     pub(super) text: Vec<ConvertedText>,
 }
@@ -68,7 +69,10 @@ impl ConvertedModel {
         let vae_config =
             VaeConfig::from_json(&files.config(VAE_CONFIG)?).map_err(Error::in_file(path_of(VAE_CONFIG)))?;
         let (decoder, encoder) = (Decoder::new(&vae_config), Encoder::new(&vae_config));
-        let vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
+        let mut vae = ConvertedComponent::new(files.vae()?, &[encoder.segments(), decoder.segments()])?;
+        if vae_config.has_frames() {
+            vae.keep_all(); // also what joins frames
+        }
         let mut text = Vec::new();
         for (i, (part, network)) in texts.iter().zip(stage.networks()).enumerate() {
             let mut converted = ConvertedComponent::new(files.text_encoder(i)?, &[network.segments])?;
@@ -78,18 +82,18 @@ impl ConvertedModel {
             }
             if part.component.kind == ComponentKind::LanguageModel {
                 // The number of its layers says which of them is taken, also those behind that one.
-                let source = &converted.source;
-                converted.keys = source.keys().into_iter().filter(|key| source.info(key).is_some()).collect();
-                converted.keys.sort();
-                converted.keys.dedup();
+                converted.keep_all();
             }
             let place = family.text_names((i, texts.len()), part.component, part.config.as_ref());
             let tokenizer = built_in_tokenizer(part.component.kind, part.config.as_ref());
             text.push(ConvertedText { part: converted, place, tokenizer });
         }
-        let (denoiser_names, vae_levels) =
-            (family.denoiser_names(config.as_ref()), vae_config.block_out_channels.len());
-        Ok(Self { family, denoiser, denoiser_names, vae, vae_levels, text })
+        let denoiser_names = family.denoiser_names(config.as_ref());
+        let vae_names = match vae_config.has_frames() {
+            true => same_names(),
+            false => VaeShape::ldm_names(vae_config.block_out_channels.len()),
+        };
+        Ok(Self { family, denoiser, denoiser_names, vae, vae_names, text })
     }
 
     /// The components of a single file by name only, with any shapes: sufficient if the names do not change. `None` if
@@ -118,10 +122,14 @@ impl ConvertedModel {
             ConvertedText { part: part(source), place: (prefix, dialect.names()), tokenizer }
         });
         let text: Vec<ConvertedText> = text.collect();
-        let vae_levels = file.vae.as_ref()?.shape.channels.len();
+        let vae_shape = &file.vae.as_ref()?.shape;
+        let vae_names = match vae_shape.dialect {
+            VaeDialect::Frames => same_names(),
+            VaeDialect::Ldm | VaeDialect::Diffusers => VaeShape::ldm_names(vae_shape.channels.len()),
+        };
         let (denoiser, denoiser_names) = (part(file.denoiser()?), shape.names());
         let vae = part(Box::new(Renamed::new(file.vae()?, KeyRule::VAE_ATTENTION)));
-        (!text.is_empty()).then_some(Self { family, denoiser, denoiser_names, vae, vae_levels, text })
+        (!text.is_empty()).then_some(Self { family, denoiser, denoiser_names, vae, vae_names, text })
     }
 }
 
@@ -137,6 +145,14 @@ impl ConvertedComponent {
         keys.sort();
         keys.dedup(); // both halves of an autoencoder with patches have the statistics of its latents
         Ok(Self { source, keys })
+    }
+
+    /// Adds the tensors that the network does not declare.
+    fn keep_all(&mut self) {
+        let source = &self.source;
+        self.keys = source.keys().into_iter().filter(|key| source.info(key).is_some()).collect();
+        self.keys.sort();
+        self.keys.dedup();
     }
 
     /// Shape and stored type. The source has every name of `keys`.

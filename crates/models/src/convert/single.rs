@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kiln_families::{ComponentKind, prefixes_of_kind};
-use kiln_weights::ldm::{Names, Piece, VaeShape};
+use kiln_weights::ldm::{Names, Piece};
 use kiln_weights::{NewTensor, ParamInfo, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
 
@@ -31,7 +31,7 @@ pub(super) fn write(
     let vae_prefix = prefixes_of_kind(ComponentKind::Vae).first().copied().unwrap_or_default();
     let prefix = parts.family.denoiser_component().and_then(|part| part.prefixes.first());
     add(&parts.denoiser, prefix.copied().unwrap_or_default(), &parts.denoiser_names)?;
-    add(&parts.vae, vae_prefix, &VaeShape::ldm_names(parts.vae_levels))?;
+    add(&parts.vae, vae_prefix, &parts.vae_names)?;
     for text in &parts.text {
         let (prefix, names) = &text.place;
         add(&text.part, prefix, names)?;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use kiln_clip::{ClipPadding, TextEncoderConfig};
 use kiln_families::{
-    BuiltInTokenizer, Component, ComponentKind, DerivedConfig, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER,
-    of_unet,
+    BuiltInTokenizer, Component, ComponentKind, FamilyRef, FileDenoiser, FileText, SD2, SDXL_REFINER, of_unet,
 };
 use kiln_network::text::EncoderConfig;
-use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape, VaeShape};
+use kiln_weights::ldm::{ClipDialect, ClipShape, UnetLevel, UnetShape};
 use serde_json::{Value, json};
 
 use super::kind::{ModelInput, Prediction, prediction, zero_terminal_snr};
+use super::vae_config::{vae_class, vae_config};
 use super::{FilePart, SingleFile};
 use crate::error::{Error, Result};
 use crate::file_kind::FileKind;
@@ -95,7 +95,7 @@ fn of_family(
     let mut index = json!({
         "_class_name": family.class_of_file(denoiser),
         "scheduler": ["diffusers", scheduler["_class_name"]],
-        "vae": ["diffusers", if vae.patches { "AutoencoderKLFlux2" } else { "AutoencoderKL" }],
+        "vae": ["diffusers", vae_class(vae)],
     });
     // Text encoders in other files, the narrow ones of a kind first, as families have them.
     let mut elsewhere: Vec<(ComponentKind, &FileText)> =
@@ -276,45 +276,6 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
     if of_unet(unet).variant(unet) == SD2 && prediction == Prediction::V {
         // As in Stable Diffusion 2.1: its attention overflows in f16 without this. Kiln always computes it so.
         config["upcast_attention"] = json!(true);
-    }
-    config
-}
-
-pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
-    let DerivedConfig { scaling_factor, shift_factor, vae_sample_size, force_upcast, .. } =
-        family.derived_config().unwrap_or_default();
-    let types = |name: &'static str| vec![name; vae.channels.len()];
-    let mut config = json!({
-        "_class_name": "AutoencoderKL",
-        "act_fn": "silu",
-        "block_out_channels": vae.channels,
-        "down_block_types": types("DownEncoderBlock2D"),
-        "in_channels": vae.image_channels,
-        "latent_channels": vae.latent_channels,
-        "layers_per_block": vae.layers,
-        "norm_num_groups": 32,
-        "out_channels": vae.image_channels,
-        "sample_size": vae_sample_size,
-        "scaling_factor": scaling_factor,
-        "up_block_types": types("UpDecoderBlock2D"),
-    });
-    if let Some(shift) = shift_factor {
-        config["shift_factor"] = json!(shift);
-    }
-    if vae.patches {
-        config["_class_name"] = json!("AutoencoderKLFlux2");
-    }
-    if force_upcast {
-        config["force_upcast"] = json!(true);
-    }
-    for (key, there) in [
-        ("use_quant_conv", vae.quant_conv),
-        ("use_post_quant_conv", vae.post_quant_conv),
-        ("mid_block_add_attention", vae.attention),
-    ] {
-        if !there {
-            config[key] = json!(false);
-        }
     }
     config
 }

@@ -5,6 +5,7 @@ pub(crate) mod kept;
 pub(crate) mod kind;
 #[cfg(test)]
 mod tests;
+mod vae_config;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

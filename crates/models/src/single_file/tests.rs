@@ -12,8 +12,9 @@ use kiln_weights::ldm::{ClipDialect, ClipShape, Names, UnetShape, VaeDialect, Va
 use kiln_weights::{NewTensor, ParamData, ParamInfo, ParamSource, Result, Segments, write_safetensors};
 
 use super::SingleFile;
-use super::configs::{text_config, unet_config, vae_config};
+use super::configs::{text_config, unet_config};
 use super::kind::{ModelInput, Prediction, prediction};
+use super::vae_config::vae_config;
 
 /// Tensors with names and shapes only.
 struct Shapes(HashMap<String, Vec<usize>>);

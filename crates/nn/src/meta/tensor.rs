@@ -75,8 +75,11 @@ impl TensorLike for MetaTensor {
         self.device.uses(param.segment());
         let shape = match *param.shape() {
             [n, k] => [n, 1, 1, k],
-            [c_out, c_in, kh, kw] => [c_out, kh, kw, c_in],
-            _ => return Err(refused("weight", "param", "(n, k) or (c_out, c_in, kh, kw)", param.shape())),
+            [c_out, c_in, kh, kw] | [c_out, c_in, _, kh, kw] => [c_out, kh, kw, c_in], // of several frames the last one
+            _ => {
+                let expected = "(n, k), (c_out, c_in, kh, kw) or (c_out, c_in, frames, kh, kw)";
+                return Err(refused("weight", "param", expected, param.shape()));
+            }
         };
         Ok(MetaWeight { shape, eight_bits: param.eight_bits(), matrix: self.device.matrices() })
     }

@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use kiln_ops::{Conv2dEpilogue, Slope, Strip};
 
-use super::{Residual, Strips, size, strip_end};
+use super::{Normalization, Residual, Strips, size, strip_end};
 use crate::conv2d::Conv2d;
 use crate::error::Result;
 use crate::tensor::TensorLike;
 
 /// The operation on a map before a convolution.
 pub enum Prepare<'a, T: TensorLike> {
-    /// Group normalization, with its activation.
-    Normalize(&'a T::Statistics),
+    /// Normalization, with its activation.
+    Normalize(&'a Normalization<'a, T>),
     /// Nearest-neighbor upsampling by 2.
     Upsample,
     /// The map as it is.
@@ -106,7 +106,11 @@ impl<'a, T: TensorLike, S: Strips<T>> Convolved<'a, S, T> {
         }
         let place = window.rows(old..old + new)?;
         match &self.prepare {
-            Prepare::Normalize(statistics) => strip.group_norm_apply(statistics, Some(&place))?,
+            Prepare::Normalize(Normalization::Group(statistics)) => strip.group_norm_apply(statistics, Some(&place))?,
+            Prepare::Normalize(Normalization::Pixel(norm)) => {
+                window.slice_set(&norm.forward(&strip)?, 1, old)?;
+                place
+            }
             Prepare::Upsample => strip.upsample_nearest((new, w), Some(&place))?,
             Prepare::Keep => {
                 window.slice_set(&strip, 1, old)?;

@@ -20,7 +20,7 @@ pub use convolved::{Convolved, Prepare};
 
 use crate::conv2d::Conv2d;
 use crate::error::Result;
-use crate::norm::GroupNorm;
+use crate::norm::{MapNorm, PixelNorm};
 use crate::tensor::{Moments, TensorLike};
 
 /// A map's rows, strip by strip.
@@ -131,20 +131,36 @@ impl<T: TensorLike, S: Strips<T>> Rechunked<S, T> {
     }
 }
 
-/// The statistics of a map in strips, which takes one pass over it.
-pub fn moments<T: TensorLike>(norm: &GroupNorm, mut strips: impl Strips<T>) -> Result<T::Statistics> {
+/// A normalization whose statistics are known.
+pub enum Normalization<'a, T: TensorLike> {
+    /// By statistics of the whole map.
+    Group(T::Statistics),
+    /// By the channels of each pixel.
+    Pixel(&'a PixelNorm),
+}
+
+/// The statistics of a map in strips, which takes one pass over it if the normalization has any.
+pub fn moments<'a, T: TensorLike>(norm: &'a MapNorm, mut strips: impl Strips<T>) -> Result<Normalization<'a, T>> {
+    let norm = match norm {
+        MapNorm::Group(norm) => norm,
+        MapNorm::Pixel(norm) => return Ok(Normalization::Pixel(norm)),
+    };
     let mut moments = norm.moments::<T>();
     while let Some(strip) = strips.next()? {
         moments.add(&strip)?;
     }
-    norm.statistics::<T>(moments)
+    Ok(Normalization::Group(norm.statistics::<T>(moments)?))
 }
 
 /// The statistics of a map in memory.
-pub fn statistics<T: TensorLike>(norm: &GroupNorm, map: &T) -> Result<T::Statistics> {
+pub fn statistics<'a, T: TensorLike>(norm: &'a MapNorm, map: &T) -> Result<Normalization<'a, T>> {
+    let norm = match norm {
+        MapNorm::Group(norm) => norm,
+        MapNorm::Pixel(norm) => return Ok(Normalization::Pixel(norm)),
+    };
     let mut moments = norm.moments::<T>();
     moments.add(map)?;
-    norm.statistics::<T>(moments)
+    Ok(Normalization::Group(norm.statistics::<T>(moments)?))
 }
 
 /// All strips as a map in memory.
@@ -155,7 +171,7 @@ pub fn collect<T: TensorLike, S: Strips<T>>(mut strips: Convolved<'_, S, T>) -> 
 }
 
 /// The normalization and convolution of `map`, in strips of about `pixels` pixels: only it and the output are whole.
-pub fn normalise_and_convolve<T: TensorLike>(norm: &GroupNorm, conv: &Conv2d, map: &T, pixels: usize) -> Result<T> {
+pub fn normalise_and_convolve<T: TensorLike>(norm: &MapNorm, conv: &Conv2d, map: &T, pixels: usize) -> Result<T> {
     let statistics = statistics(norm, map)?;
     let strips = Stored::new(map, rows_of_strip(pixels, size(map)[1]));
     collect(Convolved::new(strips, Prepare::Normalize(&statistics), conv))

@@ -24,11 +24,11 @@ pub(crate) const MAGIC: &[u8] = b"GGUF";
 /// The default alignment of elements, in bytes.
 const ALIGNMENT: u64 = 32;
 /// ggml's own bound.
-const MAX_DIMS: u32 = 4;
+pub(super) const MAX_DIMS: u32 = 4;
 /// Arrays may contain arrays. Deeper nesting is an attack on the stack.
 const MAX_DEPTH: usize = 8;
 /// ComfyUI's converter stores some tensors in another shape, and the original shape as metadata with this prefix.
-const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+pub(super) const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 /// A `.gguf` file. Opening it reads and checks only the header; elements are read from the mapping.
 pub struct GgufFile {

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::json;
 
-use super::gguf::{MAGIC, PLAIN_TYPES, block_id};
+use super::gguf::{MAGIC, MAX_DIMS, ORIGINAL_SHAPE, PLAIN_TYPES, block_id};
 use crate::error::{Error, Result};
 use crate::source::ParamData;
 use crate::stored_type::StoredType;
@@ -63,7 +63,8 @@ pub fn write_safetensors(
     write_elements(out, &tensors, 1)
 }
 
-/// Writes a GGUF file of version 3.
+/// Writes a GGUF file of version 3. Tensors with more dimensions than the format has are written with the first ones joined, and their
+/// shapes as ComfyUI's metadata.
 ///
 /// # Errors
 /// See [`write_safetensors`].
@@ -75,11 +76,19 @@ pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTre
     let mut header = MAGIC.to_vec();
     header.extend(3u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
-    header.extend((notes.len() as u64).to_le_bytes());
+    let joined: Vec<&NewTensor<'_>> = tensors.iter().filter(|tensor| tensor.shape.len() > MAX_DIMS as usize).collect();
+    header.extend(((notes.len() + joined.len()) as u64).to_le_bytes());
     for (key, value) in notes {
         string(&mut header, key);
         header.extend(8u32.to_le_bytes()); // a string
         string(&mut header, value);
+    }
+    for NewTensor { name, shape, .. } in joined {
+        string(&mut header, &format!("{ORIGINAL_SHAPE}{name}"));
+        header.extend(9u32.to_le_bytes()); // an array
+        header.extend(5u32.to_le_bytes()); // of 32-bit integers
+        header.extend((shape.len() as u64).to_le_bytes());
+        shape.iter().for_each(|&dim| header.extend((dim as i32).to_le_bytes()));
     }
     let mut offset = 0;
     for tensor in &tensors {
@@ -87,8 +96,9 @@ pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTre
             return Err(unwritable(tensor, "GGUF"));
         };
         string(&mut header, &tensor.name);
-        header.extend((tensor.shape.len() as u32).to_le_bytes());
-        for dim in tensor.shape.iter().rev() {
+        let shape = joined_shape(&tensor.shape);
+        header.extend((shape.len() as u32).to_le_bytes());
+        for dim in shape.iter().rev() {
             header.extend((*dim as u64).to_le_bytes());
         }
         header.extend(id.to_le_bytes());
@@ -98,6 +108,17 @@ pub fn write_gguf(out: &mut dyn Write, tensors: Vec<NewTensor<'_>>, notes: &BTre
     header.resize(header.len().next_multiple_of(GGUF_ALIGNMENT), 0);
     out.write_all(&header).map_err(Error::Write)?;
     write_elements(out, &tensors, GGUF_ALIGNMENT)
+}
+
+/// `shape` with the first dimensions joined if it has more than GGUF.
+fn joined_shape(shape: &[usize]) -> Cow<'_, [usize]> {
+    match shape.len().checked_sub(MAX_DIMS as usize) {
+        None | Some(0) => Cow::Borrowed(shape),
+        Some(extra) => {
+            let (first, rest) = shape.split_at(extra + 1);
+            Cow::Owned(std::iter::once(first.iter().product()).chain(rest.iter().copied()).collect())
+        }
+    }
 }
 
 /// The default alignment of a tensor's elements, in bytes.
@@ -158,4 +179,32 @@ pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
         }
     };
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gguf::GgufFile;
+    use super::*;
+    use crate::source::ParamSource;
+
+    #[test]
+    fn gguf_keeps_shapes_of_five_dimensions() {
+        let bytes: Vec<u8> = (0..2 * 3 * 2 * 2 * 4).collect();
+        let shape = vec![2, 3, 1, 2, 2];
+        let own = bytes.clone();
+        let tensor = NewTensor {
+            name: "a.weight".into(),
+            shape: shape.clone(),
+            dtype: Dtype::F32.into(),
+            bytes: Box::new(move || Ok(Cow::Owned(own.clone()))),
+        };
+        let mut file = Vec::new();
+        write_gguf(&mut file, vec![tensor], &BTreeMap::new()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        std::fs::write(&path, file).unwrap();
+        let found = GgufFile::open(&path).unwrap();
+        let data = found.data("a.weight").unwrap().unwrap();
+        assert_eq!((data.info.shape, data.bytes.into_owned()), (shape, bytes));
+    }
 }

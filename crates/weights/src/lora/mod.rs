@@ -33,7 +33,7 @@ mod tests;
 
 pub use file::{Lora, Unused};
 pub use merge::Patch;
-pub use original::{flux_names, flux2_names, sd3_names, unet_names, z_image_names};
+pub use original::{flux_names, flux2_names, qwen_image_names, sd3_names, unet_names, z_image_names};
 pub use patched::Patched;
 pub use role::UnusedReason;
 pub(crate) use targets::{FIRST_TEXT, SECOND_TEXT};

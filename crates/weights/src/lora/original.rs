@@ -59,6 +59,11 @@ pub fn flux2_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
     found
 }
 
+/// The names of the layers of Qwen-Image's transformer, which are diffusers', also with ComfyUI's prefix.
+pub fn qwen_image_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {
+    places(&same_names(), paths)
+}
+
 /// The names of the layers of Z-Image's transformer: the authors', whose projections are fused, and diffusers', which ComfyUI's files
 /// have with its prefix. Some files have a dot in the names of projections.
 pub fn z_image_names<'a>(paths: &[&'a str]) -> Vec<(&'a str, Place)> {

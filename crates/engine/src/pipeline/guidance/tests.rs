@@ -163,3 +163,20 @@ fn schedules_are_spread_over_the_evaluations() {
     assert_eq!(at(&[3.0], 2), [3.0, 3.0]);
     assert_eq!(at(&[9.0, 1.0, 5.0], 2), [9.0, 5.0]);
 }
+
+#[test]
+fn the_norm_of_each_token_is_restored() {
+    let wave = |phase: f64| {
+        let values: Vec<f32> = (0..48).map(|i| (f64::from(i) * 0.7 + phase).sin() as f32).collect();
+        Tensor::from_vec(values, (1, 3, 4, 4), &Device::Cpu).unwrap()
+    };
+    let halves = Tensor::cat(&[wave(0.0), wave(1.0)], 0).unwrap();
+    let mut guide = Guidance { restored_norm: Some(2), ..guide(GuidanceOptions::default(), false) };
+    let now = guide.at(0, 500.0);
+    assert!(now.on && now.within_step.is_none());
+    let found = guide.answer(halves, &now, None).unwrap().output;
+    let norms = |x: &Tensor| values(&x.reshape(vec![3, 2, 2, 2, 2]).unwrap().sqr().unwrap().sum((0, 2, 4)).unwrap());
+    for (found, expected) in norms(&found).iter().zip(norms(&wave(1.0))) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Qwen-Image: the language model of Qwen2.5-VL as the text encoder, a transformer of double blocks, and an autoencoder of videos.
+//! Qwen-Image-Edit, whose language model sees images too, is recognized and not run.
+
+use std::sync::Arc;
+
+use kiln_dit::QwenImageConfig;
+use kiln_network::DenoiserConfig;
+use kiln_network::text::TextStage;
+use kiln_scheduler::{Convention, FlowGrid};
+use kiln_weights::ParamSource;
+use kiln_weights::ldm::{Names, same_names};
+use serde_json::{Value, json};
+
+use crate::component::{Component, ComponentKind};
+use crate::defaults::{FamilyDefaults, ModelTraits};
+use crate::error::Result;
+use crate::family::{DerivedConfig, Family};
+use crate::file_networks::{FileDenoiser, FileText};
+use crate::flow::FlowRules;
+use crate::lora;
+use crate::mark::Mark;
+use crate::text::QwenText;
+use crate::text_part::{TextPart, qwen_vl_part};
+use crate::transformer_configs::flux_axes;
+use crate::variant::Variant;
+
+/// Qwen-Image.
+pub(crate) static QWEN_IMAGE: &dyn Family = &QwenImage;
+
+/// The text encoder.
+const QWEN_VL: Component = Component {
+    folder: "text_encoder",
+    kind: ComponentKind::LanguageModel,
+    tokenizer: Some("tokenizer"),
+    prefixes: &["text_encoders.qwen25_7b.transformer.", "text_encoder.", ""],
+    lora: None,
+};
+const VARIANT: Variant = Variant { id: "qwen_image", label: "Qwen-Image" };
+/// The side of an image token in latents.
+const TOKEN: usize = 2;
+
+/// The prefixes of the language model, and in files of transformers since version 4.52.
+const LANGUAGE_MODEL: [&str; 2] = ["model.", "model.language_model."];
+/// Channels of a head of the language model.
+const HEAD_DIM: usize = 128;
+/// The largest number of blocks that are counted in a file.
+const MAX_BLOCKS: usize = 1024;
+
+struct QwenImage;
+
+impl Family for QwenImage {
+    fn id(&self) -> &'static str {
+        "qwen_image"
+    }
+
+    fn label(&self) -> &'static str {
+        "Qwen-Image"
+    }
+
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
+    }
+
+    fn components(&self) -> &'static [Component] {
+        const ALL: &[Component] = &[QWEN_VL, Component::transformer(lora::TRANSFORMER_QWEN_IMAGE), Component::VAE];
+        ALL
+    }
+
+    fn denoiser(&self, json: &str, _pooled: Option<usize>) -> Result<Arc<dyn DenoiserConfig>> {
+        Ok(Arc::new(QwenImageConfig::from_json(json)?))
+    }
+
+    fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
+        Ok(Box::new(QwenText::qwen_image(qwen_vl_part(self.label(), parts)?)))
+    }
+
+    fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
+        Some(FileDenoiser { names: Arc::new(same_names()), config: transformer_config(source)?, variant: VARIANT })
+    }
+
+    fn read_text(&self, kind: ComponentKind, source: &dyn ParamSource) -> Option<FileText> {
+        match kind {
+            ComponentKind::LanguageModel => text_config(source),
+            kind => FileText::read(kind, source),
+        }
+    }
+
+    fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
+        json!({
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "base_image_seq_len": 256,
+            "base_shift": 0.5,
+            "max_image_seq_len": 8192,
+            "max_shift": 0.9,
+            "num_train_timesteps": 1000,
+            "shift": 1.0,
+            "shift_terminal": 0.02,
+            "time_shift_type": "exponential",
+            "use_dynamic_shifting": true,
+        })
+    }
+
+    fn denoiser_names(&self, _config: &dyn DenoiserConfig) -> Names {
+        same_names()
+    }
+
+    fn derived_config(&self) -> Option<DerivedConfig> {
+        Some(DerivedConfig {
+            scaling_factor: 1.0,
+            vae_sample_size: 1024,
+            gguf: "qwen_image",
+            ..DerivedConfig::default()
+        })
+    }
+
+    fn sample_size(&self) -> usize {
+        128
+    }
+
+    fn class_prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("AutoencoderKLQwenImage", "a Qwen-Image autoencoder"),
+            ("QwenImageTransformer", "a Qwen-Image transformer"),
+            ("QwenImageEdit", "a Qwen-Image-Edit model"),
+            ("QwenImageLayered", "a Qwen-Image-Layered model"),
+            ("QwenImage", "a Qwen-Image model"),
+        ]
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] = &[Mark::names(
+            "a Qwen-Image ControlNet",
+            &["transformer_blocks.0.img_mod.1.weight", "controlnet_blocks.0.weight"],
+        )];
+        MARKS
+    }
+
+    fn denoiser_marks(&self) -> &'static [Mark] {
+        const MARKS: &[Mark] =
+            &[Mark::names("a Qwen-Image transformer", &["transformer_blocks.0.img_mod.1.weight", "txt_norm.weight"])];
+        MARKS
+    }
+
+    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
+        FamilyDefaults::new(50, 4.0).with_strengths(0.6, 0.6)
+    }
+
+    /// The exponent of every size is that of ComfyUI's `supported_models.py`, whose shift is 1.15.
+    fn flow(&self, _is_dynamic: bool, _convention: Convention) -> Option<FlowRules> {
+        Some(FlowRules::of_pipeline(FlowGrid::Even).with_table(10_000, 1.15))
+    }
+
+    /// diffusers' `QwenImagePipeline` scales each token of the guided prediction to the norm of the conditional one.
+    fn restored_norm(&self) -> Option<usize> {
+        Some(TOKEN)
+    }
+
+    fn lora_marks(&self) -> &'static [&'static str] {
+        &["transformer_blocks.0.txt_m", "transformer_blocks_0_txt_m"]
+    }
+}
+
+/// The language model of Qwen2.5-VL whose tensors `source` has, with the heads of the official sizes. `None` for another one: Qwen3 has
+/// no biases.
+fn text_config(source: &dyn ParamSource) -> Option<FileText> {
+    let info = |prefix: &str, key: &str| source.info(&format!("{prefix}{key}"));
+    let is_there = |prefix: &&str| info(prefix, "layers.0.self_attn.q_proj.bias").is_some();
+    let prefix = LANGUAGE_MODEL.into_iter().find(is_there)?;
+    let shape = |key: &str| info(prefix, key).map(|info| info.shape);
+    let rows = |key: &str| shape(&format!("layers.0.{key}"))?.first().copied();
+    let [vocab_size, width] = shape("embed_tokens.weight")?.try_into().ok()?;
+    let has_layer = |i: &usize| shape(&format!("layers.{i}.mlp.down_proj.weight")).is_some();
+    let config = json!({
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "vocab_size": vocab_size,
+        "hidden_size": width,
+        "intermediate_size": rows("mlp.gate_proj.weight")?,
+        "num_hidden_layers": (0..MAX_BLOCKS).take_while(has_layer).count(),
+        "num_attention_heads": width / HEAD_DIM,
+        "num_key_value_heads": rows("self_attn.k_proj.weight")? / HEAD_DIM,
+    });
+    Some(FileText::Own { config, width })
+}
+
+/// `config.json` of the `QwenImageTransformer2DModel` whose tensors `source` has. `None` for another network.
+fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
+    let shape = |key: &str| source.info(key).map(|info| info.shape);
+    shape("transformer_blocks.0.img_mod.1.weight")?;
+    let [width, in_channels] = shape("img_in.weight")?.try_into().ok()?;
+    let context = shape("txt_norm.weight")?.first().copied()?;
+    let head_dim = shape("transformer_blocks.0.attn.norm_q.weight")?.first().copied().filter(|&size| size > 0)?;
+    let has_block = |i: &usize| shape(&format!("transformer_blocks.{i}.attn.to_q.weight")).is_some();
+    Some(json!({
+        "_class_name": "QwenImageTransformer2DModel",
+        "attention_head_dim": head_dim,
+        "axes_dims_rope": flux_axes(head_dim),
+        "in_channels": in_channels,
+        "joint_attention_dim": context,
+        "num_attention_heads": width / head_dim,
+        "num_layers": (0..MAX_BLOCKS).take_while(has_block).count(),
+        "out_channels": in_channels / (TOKEN * TOKEN),
+        "patch_size": TOKEN,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_qwen::{QwenConfig, QwenEncoder};
+    use kiln_weights::RandomSource;
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_the_configuration_of_its_transformer() {
+        let json = r#"{"in_channels": 16, "out_channels": 4, "num_layers": 3, "attention_head_dim": 16,
+            "num_attention_heads": 2, "joint_attention_dim": 24, "axes_dims_rope": [2, 6, 8]}"#;
+        let config = QwenImageConfig::from_json(json).unwrap();
+        let network = config.build();
+        let source = RandomSource::new(network.segments(), 1);
+        let found = QWEN_IMAGE.read_denoiser(&source).unwrap();
+        assert_eq!(QwenImageConfig::from_json(&found.config.to_string()).unwrap(), config);
+        assert!(QWEN_IMAGE.denoiser_marks().iter().all(|mark| mark.prefix(&source.keys()).is_some()));
+        let official = QwenImageConfig::from_json("{}").unwrap().build();
+        let found = QWEN_IMAGE.read_denoiser(&RandomSource::new(official.segments(), 1)).unwrap();
+        assert_eq!(
+            QwenImageConfig::from_json(&found.config.to_string()).unwrap(),
+            QwenImageConfig::from_json("{}").unwrap()
+        );
+    }
+
+    #[test]
+    fn a_file_has_the_configuration_of_its_language_model() {
+        let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
+        let config = QwenConfig::from_json(json).unwrap();
+        let encoder = QwenEncoder::normed(config.clone()).unwrap();
+        let source = RandomSource::new(encoder.segments(), 1);
+        for kind in [ComponentKind::LanguageModel, ComponentKind::T5] {
+            let found = QWEN_IMAGE.read_text(kind, &source).and_then(|text| text.config());
+            let found = found.map(|found| QwenConfig::from_json(&found.to_string()).unwrap());
+            assert_eq!(found, (kind == ComponentKind::LanguageModel).then(|| config.clone()));
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_authors() {
+        let defaults = QWEN_IMAGE.defaults(&ModelTraits::default());
+        assert_eq!((defaults.steps, defaults.cfg_scale, defaults.strength), (50, 4.0, 0.6));
+        assert_eq!(QWEN_IMAGE.restored_norm(), Some(2));
+    }
+}
