@@ -42,9 +42,12 @@ const VARIANT: Variant = Variant { id: "qwen_image", label: "Qwen-Image" };
 /// The side of an image token in latents.
 const TOKEN: usize = 2;
 
-/// The forms of the language model's names: the name of a bias of its first layer, the naming scheme, and the prefix below which the
-/// scheme has the network. Files of transformers since version 4.52 have the second form, GGUF files the third.
-const LANGUAGE_MODEL: [(&str, fn() -> Names, &str); 3] = [
+/// A form of the language model's names: the name of a bias of its first layer, the naming scheme, and the prefix below which the scheme
+/// has the network.
+type Form = (&'static str, fn() -> Names, &'static str);
+
+/// The forms. Files of transformers since version 4.52 have the second one, GGUF files the third.
+const LANGUAGE_MODEL: [Form; 3] = [
     ("model.layers.0.self_attn.q_proj.bias", same_names, "model."),
     ("model.language_model.layers.0.self_attn.q_proj.bias", same_names, "model.language_model."),
     ("blk.0.attn_q.bias", || QwenDialect::Gguf.names(), "model."),
