@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
+use kiln_clip::ClipPadding;
 use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_network::{ControlConfig, DenoiserConfig};
 use kiln_scheduler::{Convention, SigmaSchedule};
@@ -18,6 +19,7 @@ use crate::file_networks::{FileDenoiser, FileText};
 use crate::flow::FlowRules;
 use crate::mark::Mark;
 use crate::text_part::{TextPart, encoder_config};
+use crate::tokenizer::BuiltInTokenizer;
 use crate::variant::Variant;
 
 /// A family of [`crate::FAMILIES`].
@@ -141,6 +143,11 @@ pub trait Family: Sync {
     /// The text encoder of `kind` whose tensors `source` has without a prefix.
     fn read_text(&self, kind: ComponentKind, source: &dyn ParamSource) -> Option<FileText> {
         FileText::read(kind, source)
+    }
+
+    /// The tokenizer of a text encoder of `kind` in a single file without one; of CLIP with `padding`. `None` for other networks.
+    fn built_in_tokenizer(&self, kind: ComponentKind, padding: ClipPadding) -> Option<BuiltInTokenizer> {
+        BuiltInTokenizer::of(kind, padding)
     }
 
     /// The configuration of a text encoder in a single file, for which a folder has `config`.

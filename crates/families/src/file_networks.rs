@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{ClipShape, Names, QwenShape, T5Shape, same_names};
+use kiln_weights::ldm::{ClipShape, Names, QwenShape, T5Shape};
 use serde_json::Value;
 
 use crate::component::ComponentKind;
@@ -30,12 +30,14 @@ pub enum FileText {
     T5(T5Shape),
     /// One of Qwen3.
     Qwen(QwenShape),
-    /// One that a family has for itself, under the names that it declares.
+    /// One that a family has for itself.
     Own {
         /// Its `config.json`.
         config: Value,
         /// Channels of its token embeddings.
         width: usize,
+        /// The names of its tensors.
+        names: fn() -> Names,
     },
 }
 
@@ -66,7 +68,7 @@ impl FileText {
             Self::Clip(shape) => shape.dialect.names(),
             Self::T5(shape) => shape.dialect.names(),
             Self::Qwen(shape) => shape.dialect.names(),
-            Self::Own { .. } => same_names(),
+            Self::Own { names, .. } => names(),
         }
     }
 

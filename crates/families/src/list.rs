@@ -270,6 +270,18 @@ mod tests {
             "model.layers.0.mlp.gate_proj.weight",
         ];
         assert_eq!(label(&[&vision[..], &whole[..]].concat()), None, "it runs");
+        let gguf = ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_gate.weight"];
+        assert_eq!(label(&gguf), Some("a language model"));
+        assert_eq!(label(&[&gguf[..], &["blk.0.attn_q.bias"]].concat()), None, "it runs");
+    }
+
+    #[test]
+    fn autoencoders_of_frames_run_if_they_have_the_dimensions_of_qwen_images() {
+        let wan = ["decoder.middle.0.residual.0.gamma", "decoder.head.0.gamma"];
+        let with = |name: &str| label(&[&wan[..], &[name]].concat());
+        assert_eq!(with("encoder.downsamples.0.residual.2.weight"), None, "it runs");
+        let nested = "encoder.downsamples.0.downsamples.0.residual.2.weight";
+        assert_eq!(with(nested), Some("an autoencoder of Wan or Qwen-Image"), "Wan 2.2");
     }
 
     #[test]

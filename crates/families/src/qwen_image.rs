@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use kiln_clip::ClipPadding;
 use kiln_dit::QwenImageConfig;
 use kiln_network::DenoiserConfig;
 use kiln_network::text::TextStage;
+use kiln_qwen::Generation;
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
-use kiln_weights::ldm::{Names, same_names};
+use kiln_weights::ldm::{Names, QwenDialect, same_names};
 use serde_json::{Value, json};
 
 use crate::component::{Component, ComponentKind};
@@ -21,6 +23,7 @@ use crate::lora;
 use crate::mark::Mark;
 use crate::text::QwenText;
 use crate::text_part::{TextPart, qwen_vl_part};
+use crate::tokenizer::BuiltInTokenizer;
 use crate::transformer_configs::flux_axes;
 use crate::variant::Variant;
 
@@ -39,8 +42,16 @@ const VARIANT: Variant = Variant { id: "qwen_image", label: "Qwen-Image" };
 /// The side of an image token in latents.
 const TOKEN: usize = 2;
 
-/// The prefixes of the language model, and in files of transformers since version 4.52.
-const LANGUAGE_MODEL: [&str; 2] = ["model.", "model.language_model."];
+/// A form of the language model's names: the name of a bias of its first layer, the naming scheme, and the prefix below which the scheme
+/// has the network.
+type Form = (&'static str, fn() -> Names, &'static str);
+
+/// The forms. Files of transformers since version 4.52 have the second one, GGUF files the third.
+const LANGUAGE_MODEL: [Form; 3] = [
+    ("model.layers.0.self_attn.q_proj.bias", same_names, "model."),
+    ("model.language_model.layers.0.self_attn.q_proj.bias", same_names, "model.language_model."),
+    ("blk.0.attn_q.bias", || QwenDialect::Gguf.names(), "model."),
+];
 /// Channels of a head of the language model.
 const HEAD_DIM: usize = 128;
 /// The largest number of blocks that are counted in a file.
@@ -86,6 +97,14 @@ impl Family for QwenImage {
         match kind {
             ComponentKind::LanguageModel => text_config(source),
             kind => FileText::read(kind, source),
+        }
+    }
+
+    /// Qwen2.5-VL is the only language model of a family whose tokenizer is that of Qwen2.
+    fn built_in_tokenizer(&self, kind: ComponentKind, padding: ClipPadding) -> Option<BuiltInTokenizer> {
+        match kind {
+            ComponentKind::LanguageModel => Some(BuiltInTokenizer::Qwen(Generation::Qwen2)),
+            kind => BuiltInTokenizer::of(kind, padding),
         }
     }
 
@@ -167,10 +186,9 @@ impl Family for QwenImage {
 /// The language model of Qwen2.5-VL whose tensors `source` has, with the heads of the official sizes. `None` for another one: Qwen3 has
 /// no biases.
 fn text_config(source: &dyn ParamSource) -> Option<FileText> {
-    let info = |prefix: &str, key: &str| source.info(&format!("{prefix}{key}"));
-    let is_there = |prefix: &&str| info(prefix, "layers.0.self_attn.q_proj.bias").is_some();
-    let prefix = LANGUAGE_MODEL.into_iter().find(is_there)?;
-    let shape = |key: &str| info(prefix, key).map(|info| info.shape);
+    let (_, names, prefix) = LANGUAGE_MODEL.into_iter().find(|(bias, ..)| source.info(bias).is_some())?;
+    let table = names();
+    let shape = |key: &str| table.info(source, &format!("{prefix}{key}")).map(|info| info.shape);
     let rows = |key: &str| shape(&format!("layers.0.{key}"))?.first().copied();
     let [vocab_size, width] = shape("embed_tokens.weight")?.try_into().ok()?;
     let has_layer = |i: &usize| shape(&format!("layers.{i}.mlp.down_proj.weight")).is_some();
@@ -184,7 +202,7 @@ fn text_config(source: &dyn ParamSource) -> Option<FileText> {
         "num_attention_heads": width / HEAD_DIM,
         "num_key_value_heads": rows("self_attn.k_proj.weight")? / HEAD_DIM,
     });
-    Some(FileText::Own { config, width })
+    Some(FileText::Own { config, width, names })
 }
 
 /// `config.json` of the `QwenImageTransformer2DModel` whose tensors `source` has. `None` for another network.
@@ -210,8 +228,10 @@ fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{Device, Tensor};
     use kiln_qwen::{QwenConfig, QwenEncoder};
-    use kiln_weights::RandomSource;
+    use kiln_weights::ldm::Named;
+    use kiln_weights::{MapSource, RandomSource, mismatches};
 
     use super::*;
 
@@ -245,6 +265,26 @@ mod tests {
             let found = found.map(|found| QwenConfig::from_json(&found.to_string()).unwrap());
             assert_eq!(found, (kind == ComponentKind::LanguageModel).then(|| config.clone()));
         }
+    }
+
+    #[test]
+    fn names_of_gguf_are_those_of_its_language_model() {
+        let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
+        let config = QwenConfig::from_json(json).unwrap();
+        let encoder = QwenEncoder::normed(config.clone()).unwrap();
+        let (source, names) = (RandomSource::new(encoder.segments(), 1), QwenDialect::Gguf.names());
+        let tensor = |key: String| {
+            let values = source.data(&key).unwrap().unwrap();
+            let tensor = Tensor::from_vec(values.to_f32().unwrap(), values.info.shape, &Device::Cpu).unwrap();
+            (names.place(&key).unwrap().name, tensor)
+        };
+        let file: MapSource = source.keys().into_iter().map(tensor).collect();
+        let found = QWEN_IMAGE.read_text(ComponentKind::LanguageModel, &file).unwrap();
+        assert_eq!(QwenConfig::from_json(&found.config().unwrap().to_string()).unwrap(), config);
+        assert!(FileText::read(ComponentKind::LanguageModel, &file).is_none(), "Qwen3 has no biases");
+        let named = Named::new(file, found.names());
+        assert!(mismatches(encoder.segments(), &named).is_empty() && named.unknown().is_empty());
     }
 
     #[test]

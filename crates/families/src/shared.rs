@@ -29,12 +29,20 @@ pub(crate) const RUN: &[Mark] = &[
     ),
     Mark::names("a Qwen3 text encoder", &["blk.0.attn_q_norm.weight", "token_embd.weight"]), // the names of GGUF
     Mark::names(
+        "a Qwen-VL text encoder", // the names of GGUF
+        &["token_embd.weight", "blk.0.attn_q.bias", "blk.0.ffn_gate.weight"],
+    ),
+    Mark::names(
         "a Qwen-VL text encoder",
         &["embed_tokens.weight", "layers.0.self_attn.q_proj.bias", "layers.0.mlp.gate_proj.weight"],
     ),
     Mark::names(
         "an autoencoder of Qwen-Image",
         &["decoder.mid_block.resnets.0.norm1.gamma", "decoder.norm_out.gamma", "encoder.down_blocks.0.conv1.weight"],
+    ),
+    Mark::names(
+        "an autoencoder of Qwen-Image", // the names of Wan's authors
+        &["decoder.middle.0.residual.0.gamma", "decoder.head.0.gamma", "encoder.downsamples.0.residual.2.weight"],
     ),
 ];
 

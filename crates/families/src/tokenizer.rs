@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kiln_clip::ClipPadding;
+use kiln_qwen::Generation;
 
 use crate::component::ComponentKind;
 use crate::error::{Error, Result};
@@ -31,8 +32,8 @@ pub enum BuiltInTokenizer {
     Clip(ClipPadding),
     /// The one of T5 version 1.1.
     T5,
-    /// The one of Qwen2 and Qwen3.
-    Qwen,
+    /// The one of Qwen2 or Qwen3.
+    Qwen(Generation),
 }
 
 impl TokenizerFiles {
@@ -57,7 +58,7 @@ impl TokenizerFiles {
         Ok(match self {
             Self::Folder(folder) => kiln_qwen::Tokenizer::open(folder)?,
             Self::Kept { origin, texts } => kiln_qwen::Tokenizer::from_texts(origin, texts)?,
-            Self::BuiltIn(BuiltInTokenizer::Qwen) => kiln_qwen::Tokenizer::built_in()?,
+            Self::BuiltIn(BuiltInTokenizer::Qwen(generation)) => kiln_qwen::Tokenizer::built_in(*generation)?,
             Self::BuiltIn(other) => return Err(Error::OtherTokenizer { found: other.label(), expected: "Qwen" }),
         })
     }
@@ -89,12 +90,13 @@ pub fn sentencepiece_as_texts(folder: &Path) -> Result<Option<[(&'static str, St
 }
 
 impl BuiltInTokenizer {
-    /// The tokenizer of the official text encoders of `kind`, of CLIP with `padding`. `None` for networks without one.
+    /// The tokenizer of the official text encoders of `kind`, of CLIP with `padding`, of language models that of Qwen3. `None` for
+    /// networks without one.
     pub fn of(kind: ComponentKind, padding: ClipPadding) -> Option<Self> {
         match kind {
             ComponentKind::Clip => Some(Self::Clip(padding)),
             ComponentKind::T5 => Some(Self::T5),
-            ComponentKind::LanguageModel => Some(Self::Qwen),
+            ComponentKind::LanguageModel => Some(Self::Qwen(Generation::Qwen3)),
             ComponentKind::Unet | ComponentKind::Transformer | ComponentKind::Vae => None,
         }
     }
@@ -104,7 +106,7 @@ impl BuiltInTokenizer {
         match self {
             Self::Clip(_) => "CLIP",
             Self::T5 => "T5",
-            Self::Qwen => "Qwen",
+            Self::Qwen(_) => "Qwen",
         }
     }
 
@@ -113,7 +115,7 @@ impl BuiltInTokenizer {
         match self {
             Self::Clip(_) => 49_408,
             Self::T5 => 32_100,
-            Self::Qwen => 151_669,
+            Self::Qwen(generation) => generation.tokens(),
         }
     }
 
@@ -125,7 +127,7 @@ impl BuiltInTokenizer {
         Ok(match self {
             Self::Clip(padding) => kiln_clip::Tokenizer::clip_files(padding)?.into(),
             Self::T5 => kiln_t5::Tokenizer::built_in()?.files()?.into(),
-            Self::Qwen => kiln_qwen::Tokenizer::built_in()?.files()?.into(),
+            Self::Qwen(generation) => kiln_qwen::Tokenizer::built_in(generation)?.files()?.into(),
         })
     }
 
@@ -139,7 +141,7 @@ impl BuiltInTokenizer {
         Ok(match self {
             Self::Clip(_) => files.clip()?.is_same_as(&own.clip()?),
             Self::T5 => files.t5()?.is_same_as(&own.t5()?),
-            Self::Qwen => files.qwen()?.is_same_as(&own.qwen()?),
+            Self::Qwen(_) => files.qwen()?.is_same_as(&own.qwen()?),
         })
     }
 }
@@ -150,12 +152,13 @@ mod tests {
 
     #[test]
     fn built_in_tokenizers_have_the_stated_tokens_and_equal_their_files() {
-        for own in [BuiltInTokenizer::Clip(ClipPadding::End), BuiltInTokenizer::T5, BuiltInTokenizer::Qwen] {
+        let qwen = [Generation::Qwen2, Generation::Qwen3].map(BuiltInTokenizer::Qwen);
+        for own in [BuiltInTokenizer::Clip(ClipPadding::End), BuiltInTokenizer::T5].into_iter().chain(qwen) {
             let files = TokenizerFiles::BuiltIn(own);
             let tokens = match own {
                 BuiltInTokenizer::Clip(_) => files.clip().unwrap().vocab_size(),
                 BuiltInTokenizer::T5 => files.t5().unwrap().vocab_size(),
-                BuiltInTokenizer::Qwen => files.qwen().unwrap().vocab_size(),
+                BuiltInTokenizer::Qwen(_) => files.qwen().unwrap().vocab_size(),
             };
             assert_eq!(tokens, own.tokens(), "{own:?}");
             let texts = own.files().unwrap().into_iter().map(|(name, text)| (name.to_string(), text)).collect();

@@ -38,6 +38,8 @@ pub enum FileKind {
     T5,
     /// A Qwen3 text encoder.
     Qwen3,
+    /// A Qwen2.5-VL text encoder.
+    QwenVl,
     /// A CLIP image encoder, as IP-Adapters take.
     ImageEncoder,
     /// Embeddings of new tokens (textual inversion).
@@ -94,7 +96,7 @@ const PARTS: [(FileKind, &[&str]); 7] = [
 pub(crate) const DIFFUSERS_UNET: [&str; 2] = ["conv_in.weight", "time_embedding.linear_1.weight"];
 
 /// Groups of names that only one kind has: all names of a group must exist.
-const WHOLE: [(FileKind, &[&str]); 28] = [
+const WHOLE: [(FileKind, &[&str]); 33] = [
     (FileKind::ControlNet, &["controlnet_cond_embedding.conv_in.weight"]),
     (FileKind::ControlNet, &["input_hint_block.0.weight"]),
     (FileKind::T2iAdapter, &["adapter.conv_in.weight", "adapter.body.0.resnets.0.block1.weight"]),
@@ -106,6 +108,8 @@ const WHOLE: [(FileKind, &[&str]); 28] = [
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
     (FileKind::Vae, &["encoder.conv_in.weight", "encoder.conv_norm_out.weight"]),
     (FileKind::Vae, &["decoder.conv_in.weight", "decoder.norm_out.weight"]), // CompVis' names
+    (FileKind::Vae, &["decoder.conv_in.weight", "decoder.norm_out.gamma"]),  // of videos, as Qwen-Image has it
+    (FileKind::Vae, &["decoder.conv1.weight", "decoder.head.0.gamma"]),      // the names of Wan's authors
     (FileKind::Taesd, &["decoder.layers.0.weight", "decoder.layers.2.conv.0.weight"]),
     (FileKind::Taesd, &["encoder.layers.0.weight", "encoder.layers.1.conv.0.weight"]),
     (FileKind::TextEncoder, &["text_model.embeddings.token_embedding.weight"]),
@@ -115,6 +119,12 @@ const WHOLE: [(FileKind, &[&str]); 28] = [
     (FileKind::T5, &["enc.blk.0.attn_q.weight"]), // the names of GGUF
     (FileKind::Qwen3, &["model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"]),
     (FileKind::Qwen3, &["blk.0.attn_q_norm.weight", "token_embd.weight"]), // the names of GGUF
+    (FileKind::QwenVl, &["model.layers.0.self_attn.q_proj.bias", "model.embed_tokens.weight"]),
+    (
+        FileKind::QwenVl,
+        &["model.language_model.layers.0.self_attn.q_proj.bias", "model.language_model.embed_tokens.weight"],
+    ),
+    (FileKind::QwenVl, &["blk.0.attn_q.bias", "token_embd.weight"]), // the names of GGUF
     (FileKind::ImageEncoder, &["vision_model.embeddings.patch_embedding.weight"]),
     (FileKind::ImageEncoder, &["visual.conv1.weight"]), // OpenCLIP's names
     (FileKind::TextualInversion, &["emb_params"]),
@@ -171,7 +181,7 @@ impl FileKind {
             Self::Unet | Self::Denoiser(_) => "unet",
             Self::Vae => "vae",
             Self::Taesd => "taesd",
-            Self::TextEncoder | Self::T5 | Self::Qwen3 => "text_encoder",
+            Self::TextEncoder | Self::T5 | Self::Qwen3 | Self::QwenVl => "text_encoder",
             Self::TextualInversion => "embeddings_dir",
             Self::Upscaler => "hires_upscaler",
             Self::Checkpoint | Self::ImageEncoder | Self::Unknown | Self::Foreign(_) => return None,
@@ -195,6 +205,7 @@ impl FileKind {
             Self::TextEncoder => "a CLIP text encoder",
             Self::T5 => "a T5 text encoder",
             Self::Qwen3 => "a Qwen3 text encoder",
+            Self::QwenVl => "a Qwen2.5-VL text encoder",
             Self::ImageEncoder => "a CLIP image encoder",
             Self::TextualInversion => "an embedding (textual inversion)",
             Self::Upscaler => "an upscaler (ESRGAN or a similar network)",

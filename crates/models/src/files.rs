@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use kiln_clip::ClipPadding;
 use kiln_families::{
-    BuiltInTokenizer, Component as ComponentSpec, ComponentKind, FAMILIES, FamilyRef, SD, TokenizerFiles,
-    held_networks, of_class, text_components,
+    Component as ComponentSpec, ComponentKind, FAMILIES, FamilyRef, SD, TokenizerFiles, held_networks, of_class,
+    text_components,
 };
 use kiln_network::DenoiserConfig;
 use kiln_weights::ldm::ClipShape;
@@ -420,7 +420,7 @@ impl ModelFiles {
         let shape = place.and_then(|place| file.texts.get(place)).and_then(|(_, part)| part.shape.clip());
         let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
         let padding = if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero };
-        BuiltInTokenizer::of(text.kind, padding).map(TokenizerFiles::BuiltIn)
+        self.family.built_in_tokenizer(text.kind, padding).map(TokenizerFiles::BuiltIn)
     }
 
     /// Whether the configuration `name` exists.

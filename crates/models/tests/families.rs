@@ -95,7 +95,9 @@ fn encoders_and_autoencoders_alone_are_named() {
         (FileKind::TextEncoder, &["embeddings.token_embedding.weight", "final_layer_norm.weight"]),
         (FileKind::Qwen3, &["model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"]),
         (FileKind::Vae, &["decoder.conv_in.weight", "decoder.conv_norm_out.weight"]),
+        (FileKind::QwenVl, &["blk.0.attn_q.bias", "blk.0.ffn_gate.weight", "token_embd.weight"]),
         (FileKind::Vae, &["decoder.conv_in.weight", "decoder.norm_out.weight"]),
+        (FileKind::Vae, &["decoder.conv1.weight", "decoder.head.0.gamma"]),
     ] {
         let path = file(folder.path(), "a.safetensors", tensors);
         assert_eq!(report(&path).kind, kind, "{tensors:?}");

@@ -6,8 +6,11 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use kiln_models::{DTypeChoice, Inspected, ModelFolder, ModelOptions, WeightType, convert, inspect};
+use kiln_models::{Component, DTypeChoice, Error, Inspected, ModelFolder, ModelOptions, WeightType, convert, inspect};
 use kiln_vae::{Decoder, Encoder};
+use kiln_weights::ldm::{QwenDialect, VaeDialect, VaeShape};
+use kiln_weights::{Checkpoint, ParamSource};
+use safetensors::{SafeTensors, serialize};
 
 use common::{data, weights};
 
@@ -88,6 +91,71 @@ fn it_converts_to_a_file_and_back() {
     to(&own, &quantized, "q8_0".parse().unwrap());
     let Inspected::File(report) = inspect(&quantized, DTypeChoice::F32).unwrap() else { panic!("a file") };
     assert_eq!(report.model.unwrap().problems.len(), 0);
+}
+
+/// Writes the tensors of `from` under the names that `name` gives them, with its notes.
+fn renamed(from: &Path, to: &Path, name: impl Fn(&str) -> String) {
+    let bytes = fs::read(from).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = file.tensors().into_iter().map(|(key, tensor)| (name(&key), tensor));
+    let notes = SafeTensors::read_metadata(&bytes).unwrap().1.metadata().clone();
+    fs::write(to, serialize(tensors, notes).unwrap()).unwrap();
+}
+
+#[test]
+fn files_of_comfyui_and_of_llama_cpp_are_those_of_the_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    let own = path("own");
+    write(&own);
+    let weights = |folder: &Path, part: &str| folder.join(format!("{part}.safetensors"));
+    let folder = Checkpoint::open(&weights(&own, PARTS[2])).unwrap();
+    let frames = VaeShape::read(&folder).unwrap();
+    let wan = VaeShape { dialect: VaeDialect::Wan, ..frames.clone() }.names();
+    let wan = |key: &str| wan.place(key).unwrap().name;
+    // The autoencoder alone, and in a whole file.
+    let vae = path("vae.safetensors");
+    renamed(&weights(&own, PARTS[2]), &vae, wan);
+    assert_eq!(VaeShape::read(&Checkpoint::open(&vae).unwrap()).unwrap().channels, frames.channels);
+    to(&own, &path("diffusers.safetensors"), WeightType::Keep);
+    let whole = path("whole.safetensors");
+    renamed(&path("diffusers.safetensors"), &whole, |key| match key.strip_prefix("first_stage_model.") {
+        Some(key) => format!("vae.{}", wan(key)),
+        None => key.to_string(),
+    });
+    // A language model under llama.cpp's names.
+    let text = path("text.safetensors");
+    let gguf = QwenDialect::Gguf.names();
+    renamed(&weights(&own, PARTS[0]), &text, |key| gguf.place(key).unwrap().name);
+    let others = ModelOptions { vae: Some(vae), text_encoders: vec![text], ..ModelOptions::default() };
+    for (model, options) in [(&own, &others), (&whole, &others), (&whole, &ModelOptions::default())] {
+        let model = ModelFolder::open_with(model, options).unwrap();
+        assert_eq!(model.vae_config(), ModelFolder::open(&own).unwrap().vae_config());
+        for (part, component) in PARTS.iter().zip([Component::TextEncoder(0), Component::Denoiser, Component::Vae]) {
+            let (expected, found) = (Checkpoint::open(&weights(&own, part)).unwrap(), model.files().weights(component));
+            let found = found.unwrap();
+            for key in expected.keys() {
+                let bytes = |source: &dyn ParamSource| source.data(&key).unwrap().map(|data| data.bytes.into_owned());
+                assert!(bytes(&expected) == bytes(found.as_ref()), "{part}: {key}");
+            }
+        }
+    }
+    let Inspected::File(report) = inspect(&whole, DTypeChoice::F32).unwrap() else { panic!("a file") };
+    let model = report.model.unwrap();
+    assert_eq!((model.kind.id, model.problems.len(), model.unexpected.len()), ("qwen_image", 0, 0));
+}
+
+/// The tokenizer is that of Qwen2, which has 151,665 tokens.
+#[test]
+fn a_file_without_a_tokenizer_has_that_of_qwen2() {
+    let root = tempfile::tempdir().unwrap();
+    let (own, file) = (root.path().join("own"), root.path().join("all.safetensors"));
+    write(&own);
+    to(&own, &file, WeightType::Keep);
+    match ModelFolder::open(&file).unwrap().text_stage() {
+        Err(Error::Tokens { vocab_size, tokenizer, .. }) => assert_eq!((vocab_size, tokenizer.tokens()), (40, 151_665)),
+        other => panic!("{:?}", other.err()),
+    }
 }
 
 #[test]

@@ -33,4 +33,4 @@ mod tokenizer;
 pub use config::QwenConfig;
 pub use encoder::{QwenEncoder, Text};
 pub use error::{Error, Result};
-pub use tokenizer::{ChatTemplate, Ids, TOKENIZER_FILE, Tokenizer};
+pub use tokenizer::{ChatTemplate, Generation, Ids, TOKENIZER_FILE, Tokenizer};

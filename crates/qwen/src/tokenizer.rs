@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result, format_error};
 
+pub use built_in::Generation;
+
 /// The file of a tokenizer's folder that is read.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 

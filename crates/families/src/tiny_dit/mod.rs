@@ -111,7 +111,7 @@ impl Family for TinyDit {
     fn read_text(&self, kind: ComponentKind, source: &dyn ParamSource) -> Option<FileText> {
         let shape = (kind == ComponentKind::LanguageModel).then(|| source.info(BYTE_TABLE)).flatten()?.shape;
         let width = *shape.get(1)?;
-        Some(FileText::Own { config: json!({ "hidden_size": width }), width })
+        Some(FileText::Own { config: json!({ "hidden_size": width }), width, names: same_names })
     }
 
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {

@@ -85,7 +85,7 @@ impl ConvertedModel {
                 converted.keep_all();
             }
             let place = family.text_names((i, texts.len()), part.component, part.config.as_ref());
-            let tokenizer = built_in_tokenizer(part.component.kind, part.config.as_ref());
+            let tokenizer = built_in_tokenizer(family, part.component.kind, part.config.as_ref());
             text.push(ConvertedText { part: converted, place, tokenizer });
         }
         let denoiser_names = family.denoiser_names(config.as_ref());
@@ -124,7 +124,7 @@ impl ConvertedModel {
         let text: Vec<ConvertedText> = text.collect();
         let vae_shape = &file.vae.as_ref()?.shape;
         let vae_names = match vae_shape.dialect {
-            VaeDialect::Frames => same_names(),
+            VaeDialect::Frames | VaeDialect::Wan => same_names(),
             VaeDialect::Ldm | VaeDialect::Diffusers => VaeShape::ldm_names(vae_shape.channels.len()),
         };
         let (denoiser, denoiser_names) = (part(file.denoiser()?), shape.names());

@@ -280,14 +280,18 @@ pub(crate) fn unet_config(unet: &UnetShape, prediction: Prediction) -> Value {
     config
 }
 
-/// The tokenizer of a text encoder of `kind` in a single file without a tokenizer.
-pub(crate) fn built_in_tokenizer(kind: ComponentKind, config: &dyn EncoderConfig) -> Option<BuiltInTokenizer> {
+/// The tokenizer of a text encoder of `kind` in a single file of `family` without a tokenizer.
+pub(crate) fn built_in_tokenizer(
+    family: FamilyRef,
+    kind: ComponentKind,
+    config: &dyn EncoderConfig,
+) -> Option<BuiltInTokenizer> {
     let is_first = |config: &TextEncoderConfig| {
         let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
         is_openai(dialect, config.hidden_size)
     };
     let is_first = config.own::<TextEncoderConfig>().is_none_or(is_first);
-    BuiltInTokenizer::of(kind, if is_first { ClipPadding::End } else { ClipPadding::Zero })
+    family.built_in_tokenizer(kind, if is_first { ClipPadding::End } else { ClipPadding::Zero })
 }
 
 /// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The class of diffusers of an autoencoder.
 pub(super) fn vae_class(vae: &VaeShape) -> &'static str {
     match vae.dialect {
-        VaeDialect::Frames => "AutoencoderKLQwenImage",
+        VaeDialect::Frames | VaeDialect::Wan => "AutoencoderKLQwenImage",
         VaeDialect::Ldm | VaeDialect::Diffusers if vae.patches => "AutoencoderKLFlux2",
         VaeDialect::Ldm | VaeDialect::Diffusers => "AutoencoderKL",
     }
@@ -15,7 +15,7 @@ pub(super) fn vae_class(vae: &VaeShape) -> &'static str {
 
 /// Its `config.json` in a model of `family`.
 pub(super) fn vae_config(vae: &VaeShape, family: FamilyRef) -> Value {
-    if vae.dialect == VaeDialect::Frames {
+    if matches!(vae.dialect, VaeDialect::Frames | VaeDialect::Wan) {
         return frames_config(vae);
     }
     let DerivedConfig { scaling_factor, shift_factor, vae_sample_size, force_upcast, .. } =

@@ -1,4 +1,4 @@
-//! The tokenizer of Qwen2 and Qwen3, which is built into the program.
+//! The tokenizers of Qwen2 and Qwen3, which are built into the program.
 //!
 //! Its merges (Apache 2.0, see `qwen/NOTICE`) determine everything: the tokens are the 256 bytes and the results of the merges in
 //! order, and special tokens follow. Single files of models with Qwen contain no tokenizer.
@@ -25,7 +25,35 @@ const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
 const PIECES: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The tokens of Qwen3 that follow the merges, and whether they are special: Qwen2's are its first ones.
+/// The generation of language models that a built-in tokenizer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// Qwen2, Qwen2.5 and Qwen2.5-VL.
+    Qwen2,
+    /// Qwen3, whose tokenizer has tokens for tools' responses and for thoughts too.
+    Qwen3,
+}
+
+impl Generation {
+    /// The tokens that follow the merges, and whether they are special.
+    const fn added(self) -> &'static [(&'static str, bool)] {
+        match self {
+            Self::Qwen2 => ADDED.split_at(QWEN2_ADDED).0,
+            Self::Qwen3 => &ADDED,
+        }
+    }
+
+    /// The number of tokens.
+    pub const fn tokens(self) -> usize {
+        MERGED + self.added().len()
+    }
+}
+
+/// The number of tokens before the added ones: the bytes and the results of the merges.
+const MERGED: usize = 151_643;
+/// The number of Qwen2's added tokens, which are the first ones of Qwen3.
+const QWEN2_ADDED: usize = 22;
+/// The tokens of Qwen3 that follow the merges, and whether they are special.
 const ADDED: [(&str, bool); 26] = [
     (PAD, true),
     ("<|im_start|>", true),
@@ -61,14 +89,15 @@ const CHAT: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.r
     {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}";
 
 impl Tokenizer {
-    /// The tokenizer of Qwen3. That of Qwen2 lacks its last four tokens.
+    /// The tokenizer of a generation.
     ///
     /// # Errors
     /// None with the built-in table.
-    pub fn built_in() -> Result<Self> {
+    pub fn built_in(generation: Generation) -> Result<Self> {
         let damaged = |error: &dyn std::fmt::Display| format_error(NAME.as_ref(), error.to_string());
         let text = String::from_utf8(unpack(MERGES).map_err(|error| damaged(&error))?);
-        let inner = inner(&text.map_err(|error| damaged(&error))?).map_err(|error| damaged(&error))?;
+        let text = text.map_err(|error| damaged(&error))?;
+        let inner = inner(&text, generation.added()).map_err(|error| damaged(&error))?;
         Self::of(inner, Path::new(NAME))
     }
 
@@ -100,7 +129,7 @@ impl Tokenizer {
     }
 }
 
-fn inner(merges: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
+fn inner(merges: &str, added: &[(&str, bool)]) -> tokenizers::Result<tokenizers::Tokenizer> {
     let merges: Option<Vec<(String, String)>> =
         merges.lines().map(|line| line.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string()))).collect();
     let merges = merges.ok_or("a merge is not a pair")?;
@@ -115,7 +144,7 @@ fn inner(merges: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
     let bytes = ByteLevel::new(false, true, false);
     tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![pieces.into(), bytes.into()])));
     tokenizer.with_decoder(Some(ByteLevel::default()));
-    for (token, special) in ADDED {
+    for &(token, special) in added {
         let token = AddedToken::from(token, special).normalized(false);
         match special {
             true => tokenizer.add_special_tokens([token])?,
@@ -135,7 +164,7 @@ mod tests {
     /// The ids are those of Qwen3's own files.
     #[test]
     fn the_built_in_tokenizer_is_qwens() {
-        let tokenizer = Tokenizer::built_in().unwrap();
+        let tokenizer = Tokenizer::built_in(Generation::Qwen3).unwrap();
         let ids = |prompt: &str, template| tokenizer.encode(prompt, template, 512).unwrap().ids;
         let thinking = ids("Hello world", ChatTemplate::Thinking);
         assert_eq!(thinking, [151644, 872, 198, 9707, 1879, 151645, 198, 151644, 77091, 198]);
@@ -144,9 +173,28 @@ mod tests {
         assert_eq!((tokenizer.pad(), tokenizer.vocab_size()), (151643, 151669));
     }
 
+    /// The ids are those of Qwen2.5-VL's own files, in which thoughts are words.
+    #[test]
+    fn qwen2_has_no_tokens_for_thoughts() {
+        let ids = |generation, prompt: &str| {
+            let tokenizer = Tokenizer::built_in(generation).unwrap();
+            assert_eq!(tokenizer.vocab_size(), generation.tokens());
+            tokenizer.encode(prompt, ChatTemplate::Thinking, 512).unwrap().ids[3..].to_vec()
+        };
+        let end = [151645, 198, 151644, 77091, 198];
+        let both = [Generation::Qwen2, Generation::Qwen3];
+        let [two, three] = both.map(|generation| ids(generation, "<think> <tool_response>"));
+        assert_eq!(three, [&[151667, 220, 151665][..], &end].concat());
+        assert_eq!(two, [&[13708, 766, 29, 366, 14172, 9655, 29][..], &end].concat());
+        let [two, three] = both.map(|generation| ids(generation, "a fox<|file_sep|> 狐狸"));
+        assert_eq!((two.contains(&151664), &two), (true, &three));
+        let [two, three] = both.map(|generation| Tokenizer::built_in(generation).unwrap());
+        assert!(!two.is_same_as(&three));
+    }
+
     #[test]
     fn written_files_are_the_same_tokenizer() {
-        let tokenizer = Tokenizer::built_in().unwrap();
+        let tokenizer = Tokenizer::built_in(Generation::Qwen3).unwrap();
         let texts: BTreeMap<String, String> =
             tokenizer.files().unwrap().into_iter().map(|(name, text)| (name.into(), text)).collect();
         let read = Tokenizer::from_texts(Path::new("test"), &texts).unwrap();

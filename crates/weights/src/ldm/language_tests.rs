@@ -156,8 +156,17 @@ fn tensors_of_qwen3_map_both_ways() {
         let made = round_trip(&shapes, Dtype::F16.into(), || dialect.names());
         assert_eq!(QwenShape::read(&made), Some(QwenShape { dialect, ..shape.clone() }));
     }
-    shapes.retain(|(name, _)| !name.ends_with("q_norm.weight"));
-    assert_eq!(QwenShape::read(&declared(&shapes, Dtype::F16.into())), None, "Qwen2");
+    // Qwen2 has biases instead of norms.
+    shapes.retain(|(name, _)| !name.ends_with("q_norm.weight") && !name.ends_with("k_norm.weight"));
+    for i in 0..shape.layers {
+        let bias = |(name, rows): (&str, usize)| (format!("model.layers.{i}.self_attn.{name}.bias"), vec![rows]);
+        shapes.extend([("q_proj", 128), ("k_proj", 64), ("v_proj", 64)].map(bias));
+    }
+    let made = round_trip(&shapes, Dtype::F16.into(), || QwenDialect::Gguf.names());
+    assert_eq!(made.info("blk.2.attn_k.bias").map(|info| info.shape), Some(vec![64]));
+    for source in [made, declared(&shapes, Dtype::F16.into())] {
+        assert_eq!(QwenShape::read(&source), None, "Qwen2");
+    }
 }
 
 #[test]

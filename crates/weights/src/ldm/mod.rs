@@ -10,6 +10,9 @@ mod clip;
 mod control;
 mod flux;
 mod flux2;
+mod frames;
+#[cfg(test)]
+mod frames_tests;
 #[cfg(test)]
 mod language_tests;
 mod piece;

@@ -1,10 +1,10 @@
-//! Qwen3 as a text encoder: the names in transformers and in GGUF files, and its dimensions derived from the names and shapes of its
-//! tensors.
+//! Qwen's language models as text encoders: the names in transformers and in GGUF files, and the dimensions of Qwen3 derived from the
+//! names and shapes of its tensors.
 
 use super::{Names, Part, Piece, same_names};
 use crate::source::ParamSource;
 
-/// llama.cpp's names of a layer.
+/// llama.cpp's names of a layer: Qwen3 has the norms of queries and keys, Qwen2 has biases.
 const GGUF_LAYER: &[Part] = &[
     ("self_attn.q_proj", "attn_q", Piece::Whole),
     ("self_attn.k_proj", "attn_k", Piece::Whole),
@@ -34,7 +34,7 @@ pub enum QwenDialect {
     Gguf,
 }
 
-/// The dimensions of a text encoder, derived from the names and shapes of its tensors.
+/// The dimensions of Qwen3, derived from the names and shapes of its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QwenShape {
     /// The naming scheme.

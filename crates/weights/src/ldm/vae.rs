@@ -22,7 +22,7 @@ const ATTENTION: &[Part] = &[
 ];
 
 /// The maximum number of levels or layers.
-const MAX_COUNT: usize = 16;
+pub(super) const MAX_COUNT: usize = 16;
 
 /// The naming scheme of an autoencoder's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum VaeDialect {
     Diffusers,
     /// diffusers' of the autoencoder of Qwen-Image, which is one of videos.
     Frames,
+    /// The names of Wan's authors of the same autoencoder.
+    Wan,
 }
 
 /// The dimensions of an autoencoder, derived from the names and shapes of its tensors.
@@ -59,19 +61,17 @@ pub struct VaeShape {
 }
 
 impl VaeShape {
-    /// Reads the dimensions of the decoder, or of the encoder of [`VaeDialect::Frames`], from a source without a prefix. `None` if there is none.
+    /// Reads the dimensions of the decoder, or of the encoder of an autoencoder of videos, from a source without a prefix. `None` if
+    /// there is none.
     pub fn read(source: &dyn ParamSource) -> Option<Self> {
         let dim = |name: &str, axis: usize| source.info(name).and_then(|info| info.shape.get(axis).copied());
         let has = |name: &str| source.info(name).is_some();
-        if has("decoder.norm_out.gamma") {
-            return Self::read_frames(source);
-        }
         let dialect = if has("decoder.norm_out.weight") {
             VaeDialect::Ldm
         } else if has("decoder.conv_norm_out.weight") {
             VaeDialect::Diffusers
         } else {
-            return None;
+            return Self::read_frames(source);
         };
         let resnet = |level: usize, layer: usize| match dialect {
             VaeDialect::Ldm => format!("decoder.up.{level}.block.{layer}.conv2.weight"),
@@ -99,40 +99,12 @@ impl VaeShape {
         })
     }
 
-    /// Reads the dimensions of [`VaeDialect::Frames`]. The encoder's layers have one number after another: the residual blocks of a level,
-    /// then its downsampling.
-    fn read_frames(source: &dyn ParamSource) -> Option<Self> {
-        let dim = |name: &str, axis: usize| source.info(name).and_then(|info| info.shape.get(axis).copied());
-        let (mut channels, mut layers, mut is_new) = (Vec::new(), 0, true);
-        for i in 0..MAX_COUNT * MAX_COUNT {
-            let own = dim(&format!("encoder.down_blocks.{i}.conv2.weight"), 0);
-            match own {
-                Some(own) if is_new => channels.push(own),
-                Some(_) => {}
-                None if dim(&format!("encoder.down_blocks.{i}.resample.1.weight"), 0).is_some() => {}
-                None => break,
-            }
-            layers += usize::from(own.is_some() && channels.len() == 1);
-            is_new = own.is_none();
-        }
-        Some(Self {
-            dialect: VaeDialect::Frames,
-            channels: (!channels.is_empty() && layers > 0).then_some(channels)?,
-            layers,
-            latent_channels: dim("decoder.conv_in.weight", 1)?,
-            image_channels: dim("decoder.conv_out.weight", 0)?,
-            quant_conv: true,
-            post_quant_conv: true,
-            attention: true,
-            patches: false,
-        })
-    }
-
     /// The names of such an autoencoder.
     pub fn names(&self) -> Names {
         match self.dialect {
             VaeDialect::Ldm => Self::ldm_names(self.channels.len()),
             VaeDialect::Diffusers | VaeDialect::Frames => same_names(),
+            VaeDialect::Wan => Self::wan_names(self.channels.len(), self.layers),
         }
     }
 
