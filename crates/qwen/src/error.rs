@@ -59,7 +59,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A folder contains no tokenizer.
-    #[error("{}: no tokenizer found, looked for tokenizer.json", folder.display())]
+    #[error("{}: no tokenizer found, looked for tokenizer.json, or vocab.json with merges.txt", folder.display())]
     NoTokenizer {
         /// The folder.
         folder: PathBuf,

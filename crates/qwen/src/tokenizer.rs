@@ -4,6 +4,7 @@
 //! become their ids.
 
 mod built_in;
+mod slow;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::error::{Error, Result, format_error};
 
 pub use built_in::Generation;
 
-/// The file of a tokenizer's folder that is read.
+/// The file of a tokenizer's folder that is read first.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// The padding token.
@@ -74,34 +75,46 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens a tokenizer's folder.
+    /// Opens a tokenizer's folder: `tokenizer.json`, or `vocab.json` with `merges.txt` and `tokenizer_config.json`.
     ///
     /// # Errors
     /// [`Error::NoTokenizer`], [`Error::Io`] or [`Error::Format`] with the file and the problem.
     pub fn open(folder: &Path) -> Result<Self> {
-        let path = folder.join(TOKENIZER_FILE);
-        if !path.exists() {
-            return Err(Error::NoTokenizer { folder: folder.to_path_buf() });
-        }
-        let text = read_small_text(&path, MAX_BYTES).map_err(|source| Error::Io { path: path.clone(), source })?;
-        Self::read(&path, &text)
+        Self::read(folder, &|name| {
+            let path = folder.join(name);
+            if !path.exists() {
+                return Ok(None);
+            }
+            read_small_text(&path, MAX_BYTES).map(Some).map_err(|source| Error::Io { path, source })
+        })
     }
 
-    /// Like [`Self::open`], from the text of `tokenizer.json`. `origin` is the location of the texts for messages.
+    /// Like [`Self::open`], from the texts of the files. `origin` is their location for messages.
     ///
     /// # Errors
     /// See [`Self::open`].
     pub fn from_texts(origin: &Path, texts: &BTreeMap<String, String>) -> Result<Self> {
-        match texts.get(TOKENIZER_FILE) {
-            Some(text) => Self::read(&origin.join(TOKENIZER_FILE), text),
-            None => Err(Error::NoTokenizer { folder: origin.to_path_buf() }),
-        }
+        Self::read(origin, &|name| Ok(texts.get(name).cloned()))
     }
 
-    fn read(path: &Path, text: &str) -> Result<Self> {
+    fn read(folder: &Path, text: &dyn Fn(&str) -> Result<Option<String>>) -> Result<Self> {
+        if let Some(text) = text(TOKENIZER_FILE)? {
+            let path = folder.join(TOKENIZER_FILE);
+            let file = serde_json::from_str(&text);
+            let file = file.map_err(|error| format_error(&path, format!("is not a tokenizer: {error}")))?;
+            return Self::of_file(&path, file);
+        }
+        let (Some(vocab), Some(merges)) = (text(slow::VOCAB)?, text(slow::MERGES)?) else {
+            return Err(Error::NoTokenizer { folder: folder.to_path_buf() });
+        };
+        let config = text(slow::CONFIG)?.unwrap_or_default();
+        let whole = slow::whole(&|name| folder.join(name), [&vocab, &merges, &config])?;
+        Self::of_file(&folder.join(slow::VOCAB), whole)
+    }
+
+    /// The tokenizer of the contents of `tokenizer.json`.
+    fn of_file(path: &Path, mut file: Value) -> Result<Self> {
         let refused = |problem: String| format_error(path, problem);
-        let mut file: Value =
-            serde_json::from_str(text).map_err(|error| refused(format!("is not a tokenizer: {error}")))?;
         check(&file).map_err(refused)?;
         // The pipelines truncate and pad by themselves.
         if let Some(file) = file.as_object_mut() {

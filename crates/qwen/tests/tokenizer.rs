@@ -86,7 +86,7 @@ fn damaged_files_are_refused_by_name() {
     refused(&with("/model/merges", json!([["q", "zz"]])), "cannot be used");
     refused(&with("/added_tokens", json!([])), "has no token `<|endoftext|>`");
     let message = Tokenizer::open(Path::new("no/such/folder")).err().unwrap().to_string();
-    assert_eq!(message, "no/such/folder: no tokenizer found, looked for tokenizer.json");
+    assert_eq!(message, "no/such/folder: no tokenizer found, looked for tokenizer.json, or vocab.json with merges.txt");
 }
 
 #[test]

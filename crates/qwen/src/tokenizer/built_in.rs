@@ -22,7 +22,7 @@ const NAME: &str = "Qwen's built-in tokenizer";
 const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
 
 /// Where a text is cut before its pieces are merged (`Qwen2Tokenizer` of transformers).
-const PIECES: &str =
+pub(super) const PIECES: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The generation of language models that a built-in tokenizer belongs to.
