@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kiln_clip::TextEncoderConfig;
 use kiln_dit::FluxConfig;
 use kiln_network::text::TextStage;
 use kiln_network::{ControlConfig, DenoiserConfig, ExtraChannels};
@@ -142,7 +143,7 @@ impl Family for Flux {
 
     fn text_stage(&self, parts: &[TextPart], denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         let part = |folder| parts.iter().find(|part| part.component.folder == folder);
-        let clip = part("text_encoder").map(|part| clip_encoder(self.label(), part)).transpose()?;
+        let clip = part("text_encoder").map(|part| clip_encoder(self.label(), &unprojected(part))).transpose()?;
         let t5 = part("text_encoder_2").map(|part| t5_part(self.label(), part)).transpose()?;
         let length = MAX_LENGTHS[usize::from(!denoiser.takes_guidance())];
         Ok(Box::new(ClipT5Text::flux(clip, t5, denoiser.text(), length)))
@@ -263,6 +264,12 @@ impl Family for Flux {
     fn lora_marks(&self) -> &'static [&'static str] {
         &["double_blocks", "single_blocks", "single_transformer_blocks"]
     }
+}
+
+/// A text encoder of CLIP without a projection of its pooled vector, which FLUX.1 does not take: some files have one.
+fn unprojected(part: &TextPart) -> TextPart {
+    let plain = part.config.own::<TextEncoderConfig>().map(|clip| clip.clone().without_projection());
+    TextPart { config: plain.map_or_else(|| part.config.clone(), |plain| Arc::new(plain)), ..part.clone() }
 }
 
 #[cfg(test)]

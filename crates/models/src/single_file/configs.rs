@@ -116,7 +116,8 @@ fn of_family(
                     index[component.folder] = json!([null, null]);
                     continue;
                 };
-                text.config().or_else(|| text.clip().map(|clip| text_config(clip, true, false))).unwrap_or_default()
+                let clip = |clip: &ClipShape| text_config(clip, clip.projection_dim.is_some(), false);
+                text.config().or_else(|| text.clip().map(clip)).unwrap_or_default()
             }
         };
         if component.kind != ComponentKind::Vae {
