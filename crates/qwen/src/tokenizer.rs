@@ -3,8 +3,9 @@
 //! The text is normalized (NFC), cut by a pattern, and each piece into tokens of bytes by merges (BPE). Special tokens in the text
 //! become their ids.
 
+mod build;
 mod built_in;
-mod slow;
+mod separate_files;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -104,12 +105,12 @@ impl Tokenizer {
             let file = file.map_err(|error| format_error(&path, format!("is not a tokenizer: {error}")))?;
             return Self::of_file(&path, file);
         }
-        let (Some(vocab), Some(merges)) = (text(slow::VOCAB)?, text(slow::MERGES)?) else {
+        let (Some(vocab), Some(merges)) = (text(separate_files::VOCAB)?, text(separate_files::MERGES)?) else {
             return Err(Error::NoTokenizer { folder: folder.to_path_buf() });
         };
-        let config = text(slow::CONFIG)?.unwrap_or_default();
-        let whole = slow::whole(&|name| folder.join(name), [&vocab, &merges, &config])?;
-        Self::of_file(&folder.join(slow::VOCAB), whole)
+        let config = text(separate_files::CONFIG)?.unwrap_or_default();
+        let inner = separate_files::read(&|name| folder.join(name), [&vocab, &merges, &config])?;
+        Self::of(inner, &folder.join(separate_files::VOCAB))
     }
 
     /// The tokenizer of the contents of `tokenizer.json`.
@@ -176,11 +177,16 @@ fn check(file: &Value) -> std::result::Result<(), String> {
     }
     let Some(vocab) = model["vocab"].as_object() else { return Err("has no vocabulary".into()) };
     let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let contents = added.iter().map(|token| token["content"].as_str().unwrap_or_default());
+    check_tokens(&vocab.keys().map(String::as_str).collect::<Vec<_>>(), &contents.collect::<Vec<_>>())
+}
+
+/// The problem of tokens, and of tokens that are added to them, whose number or length is impossible.
+fn check_tokens(vocab: &[&str], added: &[&str]) -> std::result::Result<(), String> {
     if vocab.is_empty() || vocab.len() > MAX_TOKENS || added.len() > MAX_TOKENS {
         return Err(format!("has {} tokens, expected 1 to {MAX_TOKENS}", vocab.len()));
     }
-    let contents = added.iter().filter_map(|token| token["content"].as_str());
-    if let Some(long) = vocab.keys().map(String::as_str).chain(contents).find(|text| text.len() > MAX_TOKEN_BYTES) {
+    if let Some(long) = vocab.iter().chain(added).find(|text| text.len() > MAX_TOKEN_BYTES) {
         return Err(format!("has a token of {} bytes, expected at most {MAX_TOKEN_BYTES}", long.len()));
     }
     Ok(())

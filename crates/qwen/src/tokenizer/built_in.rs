@@ -1,29 +1,22 @@
 //! The tokenizers of Qwen2 and Qwen3, which are built into the program.
 //!
-//! Its merges (Apache 2.0, see `qwen/NOTICE`) determine everything: the tokens are the 256 bytes and the results of the merges in
+//! Their merges (Apache 2.0, see `qwen/NOTICE`) determine everything: the tokens are the 256 bytes and the results of the merges in
 //! order, and special tokens follow. Single files of models with Qwen contain no tokenizer.
 
 use std::path::Path;
 
 use kiln_files::unpack;
 use serde_json::{Value, json};
-use tokenizers::models::bpe::{BPE, Vocab};
-use tokenizers::normalizers::NFC;
+use tokenizers::AddedToken;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
+use super::build::{build, merges_of};
 use super::{PAD, TOKENIZER_FILE, Tokenizer};
 use crate::error::{Error, Result, format_error};
 
 /// The name in errors, instead of a file.
 const NAME: &str = "Qwen's built-in tokenizer";
 const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
-
-/// Where a text is cut before its pieces are merged (`Qwen2Tokenizer` of transformers).
-pub(super) const PIECES: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The generation of language models that a built-in tokenizer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,28 +123,13 @@ impl Tokenizer {
 }
 
 fn inner(merges: &str, added: &[(&str, bool)]) -> tokenizers::Result<tokenizers::Tokenizer> {
-    let merges: Option<Vec<(String, String)>> =
-        merges.lines().map(|line| line.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string()))).collect();
-    let merges = merges.ok_or("a merge is not a pair")?;
+    let merges = merges_of(merges).ok_or("a merge is not a pair")?;
     // Letters represent bytes; their order is that of their tokens.
     let mut letters: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     letters.sort_unstable();
     let tokens = letters.iter().map(char::to_string).chain(merges.iter().map(|(a, b)| format!("{a}{b}")));
-    let ids: Vocab = tokens.zip(0..).collect();
-    let mut tokenizer = tokenizers::Tokenizer::new(BPE::builder().vocab_and_merges(ids, merges).build()?);
-    tokenizer.with_normalizer(Some(NFC))?;
-    let pieces = Split::new(SplitPattern::Regex(PIECES.into()), SplitDelimiterBehavior::Isolated, false)?;
-    let bytes = ByteLevel::new(false, true, false);
-    tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![pieces.into(), bytes.into()])));
-    tokenizer.with_decoder(Some(ByteLevel::default()));
-    for &(token, special) in added {
-        let token = AddedToken::from(token, special).normalized(false);
-        match special {
-            true => tokenizer.add_special_tokens([token])?,
-            false => tokenizer.add_tokens([token])?,
-        };
-    }
-    Ok(tokenizer)
+    let ids = tokens.zip(0..).collect();
+    build(ids, merges, added.iter().map(|&(token, special)| AddedToken::from(token, special).normalized(false)))
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! A tokenizer in `vocab.json`, `merges.txt` and `tokenizer_config.json`, as Qwen-Image's folder has it, without `tokenizer.json`.
 
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokenizers::AddedToken;
 
-use super::built_in::PIECES;
+use super::build::{build, merges_of};
+use super::check_tokens;
 use crate::error::{Result, format_error};
 
 /// The tokens by text, with their ids.
@@ -14,52 +18,70 @@ pub(super) const MERGES: &str = "merges.txt";
 /// The settings; `added_tokens_decoder` has the added tokens by id.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
-/// The contents of `tokenizer.json` that the texts of the other files mean. `path` gives their locations for messages.
-pub(super) fn whole(path: &dyn Fn(&str) -> std::path::PathBuf, [vocab, merges, config]: [&str; 3]) -> Result<Value> {
-    let vocab = parse(&path(VOCAB), vocab)?;
-    let config = if config.is_empty() { Value::Null } else { parse(&path(CONFIG), config)? };
-    let mut added = Vec::new();
-    for (id, token) in config["added_tokens_decoder"].as_object().into_iter().flatten() {
-        let Ok(id) = id.parse::<u32>() else {
-            let problem = format!("`added_tokens_decoder` has the id {id:?}, expected a number");
+/// The tokenizer of the texts of these files. `path` gives their locations for messages.
+pub(super) fn read(
+    path: &dyn Fn(&str) -> PathBuf,
+    [vocab, merges, config]: [&str; 3],
+) -> Result<tokenizers::Tokenizer> {
+    let vocab_path = path(VOCAB);
+    let refused = |problem: String| format_error(&vocab_path, problem);
+    let ids: HashMap<String, u32> = parse(&vocab_path, vocab)?;
+    let config: Config = if config.is_empty() { Config::default() } else { parse(&path(CONFIG), config)? };
+    let added = config.added_tokens_decoder;
+    let contents: Vec<&str> = added.values().map(|token| token.content.as_str()).collect();
+    check_tokens(&ids.keys().map(String::as_str).collect::<Vec<_>>(), &contents).map_err(refused)?;
+    let merges = merges_of(merges);
+    let merges =
+        merges.ok_or_else(|| format_error(&path(MERGES), "has a merge that is not a pair; download it again"))?;
+    let tokenizer = build(ids.into_iter().collect(), merges, added.values().cloned().map(Into::into));
+    let tokenizer = tokenizer.map_err(|error| refused(format!("cannot be used: {error}")))?;
+    for (&id, Added { content, .. }) in &added {
+        if tokenizer.token_to_id(content) != Some(id) {
+            let problem = format!("gives the added token `{content}` the id {id}, which is not free");
             return Err(format_error(&path(CONFIG), problem));
-        };
-        let flag = |name: &str| token[name].as_bool().unwrap_or_default();
-        added.push(json!({
-            "id": id,
-            "content": token["content"],
-            "single_word": flag("single_word"),
-            "lstrip": flag("lstrip"),
-            "rstrip": flag("rstrip"),
-            "normalized": flag("normalized"),
-            "special": flag("special"),
-        }));
+        }
     }
-    added.sort_by_key(|token| token["id"].as_u64());
-    let merges: Vec<&str> = merges.lines().filter(|line| !line.starts_with("#version") && !line.is_empty()).collect();
-    Ok(json!({
-        "version": "1.0",
-        "added_tokens": added,
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": PIECES}, "behavior": "Isolated", "invert": false},
-            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-        ]},
-        "post_processor": null,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
-            "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": merges},
-    }))
+    Ok(tokenizer)
 }
 
-fn parse(path: &Path, text: &str) -> Result<Value> {
+/// `tokenizer_config.json`.
+#[derive(Default, Deserialize)]
+struct Config {
+    /// By id.
+    #[serde(default)]
+    added_tokens_decoder: BTreeMap<u32, Added>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Added {
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+impl From<Added> for AddedToken {
+    fn from(added: Added) -> Self {
+        let Added { content, single_word, lstrip, rstrip, normalized, special } = added;
+        Self { content, single_word, lstrip, rstrip, normalized, special }
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
     let damaged = |error| format_error(path, format!("is not valid: {error}; download it again"));
     serde_json::from_str(text).map_err(damaged)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use serde_json::{Value, json};
 
     use super::super::{ChatTemplate, Generation, TOKENIZER_FILE, Tokenizer};
     use super::*;
