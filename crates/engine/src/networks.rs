@@ -31,7 +31,7 @@ pub(crate) struct Networks {
     pub(crate) may_overlap: bool,
     /// Opened by the first job that begins with an image, and closed by the next one that does not.
     pub(crate) image_encoder: Option<ImageEncoder>,
-    /// What the image encoder has made of the reference images of the last batches.
+    /// The reference images that were encoded last, with their latents.
     pub(crate) references: EncodedReferences,
     /// The network between two passes, with its file, loaded by the first job that needs it.
     pub(crate) enlarger: Option<(PathBuf, Enlarger)>,

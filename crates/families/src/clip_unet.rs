@@ -40,6 +40,14 @@ pub(crate) fn clip_encoder(family: &'static str, part: &TextPart) -> Result<Clip
     })
 }
 
+/// The configuration of a text encoder of CLIP without a projection of the pooled vector; another one as it is.
+pub(crate) fn without_projection(config: &Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
+    match config.own::<TextEncoderConfig>() {
+        Some(clip) => Arc::new(clip.clone().without_projection()),
+        None => config.clone(),
+    }
+}
+
 /// The prefix and the names of a text encoder of CLIP that has place `place` among `count` encoders of a model of `family`.
 pub(crate) fn text_names(
     family: FamilyRef,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kiln_clip::TextEncoderConfig;
 use kiln_dit::FluxConfig;
 use kiln_network::text::TextStage;
 use kiln_network::{ControlConfig, DenoiserConfig, ExtraChannels};
@@ -11,7 +10,7 @@ use kiln_weights::ParamSource;
 use kiln_weights::ldm::{FluxDialect, FluxShape, Names};
 use serde_json::{Value, json};
 
-use crate::clip_unet::clip_encoder;
+use crate::clip_unet::{clip_encoder, without_projection};
 use crate::component::{Component, ComponentKind};
 use crate::control::{self, FLUX_CONTROL, FileControl, ReferenceSizes};
 use crate::defaults::{FamilyDefaults, ModelTraits};
@@ -143,6 +142,8 @@ impl Family for Flux {
 
     fn text_stage(&self, parts: &[TextPart], denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
         let part = |folder| parts.iter().find(|part| part.component.folder == folder);
+        // Some files have a projection of the pooled vector, which FLUX.1 does not take.
+        let unprojected = |part: &TextPart| TextPart { config: without_projection(&part.config), ..part.clone() };
         let clip = part("text_encoder").map(|part| clip_encoder(self.label(), &unprojected(part))).transpose()?;
         let t5 = part("text_encoder_2").map(|part| t5_part(self.label(), part)).transpose()?;
         let length = MAX_LENGTHS[usize::from(!denoiser.takes_guidance())];
@@ -264,12 +265,6 @@ impl Family for Flux {
     fn lora_marks(&self) -> &'static [&'static str] {
         &["double_blocks", "single_blocks", "single_transformer_blocks"]
     }
-}
-
-/// A text encoder of CLIP without a projection of its pooled vector, which FLUX.1 does not take: some files have one.
-fn unprojected(part: &TextPart) -> TextPart {
-    let plain = part.config.own::<TextEncoderConfig>().map(|clip| clip.clone().without_projection());
-    TextPart { config: plain.map_or_else(|| part.config.clone(), |plain| Arc::new(plain)), ..part.clone() }
 }
 
 #[cfg(test)]

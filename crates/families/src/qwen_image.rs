@@ -253,12 +253,17 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_file_has_the_configuration_of_its_language_model() {
+    fn language_model() -> (QwenConfig, QwenEncoder) {
         let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
             "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
         let config = QwenConfig::from_json(json).unwrap();
         let encoder = QwenEncoder::normed(config.clone()).unwrap();
+        (config, encoder)
+    }
+
+    #[test]
+    fn a_file_has_the_configuration_of_its_language_model() {
+        let (config, encoder) = language_model();
         let source = RandomSource::new(encoder.segments(), 1);
         for kind in [ComponentKind::LanguageModel, ComponentKind::T5] {
             let found = QWEN_IMAGE.read_text(kind, &source).and_then(|text| text.config());
@@ -269,10 +274,7 @@ mod tests {
 
     #[test]
     fn names_of_gguf_are_those_of_its_language_model() {
-        let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
-            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}"#;
-        let config = QwenConfig::from_json(json).unwrap();
-        let encoder = QwenEncoder::normed(config.clone()).unwrap();
+        let (config, encoder) = language_model();
         let (source, names) = (RandomSource::new(encoder.segments(), 1), QwenDialect::Gguf.names());
         let tensor = |key: String| {
             let values = source.data(&key).unwrap().unwrap();

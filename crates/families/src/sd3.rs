@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln_clip::{ClipEncoder, TextEncoderConfig};
+use kiln_clip::ClipEncoder;
 use kiln_dit::sd3::Sd3Config;
 use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_network::{ControlConfig, DenoiserConfig};
@@ -11,7 +11,7 @@ use kiln_weights::ParamSource;
 use kiln_weights::ldm::{Names, Sd3Shape};
 use serde_json::Value;
 
-use crate::clip_unet::clip_encoder;
+use crate::clip_unet::{clip_encoder, without_projection};
 use crate::component::{Component, ComponentKind};
 use crate::control::{self, FileControl, SD3_CONTROL};
 use crate::defaults::{FamilyDefaults, ModelTraits};
@@ -118,10 +118,7 @@ impl Family for Sd3 {
 
     /// CLIP-L has no projection in single files: diffusers sets the identity (`create_diffusers_clip_model_from_checkpoint`).
     fn text_in_file(&self, component: &Component, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
-        match config.own::<TextEncoderConfig>().filter(|_| component.folder == CLIP_L.folder) {
-            Some(clip) => Arc::new(clip.clone().without_projection()),
-            None => config,
-        }
+        if component.folder == CLIP_L.folder { without_projection(&config) } else { config }
     }
 
     fn texts_are_optional(&self) -> bool {

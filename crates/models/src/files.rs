@@ -23,7 +23,7 @@ use crate::foreign::ForeignModel;
 use crate::inspect::{FolderContent, content_of_folder};
 use crate::model::INDEX;
 use crate::single_file::SingleFile;
-use crate::single_file::configs::{Configs, configs, is_openai, unet_config};
+use crate::single_file::configs::{Configs, clip_padding, configs, unet_config};
 use crate::single_file::kept::Kept;
 use crate::single_file::kind::{self, Prediction};
 
@@ -418,8 +418,8 @@ impl ModelFiles {
             None => (file, self.place_in(file, i)),
         };
         let shape = place.and_then(|place| file.texts.get(place)).and_then(|(_, part)| part.shape.clip());
-        let is_first = |shape: &ClipShape| is_openai(shape.dialect, shape.hidden_size);
-        let padding = if shape.is_none_or(is_first) { ClipPadding::End } else { ClipPadding::Zero };
+        let padding = |shape: &ClipShape| clip_padding(shape.dialect, shape.hidden_size);
+        let padding = shape.map_or(ClipPadding::End, padding);
         self.family.built_in_tokenizer(text.kind, padding).map(TokenizerFiles::BuiltIn)
     }
 

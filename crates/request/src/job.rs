@@ -362,6 +362,11 @@ impl Job {
         Ok(())
     }
 
+    /// The reference images that the denoiser takes as tokens; none if the image is a control image, which it takes as channels.
+    pub fn token_references(&self) -> &[Reference] {
+        if self.extra_channels == ExtraChannels::None { &self.references } else { &[] }
+    }
+
     /// Refuses a job without a mask for a model that has no other use for its channels.
     pub(crate) fn check_extra_channels(&self, model: &ModelFolder) -> Result<()> {
         if self.extra_channels != ExtraChannels::PixelMask || self.init.is_masked() {

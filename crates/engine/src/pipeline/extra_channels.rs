@@ -69,8 +69,8 @@ pub(crate) fn masked_channels(
 /// The mask `(n, m, h, w)` and the masked image `(1, 3, H, W)` of each image, for networks with channels for them. `is_of_pixels`
 /// says whether the mask has a channel for each of the `f` by `f` pixels of a latent, or one. An image without a mask is
 /// regenerated as a whole, and its masked image is gray (diffusers' `prepare_mask_and_masked_image`,
-/// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`). With a `mask_weight` below 1 the network sees a part
-/// of what is masked (`inpainting_image_conditioning` there).
+/// `txt2img_image_conditioning` of AUTOMATIC1111's `modules/processing.py`). With a `mask_weight` below 1 the masked image
+/// keeps a part of its masked pixels (`inpainting_image_conditioning` there).
 fn mask_channels(
     inits: &[&Init],
     (h, w): (usize, usize),

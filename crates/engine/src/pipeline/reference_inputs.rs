@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kiln_media::{Rgb8Image, ValueRange};
-use kiln_models::ExtraChannels;
 use kiln_network::Inputs;
 use kiln_network::slots::REFERENCE;
 use kiln_request::{InitImage, InitLatents, Job, Reference};
@@ -68,7 +67,7 @@ pub(crate) fn encode_references(
     noise: &mut BatchNoise,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ReferenceInputs> {
-    let count = if batch.job().extra_channels == ExtraChannels::None { batch.job().references.len() } else { 0 };
+    let count = batch.job().token_references().len();
     let mut all = Vec::with_capacity(count);
     for i in 0..count {
         let references = batch.images().map(|(job, _)| reference_of(job, i)).collect::<Result<Vec<_>>>()?;

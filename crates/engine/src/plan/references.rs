@@ -1,7 +1,6 @@
 //! The reference images of a batch, as far as memory depends on them.
 
-use kiln_models::ExtraChannels;
-use kiln_request::{Job, Reference};
+use kiln_request::Job;
 
 use super::Workload;
 
@@ -19,8 +18,7 @@ pub struct ReferenceWork {
 impl ReferenceWork {
     /// The reference images of a job, of those that the denoiser takes as tokens.
     pub(crate) fn of(job: &Job) -> Self {
-        let references: &[Reference] =
-            if job.extra_channels == ExtraChannels::None { &job.references } else { Default::default() };
+        let references = job.token_references();
         let sizes = || references.iter().map(|reference| reference.image.size());
         let (width, height) = (sizes().map(|(width, _)| width).max(), sizes().map(|(_, height)| height).max());
         Self { count: references.len(), width: width.unwrap_or(0), height: height.unwrap_or(0) }

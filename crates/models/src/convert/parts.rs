@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use kiln_clip::ClipPadding;
 use kiln_families::{BuiltInTokenizer, Component as ComponentSpec, ComponentKind, FamilyRef, TextPart, of_unet};
 use kiln_vae::{Decoder, Encoder, VaeConfig};
 use kiln_weights::ldm::{ClipDialect, Names, VaeDialect, VaeShape, same_names};
@@ -11,7 +10,7 @@ use kiln_weights::{KeyRule, ParamInfo, ParamSource, Renamed, Segments, StoredTyp
 use crate::error::{Error, Result};
 use crate::files::ModelFiles;
 use crate::single_file::SingleFile;
-use crate::single_file::configs::{built_in_tokenizer, is_openai};
+use crate::single_file::configs::{built_in_tokenizer, clip_padding, is_openai};
 use crate::text_stage::TextFacts;
 
 const VAE_CONFIG: &str = "vae/config.json";
@@ -117,8 +116,7 @@ impl ConvertedModel {
         let text = texts.enumerate().map(|(place, (shape, source))| {
             let is_open = !is_openai(shape.dialect, shape.hidden_size);
             let (prefix, dialect): (_, ClipDialect) = family.single_text(place, count, is_open);
-            let padding = if is_open { ClipPadding::Zero } else { ClipPadding::End };
-            let tokenizer = Some(BuiltInTokenizer::Clip(padding));
+            let tokenizer = Some(BuiltInTokenizer::Clip(clip_padding(shape.dialect, shape.hidden_size)));
             ConvertedText { part: part(source), place: (prefix, dialect.names()), tokenizer }
         });
         let text: Vec<ConvertedText> = text.collect();

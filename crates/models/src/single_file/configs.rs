@@ -287,12 +287,16 @@ pub(crate) fn built_in_tokenizer(
     kind: ComponentKind,
     config: &dyn EncoderConfig,
 ) -> Option<BuiltInTokenizer> {
-    let is_first = |config: &TextEncoderConfig| {
+    let padding = |config: &TextEncoderConfig| {
         let dialect = if config.hidden_act == "gelu" { ClipDialect::OpenClip } else { ClipDialect::Transformers };
-        is_openai(dialect, config.hidden_size)
+        clip_padding(dialect, config.hidden_size)
     };
-    let is_first = config.own::<TextEncoderConfig>().is_none_or(is_first);
-    family.built_in_tokenizer(kind, if is_first { ClipPadding::End } else { ClipPadding::Zero })
+    family.built_in_tokenizer(kind, config.own::<TextEncoderConfig>().map_or(ClipPadding::End, padding))
+}
+
+/// The padding of CLIP's tokenizer for a text encoder of `width` channels.
+pub(crate) fn clip_padding(dialect: ClipDialect, width: usize) -> ClipPadding {
+    if is_openai(dialect, width) { ClipPadding::End } else { ClipPadding::Zero }
 }
 
 /// Whether a text encoder is OpenAI's (its activation and padding differ from OpenCLIP's): by the official widths, and
