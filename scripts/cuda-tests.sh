@@ -4,8 +4,8 @@
 #   BUNDLE/cuda-tests.sh [f32 f16 bf16]
 #
 # Tests that need a GPU are ignored elsewhere and run here. Tests that need the reference data run if it exists
-# (KILN_SHARED, or ../shared next to the checkout), those of two GPUs if there are two. Measurements do not run. CUDA's libraries are searched in
-# LD_LIBRARY_PATH, and in python3's site-packages if PyTorch is installed.
+# (KILN_SHARED, or ../shared next to the checkout), those of two GPUs if there are two. Measurements do not run. If python3
+# has PyTorch, its copies of CUDA's libraries are used.
 set -uo pipefail
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 site=$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null) &&

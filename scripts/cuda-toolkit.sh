@@ -1,25 +1,21 @@
 #!/usr/bin/env bash
-# Sets up a CUDA 13.0 toolkit in .cuda/ from PyPI's wheels, for machines without one and without a GPU.
+# Installs the compiler of CUDA 13.0 and its headers in .cuda/ from PyPI's wheels, for machines without a toolkit and without a GPU.
 #
-#   scripts/cuda-toolkit.sh [--compile-only]     prints the variables to export; eval "$(scripts/cuda-toolkit.sh)"
+#   eval "$(scripts/cuda-toolkit.sh)"     it prints the variables to export
 #
-# --compile-only omits the parts that only linking needs (cuBLAS, cuDNN, cuRAND's and NVRTC's libraries). The rest is
-# sufficient to type-check the `cuda` feature and to compile kernels. An existing toolkit is used unchanged.
+# That is all that a build with the feature `cuda` needs: the program loads CUDA's libraries when it runs. An existing
+# toolkit is used unchanged.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-mode=full
-[ "${1:-}" = "--compile-only" ] && mode=compile
-home=$(realpath -m "$root/.cuda/$mode") # several checkouts may share one toolkit through a link
+home=$(realpath -m "$root/.cuda/toolkit-13.0") # several checkouts may share one toolkit through a link
 wheels="$home/wheels"
 toolkit="$home/toolkit"
 
-compile_wheels=(
+# cuRAND is there for its header alone.
+packages=(
   nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
-)
-link_wheels=(
-  nvidia-cuda-nvrtc==13.0.88 nvidia-curand==10.4.0.35 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-curand==10.4.0.35
 )
 
 say() { echo "cuda-toolkit: $*" >&2; }
@@ -32,51 +28,20 @@ install_wheels() {
     --target "$wheels" "$@" >&2
 }
 
-# An empty function for every entry point that cuda.h declares: sufficient for the linker on a machine without a driver.
-stub_driver() {
-  local names
-  names=$(grep -ohE '\bcu[A-Z][A-Za-z0-9_]*\b' "$toolkit/include/cuda.h" | sort -u)
-  {
-    for name in $names; do
-      for suffix in "" _v2 _v3 _v4 _ptsz _v2_ptsz; do echo "$name$suffix"; done
-    done
-  } | sort -u | grep -vE '(_v2_v2|_v3_v[0-9]|_v2_v3)$' | awk '{ print "void " $0 "(void) {}" }' >"$home/stub.c"
-  "${CC:-cc}" -w -shared -fPIC -O0 -Wl,-soname,libcuda.so.1 -o "$toolkit/lib64/libcuda.so" "$home/stub.c"
-}
-
 link_tree() {
   local source="$wheels/nvidia/cu13"
-  rm -rf "$toolkit"
+  rm -rf "$toolkit" "$source/lib"
   mkdir -p "$toolkit/lib64"
-  ln -s "$source/bin" "$source/nvvm" "$toolkit/"
-  mkdir "$toolkit/include"
-  # cuDNN's wheel has a separate folder.
-  for include in "$source/include" "$wheels/nvidia/cudnn/include"; do
-    [ -d "$include" ] && ln -s "$include"/* "$toolkit/include/"
-  done
-  for library in "$source"/lib/* "$wheels"/nvidia/cudnn/lib/*; do
-    [ -f "$library" ] || continue
-    local name
-    name=$(basename "$library")
-    ln -sf "$library" "$toolkit/lib64/$name"
-    case $name in *.so.*) ln -sf "$library" "$toolkit/lib64/${name%%.so.*}.so" ;; esac
-  done
-  ln -s lib64 "$toolkit/lib"
+  ln -s "$source/bin" "$source/nvvm" "$source/include" "$toolkit/"
 }
 
 if [ ! -f "$home/done" ]; then
-  say "setting up a $mode toolkit in .cuda/$mode"
+  say "installing the compiler in .cuda/"
   mkdir -p "$home"
-  if [ "$mode" = full ]; then
-    install_wheels "${compile_wheels[@]}" "${link_wheels[@]}"
-  else
-    install_wheels "${compile_wheels[@]}" nvidia-curand==10.4.0.35
-    rm -f "$wheels"/nvidia/cu13/lib/libcurand*   # its headers are what kernels include
-  fi
+  install_wheels "${packages[@]}"
   link_tree
-  stub_driver
   touch "$home/done"
 fi
 
 echo "export CUDA_HOME='$toolkit' CUDA_PATH='$toolkit' PATH='$toolkit/bin':\"\$PATH\""
-echo "export CUDA_COMPUTE_CAP=\"\${CUDA_COMPUTE_CAP:-90}\" LIBRARY_PATH='$toolkit/lib64'\"\${LIBRARY_PATH:+:\$LIBRARY_PATH}\""
+echo "export CUDA_COMPUTE_CAP=\"\${CUDA_COMPUTE_CAP:-90}\""

@@ -22,25 +22,25 @@ const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "gpu", "
 /// Always the whole workspace with this feature: another selection would resolve other features and rebuild everything.
 const FEATURES: &str = "kiln-cli/cuda";
 
-/// Type-checks and lints the workspace with the feature `cuda`, with a toolkit that can compile but not link.
+/// Type-checks and lints the workspace with the feature `cuda`.
 pub fn check() -> Result {
-    let environment = toolkit(&["--compile-only"], "target/cuda-check")?;
+    let environment = toolkit("target")?; // crates without the feature are those of other checks
     let args = ["clippy", "--workspace", "--release", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
     run(&cargo(), &args, &borrowed(&environment))
 }
 
-/// Builds `kiln-cuda` and the test programs, and packs them with a script that runs the tests into one archive.
+/// Builds `kiln` and the test programs with the feature `cuda`, and packs them with a script that runs the tests into one archive.
 pub fn bundle() -> Result {
-    let environment = toolkit(&[], TARGET)?;
+    let environment = toolkit(TARGET)?;
     let folder = root().join(BUNDLE).join("kiln-cuda");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(folder.join("tests"))?;
 
-    let build = ["build", "--workspace", "--release", "--features", FEATURES, "--bin", "kiln-cuda"];
+    let build = ["build", "--workspace", "--release", "--features", FEATURES, "--bin", "kiln"];
     run(&cargo(), &build, &borrowed(&environment))?;
-    pack(&root().join(TARGET).join("release/kiln-cuda"), &folder.join("kiln-cuda"))?;
+    pack(&root().join(TARGET).join("release/kiln"), &folder.join("kiln"))?;
     for (name, program) in test_programs(&environment)? {
         pack(&program, &folder.join("tests").join(name))?;
     }
@@ -55,14 +55,14 @@ pub fn bundle() -> Result {
 
 /// The environment from the toolkit's script, which installs the toolkit if it is missing, with a separate target
 /// folder, because another toolkit would recompile all kernels.
-fn toolkit(args: &[&str], target: &str) -> Result<Vec<(String, OsString)>> {
-    let script = format!("eval \"$(scripts/cuda-toolkit.sh {})\" && env -0", args.join(" "));
-    let output = Command::new("bash").args(["-euc", &script]).current_dir(root()).stderr(Stdio::inherit()).output()?;
+fn toolkit(target: &str) -> Result<Vec<(String, OsString)>> {
+    let script = "eval \"$(scripts/cuda-toolkit.sh)\" && env -0";
+    let output = Command::new("bash").args(["-euc", script]).current_dir(root()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(format!("scripts/cuda-toolkit.sh: {}", output.status).into());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let names = ["CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP", "LIBRARY_PATH", "PATH"];
+    let names = ["CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP", "PATH"];
     let mut environment: Vec<(String, OsString)> = text
         .split('\0')
         .filter_map(|line| line.split_once('='))

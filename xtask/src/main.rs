@@ -5,6 +5,7 @@ mod chart;
 mod code;
 mod cuda;
 mod deny;
+mod features;
 mod floors;
 mod parity;
 mod png_file;
@@ -20,13 +21,14 @@ cargo xtask NAME: the project's own checks
 
   check              everything that continuous integration runs, cheapest first (.ci/run)
   floors             which crate may import which
+  features           whether every selection of crates builds dependencies with the same features
   deny               licenses, duplicate versions and sources of all packages, by deny.toml
   size [--files]     lines and unsafe code, by crate (and by file)
   words [--all]      phrases and sentence patterns that plain English avoids
   chart              generates the chart of the README from benches/speed.json
   parity             runs the parity tests and writes docs/parity.md
   check-cuda         type-checks and lints the feature cuda, without a GPU
-  bundle-cuda        packs kiln-cuda and its tests for a machine with a GPU: .bundle/kiln-cuda.tar.xz
+  bundle-cuda        packs kiln with CUDA and its tests for a machine with a GPU: .bundle/kiln-cuda.tar.xz
   png FILE SIZE      whether FILE is an image of SIZE (256x256, ...) with something on it
 ";
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let result = match args[..] {
         ["check"] => workspace::run("bash", &[".ci/run"], &[]),
         ["floors"] => floors::check(),
+        ["features"] => features::check(),
         ["deny"] => deny::check(),
         ["size"] => size::check(false),
         ["size", "--files"] => size::check(true),

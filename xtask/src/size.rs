@@ -10,10 +10,15 @@ use crate::workspace::{read, root};
 
 const WARN_LINES: usize = 600;
 const MAX_LINES: usize = 1000;
-/// The places where `unsafe` is allowed: kernels, memory pools, one file that maps files into memory, and one that shares memory
-/// with Python.
-const UNSAFE_PLACES: [&str; 4] =
-    ["crates/ops/", "crates/mempool/", "crates/weights/src/mmap.rs", "crates/python/src/elements.rs"];
+/// The places where `unsafe` is allowed: kernels, memory pools, the functions of CUDA's libraries, one file that maps files into
+/// memory, and one that shares memory with Python.
+const UNSAFE_PLACES: [&str; 5] = [
+    "crates/ops/",
+    "crates/mempool/",
+    "crates/cuda-loader/",
+    "crates/weights/src/mmap.rs",
+    "crates/python/src/elements.rs",
+];
 
 /// A source file.
 struct Source {

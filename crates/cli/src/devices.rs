@@ -24,6 +24,7 @@ fn text(devices: &Devices) -> String {
         lines.push(format!("memory     {}{limit}, {} available", size(total), size(available)));
     }
     lines.push(format!("cuda       {}", devices.cuda));
+    lines.extend(devices.libraries.iter().map(|library| format!("           {library}")));
     for gpu in &devices.cards {
         lines.push(format!(
             "cuda:{}     {}, compute capability {}, {} multiprocessors, {} of {} free",

@@ -19,7 +19,6 @@ mod calibrate_args;
 mod completions;
 mod convert;
 mod devices;
-mod exec_cuda;
 mod failure;
 mod flags;
 mod foreign_flags;
@@ -65,15 +64,7 @@ use crate::args::{Args, Command};
 use crate::failure::Failure;
 use crate::generate::Kind;
 
-/// `kiln`: runs the command of this process, or lets a `kiln-cuda` in the same folder run it.
-pub fn main_or_handover() -> ExitCode {
-    match started() {
-        Ok(args) => exec_cuda::exec_cuda(&args).unwrap_or_else(|| run(args)),
-        Err(code) => code,
-    }
-}
-
-/// `kiln-cuda`: runs the command of this process.
+/// Runs the command of this process.
 pub fn main() -> ExitCode {
     started().map_or_else(|code| code, run)
 }

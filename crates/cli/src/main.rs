@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: kiln_engine::HostPool = kiln_engine::HostPool;
 
 fn main() -> ExitCode {
-    kiln_cli::main_or_handover()
+    kiln_cli::main()
 }

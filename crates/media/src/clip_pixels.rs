@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 
-use fast_image_resize::images::{Image as Plane, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::{Error, Region, Result, Rgb8Image};
 
@@ -43,12 +44,13 @@ fn one_pass(image: &Rgb8Image, width: usize, height: usize) -> Result<Rgb8Image>
     let mut out = Rgb8Image::filled(width, height, [0; 3])?;
     let failed = |error: &dyn Display| Error::Size(format!("the image cannot be resized: {error}"));
     let side = |side: usize| u32::try_from(side).map_err(|error| failed(&error));
-    let source = ImageRef::new(side(image.width())?, side(image.height())?, image.data(), PixelType::U8x3)
+    let source = TypedImageRef::<U8x3>::from_buffer(side(image.width())?, side(image.height())?, image.data())
         .map_err(|error| failed(&error))?;
-    let mut target = Plane::from_slice_u8(side(width)?, side(height)?, out.data_mut(), PixelType::U8x3)
-        .map_err(|error| failed(&error))?;
+    let mut target =
+        TypedImage::<U8x3>::from_buffer(side(width)?, side(height)?, out.data_mut()).map_err(|error| failed(&error))?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom));
-    Resizer::new().resize(&source, &mut target, &options).map_err(|error| failed(&error))?;
+    // Typed: the other method compiles the code of all pixel types, which takes two minutes.
+    Resizer::new().resize_typed(&source, &mut target, &options).map_err(|error| failed(&error))?;
     drop(target);
     Ok(out)
 }

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Error {
     /// This build has no CUDA.
-    #[error("this build of Kiln has no CUDA; use kiln-cuda")]
+    #[error("this build of Kiln has no CUDA (the feature `cuda`)")]
     NoCuda,
     /// A pool has no memory for a request. A smaller request may succeed, or the same one after a trim.
     #[error("out of {pool} memory: cannot allocate {}, {} in use{}", size(*requested), size(*used), bound(*ceiling))]

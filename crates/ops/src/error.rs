@@ -49,8 +49,12 @@ pub enum Error {
         problem: &'static str,
     },
     /// This build has no CUDA.
-    #[error("this build of Kiln has no CUDA; use kiln-cuda, or the CPU")]
+    #[error("this build of Kiln has no CUDA (the feature `cuda`)")]
     NoCuda,
+    /// The driver or a library of CUDA is missing on this machine.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Library(#[from] kiln_cuda_loader::Error),
     /// A call of CUDA's driver or of one of its libraries failed.
     #[error("{0}")]
     Driver(String),
@@ -69,6 +73,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether this machine has no NVIDIA driver, or this build no CUDA.
+    pub fn is_without_driver(&self) -> bool {
+        match self {
+            Self::NoCuda => true,
+            #[cfg(feature = "cuda")]
+            Self::Library(error) => matches!(error, kiln_cuda_loader::Error::NoDriver(_)),
+            _ => false,
+        }
+    }
+
     /// Whether an allocation failed. Less work at a time, or a trim of the pools, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

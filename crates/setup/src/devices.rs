@@ -22,8 +22,10 @@ pub struct Devices {
     pub memory_available: Option<u64>,
     /// The GPUs.
     pub cards: Vec<CardInfo>,
-    /// The CUDA version, or the reason why there is no GPU.
+    /// The CUDA version, or the reason why there is no GPU and what to do about it.
     pub cuda: String,
+    /// The files of CUDA's libraries that are loaded; for one that is missing, what that means and what installs it.
+    pub libraries: Vec<String>,
     /// The device and the type that are used here where both are `auto`.
     pub auto: AutoChoice,
 }
@@ -62,7 +64,7 @@ pub struct AutoChoice {
 pub fn devices() -> Devices {
     let processor = kiln_ops::device::cpu_info();
     let memory = SystemMemory::now();
-    let (cards, cuda) = match kiln_ops::device::gpus() {
+    let (cards, cuda, libraries) = match kiln_ops::device::gpus() {
         Ok(found) => {
             let versions = format!(
                 "driver for CUDA {}.{}, cuBLAS {}",
@@ -70,9 +72,9 @@ pub fn devices() -> Devices {
                 found.driver_version % 1000 / 10,
                 found.cublas_version
             );
-            (found.gpus, versions)
+            (found.gpus, versions, found.libraries)
         }
-        Err(error) => (Vec::new(), format!("{error} ({})", driver())),
+        Err(error) => (Vec::new(), error.to_string(), Vec::new()),
     };
     let auto = auto(cards.first().map(|gpu| gpu.name.as_str()), &cuda, &processor);
     let info = |gpu: kiln_ops::device::Gpu| CardInfo {
@@ -92,6 +94,7 @@ pub fn devices() -> Devices {
         memory_available: memory.map(|memory| memory.available),
         cards: cards.into_iter().map(info).collect(),
         cuda,
+        libraries,
         auto,
     }
 }

@@ -214,7 +214,11 @@ impl Setup {
         let device = match self.device {
             DeviceChoice::Cpu => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
-                tracing::info!("running on the CPU: {error}");
+                if error.is_without_driver() {
+                    tracing::info!("running on the CPU: {error}");
+                } else {
+                    tracing::warn!("running on the CPU, though this machine has NVIDIA's driver: {error}");
+                }
                 Device::Cpu
             }),
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)

@@ -9,7 +9,6 @@ mod batch;
 mod calibrate;
 mod checkpoints;
 mod devices;
-mod exec_cuda;
 mod first_contact;
 mod flag_values;
 mod flags;

@@ -103,7 +103,6 @@ impl Sandbox {
         }
         command.env("HF_HOME", self.path("hf"));
         command.env("KILN_CACHE", self.1.path());
-        command.env("KILN_NO_HANDOVER", "1"); // a CUDA build may be in the same folder
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");
         let mut child = command.spawn().unwrap();

@@ -52,6 +52,11 @@ impl DevicePool {
     /// [`Error::Driver`] where the GPU has no stream-ordered pools.
     pub fn install(ordinal: usize, config: DevicePoolConfig) -> Result<Self> {
         let failed = |call| move |error| Error::driver(ordinal, call, error);
+        kiln_cuda_loader::load().map_err(|error| Error::Driver {
+            ordinal,
+            call: "loading CUDA's libraries",
+            problem: error.to_string(),
+        })?;
         let context = CudaContext::new(ordinal).map_err(failed("opening the GPU"))?;
         let (free, _) = mem_get_info().map_err(failed("reading free memory"))?;
         if !interpose::ENABLED {

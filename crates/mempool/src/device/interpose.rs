@@ -2,9 +2,8 @@
 //! `interpose` on.
 //!
 //! candle allocates with `cuMemAllocAsync` and frees with `cuMemFreeAsync`, which cudarc calls as functions of a linked
-//! library. This module defines functions of these names. The linker takes the first definition, and Kiln's own code
-//! comes before libraries, so these calls arrive here. Libraries that look the driver up at run time (cuBLAS, cuDNN)
-//! are not affected.
+//! library. This module defines functions of these names, in place of those of `cuda-loader`, which jump to the
+//! driver's. Libraries that look the driver up at run time (cuBLAS, cuDNN) are not affected.
 //!
 //! Kiln handles only allocations on streams that were given to [`manage_stream`](super::manage_stream), and their
 //! frees. Every other call goes to the driver as it is, so that a library in the same process keeps its own pool,

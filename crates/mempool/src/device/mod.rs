@@ -2,9 +2,9 @@
 //!
 //! # Allocations
 //!
-//! candle allocates with `cuMemAllocAsync`, a function of the driver that is linked, and has no place to pass another
-//! allocator. The feature `interpose` of `mempool` defines functions of this name and of `cuMemFreeAsync`
-//! (`mempool/src/device/interpose.rs`), which the linker prefers to the driver's. Through them tensors are allocated
+//! candle allocates with `cuMemAllocAsync`, and has no place to pass another allocator. `cuda-loader` defines the
+//! functions of the driver that are called, but with the feature `interpose` leaves this one and `cuMemFreeAsync` to
+//! `mempool` (`mempool/src/device/interpose.rs`). Through them tensors are allocated
 //! from `DevicePool`, a pool of its own, are counted, bounded and traced, can be made to fail in tests, and get planned
 //! addresses in a recorded step, which then works in one block of the pool and allocates nothing at replay.
 //!

@@ -25,6 +25,9 @@ enum Stream {
 /// its libraries again for every device that it makes.
 ///
 /// The stream is not the per-thread default stream: tensors that move between host threads would race on it.
+///
+/// # Errors
+/// [`Error::Library`] if the driver, cuBLAS or cuBLASLt is missing, [`Error::Candle`] if the GPU cannot be opened.
 pub fn open_gpu(ordinal: usize) -> Result<Device> {
     open(ordinal, Stream::Main)
 }
@@ -34,7 +37,7 @@ pub fn open_gpu(ordinal: usize) -> Result<Device> {
 /// its users share its threads.
 ///
 /// # Errors
-/// See [`open_gpu`].
+/// Those of [`open_gpu`].
 pub fn open_second_stream(device: &Device) -> Result<Device> {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),
@@ -52,6 +55,7 @@ fn open(ordinal: usize, stream: Stream) -> Result<Device> {
     if let Some(device) = &*opened {
         return Ok(device.clone());
     }
+    kiln_cuda_loader::load()?;
     let device = Device::new_cuda_with_stream(ordinal)?;
     // SAFETY: without tracking, candle does not order work on several streams. All compute of a device runs on this one
     // stream in order, and memory is freed on the same stream; code that adds a stream (copies) orders it with its own
@@ -86,18 +90,25 @@ pub fn supports_fp8(device: &Device, dtype: DType) -> bool {
 }
 
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.
+///
+/// # Errors
+/// [`Error::Library`] if the driver, cuBLAS or cuBLASLt is missing, [`Error::Driver`] if a call of theirs fails.
 pub fn gpus() -> Result<Gpus> {
     in_own_context(all_gpus)
 }
 
 /// The GPU of this number. Unlike [`gpus`] it leaves the others alone: looking at a GPU that is not open takes a large part of a
 /// second.
+///
+/// # Errors
+/// Those of [`gpus`].
 pub fn gpu(ordinal: usize) -> Result<Gpu> {
     in_own_context(|| look_at(ordinal).map_err(driver))
 }
 
 /// Does `look`, which makes the contexts of GPUs the current one of this thread: that may belong to the engine of another GPU.
 fn in_own_context<T>(look: impl FnOnce() -> Result<T>) -> Result<T> {
+    kiln_cuda_loader::load()?;
     let current = result::ctx::get_current().ok().flatten();
     let found = look();
     if let Some(context) = current {
@@ -113,6 +124,7 @@ fn all_gpus() -> Result<Gpus> {
         gpus: (0..count as usize).map(look_at).collect::<Result<_, _>>().map_err(driver)?,
         driver_version: driver_version().map_err(driver)?,
         cublas_version: cublas_version()?,
+        libraries: libraries(),
     })
 }
 
@@ -140,6 +152,17 @@ fn look_at(ordinal: usize) -> Result<Gpu, DriverError> {
         memory_free,
         memory_total,
     })
+}
+
+/// The libraries that are loaded, and why cuDNN is not, if it is not.
+fn libraries() -> Vec<String> {
+    let loaded = kiln_cuda_loader::load().into_iter().flat_map(kiln_cuda_loader::Loaded::paths);
+    let mut libraries: Vec<String> = loaded.map(|path| path.display().to_string()).collect();
+    libraries.push(match kiln_cuda_loader::cudnn() {
+        Ok(library) => library.path().display().to_string(),
+        Err(error) => format!("convolutions are slower: {error}"),
+    });
+    libraries
 }
 
 fn driver_version() -> Result<i32, DriverError> {

@@ -46,4 +46,6 @@ pub struct Gpus {
     pub driver_version: i32,
     /// The version of the loaded cuBLAS library.
     pub cublas_version: i32,
+    /// The files of the libraries that are loaded: the driver, cuBLAS, cuBLASLt and cuDNN, or why cuDNN is not.
+    pub libraries: Vec<String>,
 }

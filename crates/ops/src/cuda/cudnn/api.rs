@@ -25,16 +25,12 @@ pub(super) struct Api {
 
 impl Api {
     /// The library, which stays loaded, or the reason why it cannot be loaded.
-    pub(super) fn load() -> Result<Self, String> {
-        let name = if cfg!(windows) { "cudnn64_9.dll" } else { "libcudnn.so.9" };
-        // SAFETY: cuDNN's initializers have no preconditions. The library is never unloaded, so its functions stay
-        // valid.
-        let library = unsafe { libloading::Library::new(name) }.map_err(|error| error.to_string())?;
-        let library: &'static libloading::Library = Box::leak(Box::new(library));
+    pub(super) fn load() -> Result<Self, kiln_cuda_loader::Error> {
+        let library = kiln_cuda_loader::cudnn()?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the type of the field is that of the function in cuDNN 9's header.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|error| error.to_string())?
+                unsafe { library.function($name)? }
             };
         }
         Ok(Self {
