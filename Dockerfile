@@ -40,7 +40,7 @@ RUN if [[ -n "$SHA256" ]]; then echo "$SHA256  /archive" | sha256sum --check; fi
 # hadolint ignore=DL3006
 FROM program-${PROGRAM} AS program
 
-# NVIDIA's libraries from PyPI. The base images of nvidia/cuda hold the same files beside NPP, cuSPARSE, cuFFT, NCCL and others
+# NVIDIA's libraries from PyPI. The base images of nvidia/cuda hold the same files together with NPP, cuSPARSE, cuFFT, NCCL and others
 # that Kiln never loads, and tie the image to another distribution.
 FROM python:3.13-slim-trixie AS libraries
 ARG CUBLAS=13.1.0.3
@@ -77,7 +77,7 @@ ENTRYPOINT ["kiln"]
 CMD ["serve", "--listen", "0.0.0.0:7860"]
 
 FROM cpu AS cuda
-# The program searches ../lib/kiln beside its folder.
+# The program searches ../lib/kiln, seen from its own folder.
 COPY --from=libraries /libraries/ /usr/local/lib/kiln/
 COPY --from=libraries /licenses/wheels/ /usr/share/doc/kiln/nvidia/
 # What NVIDIA's container runtime adds: the driver's libraries.
