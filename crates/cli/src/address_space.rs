@@ -11,7 +11,7 @@ const LEAST_MIB: u64 = 150;
 /// The commands that make images.
 const MAKERS: [&str; 4] = ["txt2img", "img2img", "batch", "serve"];
 /// The other ones, which need less.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "upscale",
     "preprocess",
     "devices",
@@ -21,6 +21,8 @@ const OTHERS: [&str; 13] = [
     "inspect",
     "convert",
     "pull",
+    "models",
+    "self",
     "calibrate",
     "bench",
     "plan",

@@ -69,6 +69,8 @@ impl Args {
             | Subcommand::Calibrate(_)
             | Subcommand::Convert(_)
             | Subcommand::Pull(_)
+            | Subcommand::Models(_)
+            | Subcommand::Itself { .. }
             | Subcommand::Completions { .. }
             | Subcommand::Man
             | Subcommand::Memory { .. } => false,
