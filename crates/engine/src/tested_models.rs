@@ -25,7 +25,7 @@ pub struct Here {
     on: ExecutionTarget,
 }
 
-/// What a tested model needs.
+/// The memory that a tested model needs.
 #[derive(Debug, Clone)]
 pub struct TestedNeeds {
     /// The model.

@@ -11,7 +11,7 @@ pub enum Error {
     NotInstalled {
         /// This program.
         program: PathBuf,
-        /// What updates it.
+        /// The command that updates it.
         advice: String,
     },
     /// The receipt is damaged, or names no place for releases.

@@ -1,4 +1,4 @@
-//! A program out of an archive, in the place of another one.
+//! Replaces a program by one from an archive.
 
 use std::fs::File;
 use std::io::{Read, copy};
@@ -14,7 +14,7 @@ use zip::{CompressionMethod, ZipArchive};
 /// The most bytes of an unpacked program.
 const MOST: u64 = 4 << 30;
 
-/// Unpacks the entry `name` into a file beside `program`, with the program's permissions.
+/// Unpacks the entry `name` into a file next to `program`, with the program's permissions.
 ///
 /// # Errors
 /// A sentence.
@@ -59,7 +59,7 @@ pub(crate) fn check_start(program: &Path, version: &Version) -> std::result::Res
     }
 }
 
-/// Puts the new program in the place of the old one. A running program keeps its file: on Unix without a name, on Windows under
+/// Replaces the old program by the new one. A running program keeps its file: on Unix without a name, on Windows under
 /// another one, which the next update deletes.
 ///
 /// # Errors

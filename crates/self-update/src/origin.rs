@@ -21,7 +21,7 @@ const ORIGINS: &[(&str, &str)] = &[
     ("/usr/bin/", "the system's package manager may have put it there"),
 ];
 
-/// What updates the program at this path.
+/// Advice about the update of the program at this path.
 pub(crate) fn advice(program: &Path) -> String {
     let path = program.to_string_lossy().replace('\\', "/").to_lowercase();
     let is_environment = || program.ancestors().take(3).any(|folder| folder.join("pyvenv.cfg").is_file());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::origin::advice;
 
-/// What an install script writes into the user's folder for data: `~/.local/share/kiln/receipt.json`, on Windows
+/// The file that an install script writes into the user's folder for data: `~/.local/share/kiln/receipt.json`, on Windows
 /// `%LOCALAPPDATA%\kiln\receipt.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
@@ -20,7 +20,7 @@ pub struct Receipt {
     pub source: String,
     /// The name of the archive that the program came from: `kiln-VERSION-TARGET.ENDING`.
     pub archive: String,
-    /// What later versions of the script add is kept.
+    /// Fields of later versions of the script, which are kept.
     #[serde(flatten)]
     others: serde_json::Map<String, serde_json::Value>,
 }

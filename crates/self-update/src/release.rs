@@ -66,7 +66,7 @@ impl Release {
         self.version > self.installed
     }
 
-    /// Downloads the archive, checks it, and replaces the program. `heard` is told how many bytes have come, of how many.
+    /// Downloads the archive, checks it, and replaces the program. `heard` gets the number of bytes that have come, and of all.
     ///
     /// # Errors
     /// Those of the request and of the files. After any error the old program is there.

@@ -13,7 +13,7 @@ const DIGITS: usize = 16;
 /// The folder `<root>/<name>-<hash>/<name>` with copies of all `files`. The last part is the model's name, which images contain; the
 /// hash keeps the files of two versions of the program apart.
 ///
-/// A file is written under another name and renamed, so nobody reads a part of one. A lock has one process write at a time. Copies
+/// A file is written under another name and renamed, so no reader sees a part of one. A lock has one process write at a time. Copies
 /// that are complete are not touched, so a folder without write permission is fine as long as it has them all.
 ///
 /// # Errors

@@ -19,9 +19,10 @@ fn draw<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 /// The folder of the copy in a cache.
 fn copy_in(cache: &Path) -> PathBuf {
-    let [place] =
-        <[_; 1]>::try_from(fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>())
-            .unwrap();
+    let entries = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
+    let mut places = entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("emoji-"));
+    let place = places.next().unwrap();
+    assert!(places.next().is_none());
     place.join("emoji")
 }
 

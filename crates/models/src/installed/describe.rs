@@ -13,7 +13,7 @@ use crate::locate::argument;
 use crate::model::ModelFolder;
 use crate::single_file::SingleFile;
 
-/// What a path has.
+/// The content of a path.
 pub(super) enum Found {
     /// A model or a denoiser, perhaps a damaged one.
     Model(Box<InstalledModel>),

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// A folder with models, or the Hub's cache.
 #[derive(Debug, Clone, Serialize)]
 pub struct InstalledPlace {
-    /// What the folder is: a variable, or a program's folder.
+    /// The kind of folder: a variable, or a program's folder.
     pub title: String,
     /// The folder.
     pub path: PathBuf,
