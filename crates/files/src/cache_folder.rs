@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 /// The environment variable with the folder.
 const CACHE: &str = "KILN_CACHE";
 
-/// The cache folder of Kiln: the value of `KILN_CACHE`, else `kiln` in the user's cache folder. `None` if there is no
-/// such folder or the variable is empty.
+/// The cache folder of Kiln: the value of `KILN_CACHE`, else `kiln` in the user's cache folder, on Windows `kiln\cache` in the folder
+/// for local data of programs. `None` if there is no such folder or the variable is empty.
 pub fn cache_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
     if let Some(folder) = set(CACHE) {
         return (!folder.as_os_str().is_empty()).then_some(folder);
+    }
+    if cfg!(windows) {
+        return Some(set("LOCALAPPDATA").filter(|folder| is_home(folder))?.join("kiln").join("cache"));
     }
     let of_user = || {
         let below = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
 use crate::files::{open_lock, read_small, replace};
-use crate::reference::{Reference, path_problem};
+use crate::reference::{MAIN, Reference, path_problem};
 
 /// The most bytes of a file in `refs`: a commit, and perhaps a line end.
 const MAX_REF: u64 = 100;
@@ -167,6 +167,40 @@ fn symlink(target: &Path, place: &Path) -> std::io::Result<()> {
 #[cfg(not(any(unix, windows)))]
 fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
+}
+
+/// A repository in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedRepository {
+    /// `OWNER/NAME`, and `@REVISION` unless that is `main`.
+    pub name: String,
+    /// The folder of its commit.
+    pub snapshot: PathBuf,
+}
+
+/// The repositories of models in the cache folder `root`, one for each revision, sorted.
+pub fn cached_repositories(root: &Path) -> Vec<CachedRepository> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let folder = entry.file_name().into_string().ok();
+        let Some((owner, name)) = folder.as_deref().and_then(|name| name.strip_prefix("models--")?.split_once("--"))
+        else {
+            continue;
+        };
+        for revision in std::fs::read_dir(entry.path().join("refs")).into_iter().flatten().flatten() {
+            let Ok(revision) = revision.file_name().into_string() else { continue };
+            let name = match revision.as_str() {
+                MAIN => format!("{owner}/{name}"),
+                revision => format!("{owner}/{name}@{revision}"),
+            };
+            let Ok(reference) = name.parse::<Reference>() else { continue };
+            let cache = Cache::new(root, &reference);
+            let snapshot = cache.commit(&revision).map(|commit| cache.snapshot(&commit));
+            found.extend(snapshot.filter(|path| path.is_dir()).map(|snapshot| CachedRepository { name, snapshot }));
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
 }
 
 /// The name of the model at `path` if it is in a cache: the repository's name for the folder of a commit, the file's name for

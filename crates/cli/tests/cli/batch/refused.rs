@@ -192,7 +192,7 @@ fn a_check_knows_the_images_of_a_set() {
 fn an_address_space_without_room_for_an_image_is_an_error() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.txt", "a\n");
-    for limit in (80..150).map(|mib| mib << 10) {
+    for limit in (120..192).map(|mib| mib << 10) {
         let run = sandbox.shell_kiln(&format!("ulimit -v {limit}; exec \"$@\""), &filled(&["jobs.txt"]));
         run.fails(1, &["the address space of this process is limited to", "(ulimit -v)", "--vram-budget"]);
     }
