@@ -41,6 +41,7 @@ fn installed(sandbox: &Sandbox, args: &[&str]) -> Run {
     sandbox.shell_kiln(&script, args)
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn an_installed_program_without_a_model_says_what_to_do() {
     let sandbox = Sandbox::new();

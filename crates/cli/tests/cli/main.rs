@@ -9,6 +9,7 @@ mod batch;
 mod calibrate;
 mod checkpoints;
 mod devices;
+#[cfg(unix)]
 mod exec_cuda;
 mod first_contact;
 mod flag_values;
@@ -30,7 +31,9 @@ mod sandbox;
 #[cfg(unix)]
 mod serve;
 mod settings;
+#[cfg(unix)]
 mod signals;
+#[cfg(unix)]
 mod streams;
 mod tiny_family;
 mod traces;
