@@ -1,7 +1,12 @@
-//! What `kiln --version` says about the build: the commit of the sources, and the features.
+//! What `kiln --version` says about the build: the commit of the sources, and the features. On Windows also the manifest of
+//! `kiln.exe`: the program takes paths of more than 260 characters, and its texts are UTF-8, so that it and the libraries that
+//! it loads agree about names with umlauts.
 
 use std::path::Path;
 use std::process::Command;
+
+use embed_manifest::manifest::{ActiveCodePage, Setting};
+use embed_manifest::{embed_manifest, new_manifest};
 
 /// The prefix of cargo's variables for features.
 const FEATURE: &str = "CARGO_FEATURE_";
@@ -20,6 +25,10 @@ fn main() {
     let given = std::env::var("KILN_COMMIT").ok().filter(|commit| !commit.is_empty());
     println!("cargo:rustc-env=KILN_BUILD_COMMIT={}", given.or_else(commit).unwrap_or_default());
     println!("cargo:rustc-env=KILN_BUILD_FEATURES={}", features().join(" "));
+    if std::env::var_os("CARGO_CFG_WINDOWS").is_some() {
+        let manifest = new_manifest("Kiln").active_code_page(ActiveCodePage::Utf8).long_path_aware(Setting::Enabled);
+        embed_manifest(manifest).expect("the manifest is written into cargo's folder");
+    }
 }
 
 /// The commit of the sources, with `-dirty` if files differ from it. None in an archive, or without git.

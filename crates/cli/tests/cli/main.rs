@@ -32,8 +32,10 @@ mod self_update;
 #[cfg(unix)]
 mod serve;
 mod settings;
+#[cfg(unix)]
 mod signals;
 mod small_model;
+#[cfg(unix)]
 mod streams;
 mod tiny_family;
 mod traces;

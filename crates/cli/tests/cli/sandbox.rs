@@ -218,6 +218,11 @@ impl Running {
         Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
     }
 
+    /// Ends the process without a chance to react: `SIGKILL`, or what Windows has for it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
     /// Waits until `count` lines of the output stream, or of the error stream, begin with `start`, or the process has ended.
     #[track_caller]
     pub fn wait_for(&self, (stream, start): (Lines, &str), count: usize) {

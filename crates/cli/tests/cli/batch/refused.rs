@@ -211,6 +211,7 @@ fn the_fields_of_a_job_are_listed_on_request() {
 }
 
 /// A FIFO may never have a writer; a pipe that the shell opened has one.
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn jobs_are_regular_files_or_pipes_of_the_shell() {
     let sandbox = Sandbox::new();
@@ -303,6 +304,7 @@ fn a_file_that_is_not_a_journal_is_unchanged() {
     assert_eq!(std::fs::read_to_string(sandbox.path("out/journal-notes.jsonl")).unwrap(), "my notes");
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_set_and_its_shard_cannot_run_together() {
     let sandbox = Sandbox::new();
