@@ -7,7 +7,7 @@ use std::process::Command;
 use kiln_testkit::{fixtures, repository};
 use serde_json::{Value, json};
 
-use crate::sandbox::{Run, Sandbox};
+use crate::sandbox::Sandbox;
 
 #[test]
 fn the_short_help_is_a_screen_and_the_long_help_is_everything() {

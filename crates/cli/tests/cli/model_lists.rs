@@ -63,11 +63,8 @@ fn models_of_this_machine_have_arguments_that_open_them() {
     };
     for name in ["here.safetensors", "tiny model.safetensors", "hf:kiln/emoji"] {
         let model = of(name);
-        assert_eq!(
-            (model["option"].as_str(), model["what"].as_str()),
-            (Some("model"), Some("Stable Diffusion 1 or 2")),
-            "{model}"
-        );
+        let family = model["what"].as_str().unwrap();
+        assert!(model["option"] == "model" && family.starts_with("Stable Diffusion "), "{model}");
         assert!(model["bytes"].as_u64().unwrap() > 1000 && model["problem"].is_null(), "{model}");
         let plan = sandbox.kiln(&["plan", "--device", "cpu", "-m", model["argument"].as_str().unwrap()]);
         assert!(plan.status.success(), "{plan}");
