@@ -122,8 +122,8 @@ kiln_json() {
 
 # Makes a folder, and notes those that were missing.
 kiln_folder() {
-    case $1 in /?*) ;; *) return ;; esac
-    [ -d "$1" ] && return
+    case $1 in /?*) ;; *) return 0 ;; esac
+    [ ! -d "$1" ] || return 0
     kiln_folder "${1%/*}"
     mkdir "$1" || kiln_fail "$1 cannot be made"
     kiln_note "$1"
@@ -145,11 +145,13 @@ kiln_put() {
 kiln_uninstall() {
     [ -f "$list" ] || kiln_fail "$list is missing: this script has installed nothing here"
     if [ -f "$receipt_folder/startup" ]; then
-        IFS= read -r startup <"$receipt_folder/startup"
+        { IFS= read -r startup && read -r made; } <"$receipt_folder/startup"
         if [ -f "$startup" ]; then
             grep -v ' # kiln$' "$startup" >"$startup.kiln" || true
             cat "$startup.kiln" >"$startup"
             rm -f "$startup.kiln"
+            # A file that this script made, and to which no one has added anything.
+            [ "$made" = 0 ] || [ -s "$startup" ] || rm -f "$startup"
         fi
         rm -f "$receipt_folder/startup"
     fi
@@ -168,28 +170,30 @@ kiln_uninstall() {
 
 # Puts the folder of the program into PATH, or says how.
 kiln_path() {
-    case :$PATH: in *:"$folder":*) return ;; esac
-    case ${SHELL##*/} in
+    case :$PATH: in *:"$folder":*) return 0 ;; esac
+    login=${SHELL:-sh}
+    case ${login##*/} in
         zsh) startup=${ZDOTDIR:-$HOME}/.zshrc ;;
         fish) startup=${XDG_CONFIG_HOME:-$HOME/.config}/fish/conf.d/kiln.fish ;;
         *) startup=$HOME/.profile ;;
     esac
     quoted=$(printf '%s' "$folder" | sed "s/'/'\\\\''/g")
     case $startup in
-        *.fish) line="fish_add_path '$quoted'" ;;
+        *.fish) line="fish_add_path --global '$quoted'" ;;
         *) line="export PATH='$quoted':\"\$PATH\"" ;;
     esac
     if [ "$modify_path" = 0 ]; then
         kiln_say "$folder is not in PATH. To put it there, run this and add it to $startup:"
         kiln_say "  $line"
-        return
+        return 0
     fi
     if ! grep -qF "$line # kiln" "$startup" 2>/dev/null; then
         kiln_folder "${startup%/*}"
-        [ -e "$startup" ] || kiln_note "$startup"
+        made=0
+        [ -e "$startup" ] || made=1
         printf '%s # kiln\n' "$line" >>"$startup"
+        printf '%s\n%s\n' "$startup" "$made" >"$receipt_folder/startup"
     fi
-    printf '%s\n' "$startup" >"$receipt_folder/startup"
     kiln_say "PATH is set in $startup: start a new shell"
 }
 
@@ -255,8 +259,8 @@ kiln_install() {
     fi
 
     work=$(mktemp -d "${TMPDIR:-/tmp}/kiln.XXXXXX")
-    new=''
-    trap 'rm -rf "$work"; [ -z "$new" ] || rm -f "$new"' EXIT
+    new='' installed=0
+    trap kiln_end EXIT
     trap 'exit 130' INT TERM HUP
     place=$releases/latest/download
     [ -z "$version" ] || place=$releases/download/v$version
@@ -291,12 +295,10 @@ kiln_install() {
     chmod 755 "$new"
     said=$("$new" -V 2>&1) || true
     if [ "$said" != "kiln $found" ]; then
-        rm -f "$new"
-        kiln_undo
         kiln_fail "the program does not run here: it prints \"$said\""
     fi
     mv -f "$new" "$program"
-    new=''
+    new='' installed=1
     kiln_note "$program"
     kiln_put "$files/completions/kiln.bash" "$data/bash-completion/completions/kiln"
     kiln_put "$files/completions/_kiln" "$data/zsh/site-functions/_kiln"
@@ -310,16 +312,21 @@ kiln_install() {
     printf '{\n  "version": %s,\n  "program": %s,\n  "source": %s,\n  "archive": %s\n}\n' "$(kiln_json "$found")" \
         "$(kiln_json "$program")" "$(kiln_json "$releases")" "$(kiln_json "$archive")" >"$work/receipt"
     kiln_put "$work/receipt" "$receipt"
-    cp "$work/list" "$list"
     kiln_say "$program is installed"
     kiln_gpu
     kiln_say 'a first image: kiln txt2img "a red apple"'
 }
 
-# Removes the folders that this run made, before anything was installed.
-kiln_undo() {
-    [ ! -f "$list" ] || return 0
-    [ ! -f "$work/list" ] || sed '1!G;h;$!d' "$work/list" | while IFS= read -r path; do rmdir "$path" 2>/dev/null || true; done
+# At the end, also of a run that failed: what was installed is noted, or the folders that were made for it go.
+kiln_end() {
+    [ -z "$new" ] || rm -f "$new"
+    if [ "$installed" = 1 ]; then
+        kiln_folder "$receipt_folder"
+        cp "$work/list" "$list"
+    elif [ -f "$work/list" ] && [ ! -f "$list" ]; then
+        sed '1!G;h;$!d' "$work/list" | while IFS= read -r path; do rmdir "$path" 2>/dev/null || true; done
+    fi
+    rm -rf "$work"
 }
 
 { kiln_install "$@"; }
