@@ -77,10 +77,12 @@ kiln_fetch() {
         else
             curl --fail --silent --show-error --noproxy '*' --output "$2" "$1"
         fi
-    elif [ "$secure" = 1 ]; then
+    elif [ "$secure" = 0 ]; then
+        no_proxy='*' wget -q -t 1 -O "$2" "$1"
+    elif wget --version 2>/dev/null | grep -q GNU; then
         wget -q -t 3 -T 30 -O "$2" "$1"
     else
-        no_proxy='*' wget -q -t 1 -T 30 -O "$2" "$1"
+        wget -q -O "$2" "$1" # busybox 1.35 crashes with -T
     fi || kiln_fail "$1 cannot be downloaded"
 }
 
