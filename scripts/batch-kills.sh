@@ -16,7 +16,7 @@ done >"$folder/jobs.jsonl"
 run() { exec "$kiln" batch "$folder/jobs.jsonl" -o "$folder/$1" --batch-size $((RANDOM % 4 + 1)); }
 start=$(date +%s%N)
 (run whole) >"$folder/whole.txt" 2>/dev/null
-whole=$(((($(date +%s%N) - start)) / 1000000))
+whole=$((($(date +%s%N) - start) / 1000000))
 echo "uninterrupted run: $(wc -l <"$folder/whole.txt") images in $whole ms"
 
 # Each run lasts at most a fifteenth of the time of a set, and part of that is loading, so that some images remain for

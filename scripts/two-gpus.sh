@@ -13,7 +13,7 @@ models=("${@:-models/emoji}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=${OUT:-$work}
-devices=(${DEVICES:-cuda:0 cuda:0,cuda:1})
+read -r -a devices <<<"${DEVICES:-cuda:0 cuda:0,cuda:1}"
 runs=${RUNS:-3}
 
 # jobs N: that many prompts, with seeds.
@@ -25,10 +25,10 @@ jobs() {
 
 # set_on DEVICES MODEL JOBS FOLDER [FLAGS..]: makes a set and prints the seconds of its wall time.
 set_on() {
-  local devices=$1 model=$2 jobs=$3 folder=$4
+  local chosen=$1 model=$2 jobs=$3 folder=$4
   shift 4
   rm -rf "$folder"
-  "$kiln" batch "$jobs" -m "$model" --device "$devices" -o "$folder" --log-format json "$@" >/dev/null 2>"$folder.log" ||
+  "$kiln" batch "$jobs" -m "$model" --device "$chosen" -o "$folder" --log-format json "$@" >/dev/null 2>"$folder.log" ||
     { cat "$folder.log" >&2; exit 1; }
   cat "$folder.log" >>"$out/two-gpus.log"
   sed -n 's/.*"event":"done".*/&/p' "$folder.log" | sed -E 's/.*"seconds":([0-9.]+).*/\1/' | tail -1

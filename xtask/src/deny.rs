@@ -3,30 +3,12 @@
 //! cargo-deny reads the same file and also queries the advisory database. This check needs neither it nor a network.
 
 use std::collections::BTreeMap;
-use std::process::Command;
-
-use serde::Deserialize;
 
 use crate::Result;
-use crate::workspace::{cargo, read, root};
+use crate::packages::{Package, packages};
+use crate::workspace::{read, root};
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
-
-/// The part of `cargo metadata` that matters here.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    version: String,
-    /// An SPDX expression; `/` is an old form of `OR`.
-    license: Option<String>,
-    /// Missing for packages of this workspace.
-    source: Option<String>,
-}
 
 /// The lists of `deny.toml`.
 #[derive(Debug, Default, PartialEq)]
@@ -38,12 +20,7 @@ struct Lists {
 
 /// Fails for every package that the lists do not allow, and for entries that are no longer needed.
 pub fn check() -> Result {
-    let args = ["metadata", "--locked", "--all-features", "--format-version", "1"];
-    let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    let Metadata { packages } = serde_json::from_slice(&output.stdout)?;
+    let packages = packages()?;
     let lists = Lists::parse(&read(&root().join("deny.toml"))?)?;
     let wrong = wrong(&packages, &lists);
     if wrong.is_empty() {
@@ -81,7 +58,7 @@ impl Lists {
 fn wrong(packages: &[Package], lists: &Lists) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for Package { name, version, license, source } in packages {
+    for Package { name, version, license, source, .. } in packages {
         versions.entry(name).or_default().push(version);
         if source.as_deref().is_some_and(|source| source != CRATES_IO) {
             wrong.push(format!("{name} {version} comes from {}", source.as_deref().unwrap_or_default()));
@@ -160,7 +137,7 @@ mod tests {
     use super::*;
 
     fn package(name: &str, version: &str, license: &str) -> Package {
-        Package { name: name.into(), version: version.into(), license: Some(license.into()), source: None }
+        Package { name: name.into(), version: version.into(), license: Some(license.into()), ..Package::default() }
     }
 
     #[test]

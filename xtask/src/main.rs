@@ -7,8 +7,10 @@ mod cuda;
 mod deny;
 mod features;
 mod floors;
+mod packages;
 mod parity;
 mod png_file;
+mod release;
 mod sentences;
 mod size;
 mod words;
@@ -29,6 +31,10 @@ cargo xtask NAME: the project's own checks
   parity             runs the parity tests and writes docs/parity.md
   check-cuda         type-checks and lints the feature cuda, without a GPU
   bundle-cuda        packs kiln with CUDA and its tests for a machine with a GPU: .bundle/kiln-cuda.tar.xz
+  about KEY          a value of the whole workspace: version, repository
+  notices TARGET FOLDER [FEATURES]
+                     licenses and bill of materials of the program for a platform (scripts/release.sh)
+  release-ready      what is left to do before a release
   png FILE SIZE      whether FILE is an image of SIZE (256x256, ...) with something on it
 ";
 
@@ -48,6 +54,10 @@ fn main() -> ExitCode {
         ["parity"] => parity::write(),
         ["check-cuda"] => cuda::check(),
         ["bundle-cuda"] => cuda::bundle(),
+        ["about", key] => release::about(key),
+        ["notices", target, folder] => release::notices(target, folder, ""),
+        ["notices", target, folder, features] => release::notices(target, folder, features),
+        ["release-ready"] => release::ready(),
         ["png", file, size] => png_file::check(file, size),
         [] | ["help" | "-h" | "--help"] => {
             print!("{HELP}");
