@@ -36,8 +36,13 @@ function Install-Kiln {
             if ($path.EndsWith('\kiln.exe')) {
                 $old = $path.Substring(0, $path.Length - 4) + '.old.exe'
                 if (Test-Path -LiteralPath $old) { Remove-Item -LiteralPath $old -Force }
-                Set-KilnPath -Folder (Split-Path -Parent $path) -Remove $true
             }
+        }
+        # Only what -ModifyPath added.
+        $added = Join-Path $data 'path.txt'
+        if (Test-Path -LiteralPath $added) {
+            foreach ($path in [IO.File]::ReadAllLines($added)) { Set-KilnPath -Folder $path -Remove $true | Out-Null }
+            Remove-Item -LiteralPath $added -Force
         }
         Remove-Item -LiteralPath $list -Force
         if (Test-Path -LiteralPath $receipt) { Remove-Item -LiteralPath $receipt -Force }
@@ -127,13 +132,16 @@ function Install-Kiln {
         $text = [ordered]@{ version = $found; program = $program; source = $releases; archive = $archive } | ConvertTo-Json
         [IO.File]::WriteAllText($receipt, $text, $utf8)
         Write-Host "$program is installed"
-        if ($ModifyPath) { Set-KilnPath -Folder $folder -Remove $false }
+        if ($ModifyPath) {
+            if (Set-KilnPath -Folder $folder -Remove $false) { [IO.File]::AppendAllText((Join-Path $data 'path.txt'), "$folder`n", $utf8) }
+        }
         elseif (($env:PATH -split ';') -notcontains $folder) {
             Write-Host "$folder is not in PATH: run this script with -ModifyPath, or"
             Write-Host "  `$env:PATH += ';$folder'"
         }
         Write-Host "for completions add to your profile: . '$(Join-Path $data '_kiln.ps1')'"
         if (Test-Path -LiteralPath (Join-Path $env:SystemRoot 'System32\nvcuda.dll')) {
+            $ErrorActionPreference = 'Continue' # In 5.1 a line on the error stream of a program is an error.
             $advice = @(& $program devices 2>$null | Where-Object { $_ -match 'pip install|pipx inject|uv tool' })
             if ($advice.Count -gt 0) {
                 Write-Host "NVIDIA's driver is here, and libraries of CUDA are missing. ``kiln devices`` has:"
@@ -165,7 +173,7 @@ function Add-KilnFolder {
     $Made.Add($Path)
 }
 
-# Adds a folder to the user's PATH, or removes it.
+# Adds a folder to the user's PATH, or removes it. Whether PATH changed.
 function Set-KilnPath {
     param([string]$Folder, [bool]$Remove)
     $key = [Microsoft.Win32.Registry]::CurrentUser.OpenSubKey('Environment', $true)
@@ -173,7 +181,10 @@ function Set-KilnPath {
         # Without its variables replaced.
         $path = [string]$key.GetValue('Path', '', 'DoNotExpandEnvironmentNames')
         $parts = @($path -split ';' | Where-Object { $_ -and $_ -ne $Folder })
-        if (-not $Remove) { $parts += $Folder }
+        if (-not $Remove) {
+            if (@($path -split ';') -contains $Folder) { return $false }
+            $parts += $Folder
+        }
         $changed = $parts -join ';'
         if ($changed -ne $path) {
             $key.SetValue('Path', $changed, 'ExpandString')
@@ -182,6 +193,7 @@ function Set-KilnPath {
             [Environment]::SetEnvironmentVariable('KILN_PATH_CHANGED', $null, 'User')
             if (-not $Remove) { Write-Host "$Folder is in PATH of new shells" }
         }
+        $changed -ne $path
     }
     finally { $key.Close() }
 }

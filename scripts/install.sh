@@ -147,9 +147,9 @@ kiln_put() {
 kiln_uninstall() {
     [ -f "$list" ] || kiln_fail "$list is missing: this script has installed nothing here"
     if [ -f "$receipt_folder/startup" ]; then
-        { IFS= read -r startup && read -r made; } <"$receipt_folder/startup"
+        { IFS= read -r startup && read -r made && IFS= read -r line; } <"$receipt_folder/startup"
         if [ -f "$startup" ]; then
-            grep -v ' # kiln$' "$startup" >"$startup.kiln" || true
+            grep -vxF -e "$line" "$startup" >"$startup.kiln" || true
             cat "$startup.kiln" >"$startup"
             rm -f "$startup.kiln"
             # A file that this script made, and to which no one has added anything.
@@ -179,22 +179,28 @@ kiln_path() {
         fish) startup=${XDG_CONFIG_HOME:-$HOME/.config}/fish/conf.d/kiln.fish ;;
         *) startup=$HOME/.profile ;;
     esac
+    if [ "${login##*/}" = bash ]; then
+        # bash reads the first of them that exists.
+        for name in .bash_profile .bash_login; do
+            [ ! -f "$HOME/$name" ] || { startup=$HOME/$name; break; }
+        done
+    fi
     quoted=$(printf '%s' "$folder" | sed "s/'/'\\\\''/g")
     case $startup in
-        *.fish) line="fish_add_path --global '$quoted'" ;;
-        *) line="export PATH='$quoted':\"\$PATH\"" ;;
+        *.fish) line="fish_add_path --global '$quoted' # kiln" ;;
+        *) line="export PATH='$quoted':\"\$PATH\" # kiln" ;;
     esac
     if [ "$modify_path" = 0 ]; then
         kiln_say "$folder is not in PATH. To put it there, run this and add it to $startup:"
         kiln_say "  $line"
         return 0
     fi
-    if ! grep -qF "$line # kiln" "$startup" 2>/dev/null; then
+    if ! grep -qxF -e "$line" "$startup" 2>/dev/null; then
         kiln_folder "${startup%/*}"
         made=0
         [ -e "$startup" ] || made=1
-        printf '%s # kiln\n' "$line" >>"$startup"
-        printf '%s\n%s\n' "$startup" "$made" >"$receipt_folder/startup"
+        printf '%s\n' "$line" >>"$startup"
+        printf '%s\n%s\n%s\n' "$startup" "$made" "$line" >"$receipt_folder/startup"
     fi
     kiln_say "PATH is set in $startup: start a new shell"
 }

@@ -132,7 +132,7 @@ PYTHON
 # What must not be installed.
 refusals() {
     releases=$address/wrong refused "nothing was installed"
-    releases=$address/cut refused "kiln"
+    releases=$address/cut refused "cannot be downloaded"
     releases=$address/empty refused "has no archive for"
     releases=$address/missing refused "cannot be downloaded"
     releases=http://example.org refused "is no https address"
