@@ -5,6 +5,7 @@
 //! that of the installed GPU.
 
 use std::error::Error;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,8 +26,18 @@ fn main() -> Result<()> {
     println!("cargo::rustc-env=KILN_CUDA_CODE={code}");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-    for kernels in kernels()?.chunks(jobs) {
-        let running = kernels.iter().map(|(name, source)| {
+    let headers = headers()?;
+    let mut changed = Vec::new();
+    for (name, source) in kernels()? {
+        let key = key(&source, &headers, &targets)?;
+        if !out.join(format!("{name}.fatbin")).exists()
+            || std::fs::read_to_string(key_file(&out, &name)).ok() != Some(key.clone())
+        {
+            changed.push((name, source, key));
+        }
+    }
+    for kernels in changed.chunks(jobs) {
+        let running = kernels.iter().map(|(name, source, _)| {
             let object = out.join(format!("{name}.fatbin"));
             let mut nvcc = Command::new(nvcc());
             // Multiplications and additions may fuse; divisions, roots and subnormal numbers stay exact. Kernels call
@@ -37,11 +48,12 @@ fn main() -> Result<()> {
             let child = nvcc.arg("-o").arg(object).arg(source).spawn();
             child.map_err(|error| format!("{:?}: {error}; set CUDA_HOME to a CUDA toolkit", nvcc.get_program()))
         });
-        for (child, (name, _)) in running.collect::<Vec<_>>().into_iter().zip(kernels) {
+        for (child, (name, _, key)) in running.collect::<Vec<_>>().into_iter().zip(kernels) {
             let status = child?.wait()?;
             if !status.success() {
                 return Err(format!("nvcc failed on the kernels of {name}: {status}").into());
             }
+            std::fs::write(key_file(&out, name), key)?;
         }
     }
     Ok(())
@@ -60,6 +72,38 @@ fn kernels() -> Result<Vec<(String, PathBuf)>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The file with the key of an operator's fat binary.
+fn key_file(out: &Path, name: &str) -> PathBuf {
+    out.join(format!("{name}.key"))
+}
+
+/// All that a fat binary is made from. One with the same key is kept: an edit of Rust code compiles no kernel, which takes
+/// minutes for a list of architectures.
+fn key(source: &Path, headers: &str, targets: &[String]) -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    (std::fs::read(source)?, headers, targets, nvcc(), std::fs::read("build.rs")?).hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// The texts of the headers that kernels include.
+fn headers() -> Result<String> {
+    let mut paths = Vec::new();
+    let mut folders = vec![PathBuf::from("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.extension() {
+                _ if path.is_dir() => folders.push(path),
+                Some(extension) if extension == "cuh" => paths.push(path),
+                _ => {}
+            }
+        }
+    }
+    paths.sort();
+    let texts: Vec<String> = paths.iter().map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
+    Ok(texts.concat())
 }
 
 fn nvcc() -> PathBuf {

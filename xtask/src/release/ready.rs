@@ -89,8 +89,7 @@ mod tests {
     fn a_release_needs_an_address_and_a_changelog() {
         let manifest =
             |address: &str| format!("[workspace.package]\nversion = \"1.2.3\"\nrepository = \"{address}\"\n");
-        let open =
-            left(&manifest("https://example.invalid/kiln"), "## Unreleased\n\n- A\n\n## 1.2.2 - 2026-01-01\n");
+        let open = left(&manifest("https://example.invalid/kiln"), "## Unreleased\n\n- A\n\n## 1.2.2 - 2026-01-01\n");
         assert_eq!(open.len(), 3, "{open:?}");
         assert!(open[0].contains("placeholder") && open[1].contains("## 1.2.3") && open[2].contains("Unreleased"));
         let closed = left(&manifest("https://example.org/kiln"), "## Unreleased\n\n## 1.2.3 - 2026-01-02\n\n- A\n");
