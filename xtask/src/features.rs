@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::Result;
 use crate::workspace::{cargo, root};
 
-/// What is built beside the whole workspace: by `cargo run`, and for the Python module.
+/// Crates that are built alone too: by `cargo run`, and for the Python module.
 const SELECTIONS: [&str; 2] = ["kiln-cli", "kiln-python"];
 
 /// Fails if a dependency of one of [`SELECTIONS`] has other features there than in the whole workspace.

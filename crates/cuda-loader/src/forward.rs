@@ -41,7 +41,7 @@ macro_rules! jump {
         "jmp qword ptr [rip + {slot}]"
     };
 }
-/// As above; `x16` is the register that calls may change between caller and callee.
+/// On 64-bit ARM `x16` is the register that a call may change between caller and callee.
 #[cfg(target_arch = "aarch64")]
 macro_rules! jump {
     () => {

@@ -1,4 +1,4 @@
-//! What a user can do about a library that is missing.
+//! Advice for a library that is missing.
 
 use crate::places::Environment;
 

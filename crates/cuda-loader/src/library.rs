@@ -72,7 +72,7 @@ impl Library {
         }
     }
 
-    /// As [`Self::connect`], for functions that are needed.
+    /// Sets where `functions` jump to, all of which are needed.
     ///
     /// # Safety
     /// See [`Self::connect`].

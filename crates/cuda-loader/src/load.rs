@@ -30,7 +30,7 @@ impl Loaded {
 /// Loads the driver, cuBLAS and cuBLASLt, at the first call.
 ///
 /// # Errors
-/// What is missing, and a command that installs it. A process tries once.
+/// An error names the library that is missing and a command that installs it. A process tries once.
 pub fn load() -> Result<&'static Loaded, Error> {
     static LOADED: OnceLock<Result<Loaded>> = OnceLock::new();
     LOADED.get_or_init(|| open(&Environment::of_this_process())).as_ref().map_err(Clone::clone)

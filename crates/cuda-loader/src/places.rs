@@ -1,7 +1,7 @@
 //! Where libraries are searched, in this order:
 //!
 //! 1. `KILN_CUDA_LIBS`: a folder, or several in the form of `PATH`
-//! 2. beside the program: its folder, `lib` there, and `../lib/kiln`
+//! 2. with the program: its folder, `lib` there, and `../lib/kiln`
 //! 3. the user's data folder, `~/.local/share/kiln/cuda`
 //! 4. NVIDIA's Python packages in the environment that the program or the shell is in
 //! 5. the system's loader: `LD_LIBRARY_PATH`, and the folders of `ld.so.conf`

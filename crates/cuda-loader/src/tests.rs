@@ -37,7 +37,7 @@ fn compile_driver(folder: &Path, version: i32) {
     compile(&folder.join("libcuda.so.1"), &[functions::DRIVER], &code);
 }
 
-/// What [`child`] prints in a process whose loader searches `folder`, and whose home is there.
+/// The output of [`child`] in a process whose loader searches `folder`, and whose home is there.
 fn run(folder: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::child", "--ignored", "--nocapture", "--test-threads", "1"])

@@ -37,7 +37,7 @@ pub fn open_gpu(ordinal: usize) -> Result<Device> {
 /// its users share its threads.
 ///
 /// # Errors
-/// Those of [`open_gpu`].
+/// See [`open_gpu`].
 pub fn open_second_stream(device: &Device) -> Result<Device> {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),
@@ -101,7 +101,7 @@ pub fn gpus() -> Result<Gpus> {
 /// second.
 ///
 /// # Errors
-/// Those of [`gpus`].
+/// See [`gpus`].
 pub fn gpu(ordinal: usize) -> Result<Gpu> {
     in_own_context(|| look_at(ordinal).map_err(driver))
 }

