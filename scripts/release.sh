@@ -84,9 +84,6 @@ make() {
         built=$work/built/kiln$suffix
         rm -rf "$work/built"
         step "$folder" program scripts/release/program.sh "$target" "$work/built" ${options[@]+"${options[@]}"}
-        if [[ -x scripts/release/wheels.sh ]]; then
-            step "$folder" wheels scripts/release/wheels.sh "$built" "$target" "$folder"
-        fi
     fi
     install -m 755 "$built" "$stage/kiln$suffix"
     local speaker=${text_from:-$stage/kiln$suffix} said
@@ -94,6 +91,9 @@ make() {
     [[ $said == "kiln $version" ]] || { echo "error: $speaker is \"$said\", and Cargo.toml has $version" >&2; exit 1; }
     step "$folder" completions text "$speaker" "$stage"
     step "$folder" licenses cargo xtask notices "$target" "$stage" "$features"
+    if [[ -z $program && -x scripts/release/wheels.sh ]]; then
+        NOTICES=$stage/THIRD-PARTY-LICENSES.txt step "$folder" wheels scripts/release/wheels.sh "$built" "$target" "$folder"
+    fi
     cp README.md LICENSE-APACHE LICENSE-MIT "$stage"
     step "$folder" archives python3 scripts/release/archive.py "$stage" "$SOURCE_DATE_EPOCH"
     mv "$work/stage/$stem.tar.xz" "$work/stage/$stem.zip" "$folder"

@@ -148,7 +148,7 @@ without curl curl
 without wget wget
 without unzip curl xz
 without python curl xz unzip
-without musl getconf ldd
+without musl getconf ldd uname
 for shell in "sh" "dash" "busybox sh"; do
     [[ $shell != sh || $(realpath "$(type -p sh)") != *dash ]] || continue
     if ! command -v "${shell%% *}" >/dev/null; then
@@ -187,10 +187,13 @@ fi
 # An old C library, musl, another system, another CPU.
 shell=sh releases=$address/releases
 fake() {
+    # A new file: the folder has links to the system's programs, which must not be written through.
+    rm -f "$work/path-musl/$1"
     printf '#!/bin/sh\n%s\n' "$2" >"$work/path-musl/$1"
     chmod +x "$work/path-musl/$1"
 }
 tools=$work/path-musl
+ln -s "$(type -p uname)" "$tools/uname"
 fake getconf 'exit 1'
 fake ldd 'echo "musl libc (x86_64)" >&2; exit 1'
 refused "this system has musl"
