@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | the driver, cuBLAS, cuBLASLt | loaded when the driver is initialized; without them there is no GPU |
 //! | cuDNN | loaded when the first convolution is planned; without it convolutions are slower |
-//! | cuRAND, NVRTC, CUDA's runtime | never loaded: candle refers to them, and Kiln uses nothing of theirs |
+//! | cuRAND, NVRTC, CUDA's runtime | never loaded: candle refers to them, and Kiln uses nothing of theirs ([`unused`]) |
 #![allow(unsafe_code)]
 
 mod error;
