@@ -42,10 +42,10 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
         return check(&set, &args);
     }
     // Nothing is downloaded for a set that will be refused.
+    let mut default = None;
     if !set.has_problems() {
         if args.run.model.is_none() && set.models().is_empty() {
-            let model = locate_model(None).map_err(kiln_engine::Error::from)?;
-            small_model::announce(&ModelFolder::open(&model)?);
+            default = Some(locate_model(None).map_err(kiln_engine::Error::from)?);
         }
         args.run.fetch(&mut [], &mut [], &mut [])?;
         for model in set.models().into_iter().chain(set.refiners()) {
@@ -54,6 +54,9 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     }
     let whole = set.len();
     let run = BatchRun::plan(set, args.options()?)?;
+    if let Some(model) = default {
+        small_model::announce(&ModelFolder::open(&model)?); // not before an error of the set
+    }
     let (all, made, failed) = (run.all(), run.made(), run.failed());
     let part = args.shard.map_or(String::new(), |_| format!(" of {whole}"));
     tell!("{}{part}: {made} done, {failed} failed previously", counted(all, "image"));

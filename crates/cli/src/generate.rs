@@ -51,9 +51,6 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         like.fill_in(&mut options, &mut setup);
     }
     let model = ModelFolder::open_with(&path, &options)?;
-    if args.run.model.is_none() && like.is_none() {
-        small_model::announce(&model);
-    }
     let mut request = match &mut like {
         None => args.request(),
         Some(like) => args.request_over(like.request(&model, &setup)),
@@ -98,6 +95,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     requests.iter().try_for_each(|request| check_size(request, &model, &setup))?;
     let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
+    if args.run.model.is_none() && like.is_none() {
+        small_model::announce(&model);
+    }
     let mut advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
     if like.is_some() && args.request().ensd.is_none() {
         // AUTOMATIC1111 writes it into images of all samplers.

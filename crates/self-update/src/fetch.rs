@@ -58,7 +58,7 @@ impl Client {
     /// Writes at most `most` bytes of an address to `to`, and returns their SHA-256.
     ///
     /// # Errors
-    /// [`Error::Request`], also for a server that sends fewer bytes than it said, [`Error::Release`] for too many.
+    /// [`Error::Request`], also for a server that sends fewer bytes than it announced, [`Error::Release`] for too many.
     pub(crate) fn fetch(
         &self,
         address: &str,
