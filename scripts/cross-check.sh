@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Compiles the workspace for platforms on which the tests do not run, and links the program: Windows, Linux on 64-bit ARM,
-# and macOS, for which nothing is linked.
+# Compiles for platforms on which the tests do not run, Windows and Linux on 64-bit ARM, and links the program.
 #
-#   scripts/cross-check.sh          checks types everywhere, then links kiln and runs it (wine, qemu) where that is possible
-#   scripts/cross-check.sh check    checks types
+#   scripts/cross-check.sh          links kiln and runs it (wine, qemu) where that is possible
+#   scripts/cross-check.sh check    checks the types of the whole workspace
 #
 # The standard library of a target comes from scripts/cross-std.sh; as root on Debian the C compiler that `ring` needs and
 # the emulators are installed. What is missing is reported as ignored. scripts/windows-tests.sh runs the tests, too.
