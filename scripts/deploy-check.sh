@@ -100,7 +100,7 @@ server_here() {
         "$program" serve --listen "0.0.0.0:$port" --device cpu --output "$work/images"
 }
 
-# The same in the image's root file system, in mounts and processes of its own: all is read-only but the volumes and /tmp, which are as
+# Becomes the server in the image's root file system, in mounts and processes of its own: all is read-only but the volumes and /tmp, which are as
 # `--tmpfs /tmp` and new volumes make them.
 server_in_root() {
     local variables user
