@@ -100,7 +100,7 @@ server_here() {
         "$program" serve --listen "0.0.0.0:$port" --device cpu --output "$work/images"
 }
 
-# The same in the image's root file system, in mounts and processes of its own: all is read-only but the volumes and /tmp, which are as
+# Becomes the server in the image's root file system, in mounts and processes of its own: all is read-only but the volumes and /tmp, which are as
 # `--tmpfs /tmp` and new volumes make them.
 server_in_root() {
     local variables user
@@ -156,7 +156,7 @@ serve() {
     health || { cat "$work/server.log"; return 1; }
     id=$(python3 - "$port" <<'PYTHON'
 import json, sys, urllib.request
-body = json.dumps({"prompt": "a red apple", "seed": 42, "steps": 50}).encode()
+body = json.dumps({"prompt": "a red apple", "seed": 42, "steps": 20}).encode()
 request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/v1/jobs", body, {"Authorization": "Bearer key"})
 print(json.load(urllib.request.urlopen(request))["id"])
 PYTHON
