@@ -30,7 +30,7 @@ install_wheels() {
 
 link_tree() {
   local source="$wheels/nvidia/cu13"
-  rm -rf "$toolkit" "$source/lib"
+  rm -rf "$toolkit" "${source:?}/lib"
   mkdir -p "$toolkit/lib64"
   ln -s "$source/bin" "$source/nvvm" "$source/include" "$toolkit/"
 }

@@ -36,16 +36,18 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 python3 -m venv "$empty/venv"
 "$empty/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$environment"/wheels/*.whl
-"$empty/venv/bin/python" -P - "$empty" <<'PYTHON'
+KILN_CACHE="$empty/cache" "$empty/venv/bin/python" -P - "$empty" <<'PYTHON'
 import importlib.util
+import pathlib
 import sys
 
 import kiln
 
 absent = [name for name in ("numpy", "PIL", "torch", "tqdm", "ray") if importlib.util.find_spec(name) is None]
 assert len(absent) == 5, f"the environment is not empty: {absent}"
-image = kiln.Engine("models/emoji").txt2img("a red apple", steps=2, width=64, height=64, seed=42)[0]
+image = kiln.Engine().txt2img("a red apple", steps=2, width=64, height=64, seed=42)[0]
 image.save(f"{sys.argv[1]}/apple.png")
 assert kiln.inspect(f"{sys.argv[1]}/apple.png"), "the image has no settings"
+assert list(pathlib.Path(sys.argv[1], "cache").glob("emoji-*/emoji/model_index.json")), "the small model is not in the cache"
 print(f"== the wheel alone: {image!r}")
 PYTHON

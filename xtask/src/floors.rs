@@ -17,6 +17,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-media", 1),
     ("kiln-mempool", 1),
     ("kiln-prompt", 1),
+    ("kiln-self-update", 1),
+    ("kiln-small-model", 1),
     ("kiln-ops", 2),
     ("kiln-scheduler", 3),
     ("kiln-weights", 3),
@@ -48,8 +50,10 @@ const FLOORS: &[(&str, u8)] = &[
 const TESTKIT: &str = "kiln-testkit";
 /// The front ends, and our crates that they may import, none of which computes.
 const FRONT_ENDS: [&str; 3] = ["kiln-cli", "kiln-python", "kiln-serve"];
-const FOR_FRONT_ENDS: [&str; 8] = [
+const FOR_FRONT_ENDS: [&str; 10] = [
     "kiln-files",
+    "kiln-self-update",
+    "kiln-small-model",
     "kiln-media",
     "kiln-models",
     "kiln-request",

@@ -17,13 +17,15 @@
 //! incomplete last line is removed. Unknown objects are ignored, so that later versions may add some.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use kiln_weights::{open_regular, read_small};
+use same_file::Handle;
 use serde::{Deserialize, Serialize};
 
+use super::journal_file::{is_written, open_to_write};
 use super::names::check_file;
 use crate::error::{Error, Result};
 
@@ -126,15 +128,9 @@ impl Journal {
             }
             _ => {}
         }
-        let options = OpenOptions::new().read(true).append(true).create(true).clone();
-        let mut file = options.open(path).map_err(Error::write(path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Busy(path.to_path_buf())),
-            // Some network file systems have no locks.
-            Err(TryLockError::Error(error)) => tracing::warn!("{} is not locked: {error}", path.display()),
-        }
-        let mut bytes = Vec::new(); // through this handle: a lock may prevent reading through others
+        let opened = open_to_write(path).map_err(Error::write(path))?;
+        let mut file = opened.ok_or_else(|| Error::Busy(path.to_path_buf()))?;
+        let mut bytes = Vec::new();
         (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Error::read(path))?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(no_journal(path, 1));
@@ -149,7 +145,7 @@ impl Journal {
         let records = whole_lines(path, &bytes[..whole])?;
         if whole < bytes.len() {
             tracing::warn!("{}: the last line is incomplete and is removed", path.display());
-            file.set_len(whole as u64).map_err(Error::write(path))?;
+            shorten(&file, whole as u64).map_err(Error::write(path))?;
         }
         let this = Self { path: path.to_path_buf(), file };
         if whole == 0 {
@@ -174,7 +170,7 @@ impl Journal {
     /// [`kiln_engine::Error::Files`].
     pub(crate) fn is_written(path: &Path) -> Result<bool> {
         let file = open_regular(path).map_err(Error::read(path))?;
-        Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        Ok(is_written(&file, path))
     }
 
     /// Fails if the journal no longer has its name: its folder was moved or deleted, and images would be lost from now
@@ -183,16 +179,16 @@ impl Journal {
     /// # Errors
     /// [`kiln_engine::Error::Files`].
     pub(crate) fn check_place(&self) -> Result<()> {
-        let (named, open) = (self.path.metadata(), self.file.metadata());
-        let is_there = match (named, open) {
-            (Ok(named), Ok(open)) => is_same(&named, &open),
-            (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::write(&self.path)(error));
-            }
-            _ => false,
-        };
-        if is_there {
-            return Ok(());
+        let open = self.file.try_clone().and_then(Handle::from_file).map_err(Error::write(&self.path))?;
+        // Opening a FIFO would wait.
+        let named = self.path.metadata().and_then(|found| match found.is_file() {
+            true => Handle::from_path(&self.path),
+            false => Err(std::io::ErrorKind::NotFound.into()),
+        });
+        match named {
+            Ok(named) if named == open => return Ok(()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::write(&self.path)(error)),
+            _ => {}
         }
         let problem = "the folder or the journal was moved or deleted during the run";
         Err(Error::write(&self.path)(std::io::Error::new(std::io::ErrorKind::NotFound, problem)))
@@ -215,7 +211,7 @@ impl Journal {
         let bytes = bytes_of(lines)?;
         let before = self.file.metadata()?.len();
         (&self.file).write_all(&bytes).and_then(|()| self.file.sync_data()).inspect_err(|_| {
-            let _ = self.file.set_len(before);
+            let _ = shorten(&self.file, before);
         })
     }
 
@@ -223,7 +219,7 @@ impl Journal {
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn full() -> Self {
         let path = PathBuf::from("/dev/full");
-        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        let file = File::options().append(true).open(&path).unwrap();
         Self { path, file }
     }
 
@@ -233,18 +229,10 @@ impl Journal {
     }
 }
 
-/// Whether both are the same file.
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        (a.dev(), a.ino()) == (b.dev(), b.ino())
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = (a, b); // without inode numbers the name is sufficient
-        true
-    }
+/// Removes the bytes from `len` on. The next write begins there, also through a handle that does not append.
+fn shorten(mut file: &File, len: u64) -> std::io::Result<()> {
+    file.set_len(len)?;
+    file.seek(SeekFrom::End(0)).map(drop)
 }
 
 fn bytes_of(lines: &[Line]) -> std::io::Result<Vec<u8>> {
@@ -408,6 +396,7 @@ mod tests {
         let (journal, _) = Journal::open(&path).unwrap();
         journal.check_place().unwrap();
         assert!(Journal::is_written(&path).unwrap());
+        assert!(Journal::peek(&path).unwrap().is_empty(), "others can read it");
         std::fs::rename(&path, folder.path().join("away")).unwrap();
         let message = journal.check_place().unwrap_err().to_string();
         assert!(message.contains("was moved or deleted"), "{message}");

@@ -64,6 +64,7 @@ mod groups;
 mod image_task;
 mod index;
 mod journal;
+mod journal_file;
 mod known_sizes;
 mod names;
 mod overlap_worker;

@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path};
 
+use kiln_files::name_problem;
+
 const INDEX: &str = "{index}";
 const SEED: &str = "{seed}";
 /// The default pattern.
@@ -35,6 +37,9 @@ pub(crate) fn check_file(name: &str) -> Result<String, String> {
         return Err(format!("'{shown}' has a part of more than {MAX_NAME} bytes"));
     }
     let parts: Vec<&str> = path.components().filter_map(|part| part.as_os_str().to_str()).collect();
+    if let Some(problem) = parts.iter().find_map(|part| name_problem(part)) {
+        return Err(format!("'{shown}' {problem}"));
+    }
     Ok(parts.join("/"))
 }
 
@@ -91,6 +96,12 @@ mod tests {
             assert_eq!(check_pattern(good), Ok(good.to_string()));
         }
         assert_eq!(check_file("cats//a/./b.png"), Ok("cats/a/b.png".into()));
+        // A backslash separates on Windows, and is part of a name elsewhere; journals have slashes.
+        let back = check_file(r"cats\b.png").unwrap();
+        assert_eq!(back, if cfg!(windows) { "cats/b.png" } else { r"cats\b.png" });
+        for name in [r"C:\b.png", "c:b.png", "con/b.png", "nul.png"] {
+            assert_eq!(check_file(name).is_err(), cfg!(windows), "{name}");
+        }
     }
 
     #[test]

@@ -61,8 +61,10 @@ pub enum Command {
     Upscale(Box<UpscaleArgs>),
     /// Makes the map of an image that a ControlNet takes: edges, lines, a blur, without a network.
     Preprocess(Box<PreprocessArgs>),
-    /// Downloads a model from the Hugging Face Hub, or updates it.
+    /// Downloads a model from the Hugging Face Hub, or updates it; without a name, lists tested models and what they need.
     Pull(PullArgs),
+    /// Lists the models on this machine, with the argument for each.
+    Models(ModelsArgs),
     /// Lists the devices of this machine, and those that Kiln would use.
     Devices(DevicesArgs),
     /// Lists the samplers and the schedules of noise levels.
@@ -83,6 +85,13 @@ pub enum Command {
         #[command(subcommand)]
         command: MemoryCommand,
     },
+    /// Updates the program, if an install script put it here.
+    #[command(name = "self")]
+    Itself {
+        /// The command for the program.
+        #[command(subcommand)]
+        command: SelfCommand,
+    },
     /// Prints completions for a shell.
     Completions {
         /// Which shell.
@@ -100,9 +109,10 @@ fn preset_of_plan(text: &str) -> Result<Preset, String> {
 /// `kiln pull`.
 #[derive(Debug, ClapArgs)]
 pub struct PullArgs {
-    /// The repository, perhaps with a revision (a branch, a tag or a commit) and one file.
+    /// The repository, perhaps with a revision (a branch, a tag or a commit) and one file. Without it, tested models are listed with
+    /// the sizes of their downloads, their licenses and the memory that they need.
     #[arg(value_name = "OWNER/NAME[@REVISION][/FILE]")]
-    pub reference: HubReference,
+    pub reference: Option<HubReference>,
     /// Files and folders of the repository. Default: what a model needs, its weights in one type.
     #[arg(value_name = "FILE")]
     pub files: Vec<String>,
@@ -114,6 +124,32 @@ pub struct PullArgs {
     /// Does not access the network: shows whether the model is in the cache, and where.
     #[arg(long)]
     pub offline: bool,
+    /// Prints the list of tested models as JSON.
+    #[arg(long, conflicts_with = "reference")]
+    pub json: bool,
+}
+
+/// `kiln models`.
+#[derive(Debug, ClapArgs)]
+pub struct ModelsArgs {
+    /// A folder with models, or that of AUTOMATIC1111's web UI, Forge or ComfyUI. Default: KILN_MODELS, models in the current folder,
+    /// the Hub's cache, and the usual folders of these programs.
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kiln self`.
+#[derive(Debug, Subcommand)]
+pub enum SelfCommand {
+    /// Replaces the program by the newest release, if an install script put it here. No other command looks for releases.
+    Update {
+        /// Says whether there is a newer release, and changes nothing.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 /// `kiln devices`.

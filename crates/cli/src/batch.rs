@@ -6,7 +6,7 @@ use kiln_batch::{
     BatchEvent, BatchProgress, BatchReport, BatchRun, Checked, DeviceReport, Error, JobFile, JobSet, NotDownloaded,
     Waits,
 };
-use kiln_engine::{Timings, locate_model};
+use kiln_engine::{ModelFolder, Timings, locate_model};
 use kiln_request::job_fields;
 use serde_json::json;
 
@@ -18,6 +18,7 @@ use crate::interrupt;
 use crate::output::print;
 use crate::progress::summary;
 use crate::pull::located;
+use crate::small_model;
 use crate::status::{is_json, object};
 use crate::table::{counted, size, table};
 
@@ -43,7 +44,8 @@ pub fn run(mut args: BatchArgs) -> Result<()> {
     // Nothing is downloaded for a set that will be refused.
     if !set.has_problems() {
         if args.run.model.is_none() && set.models().is_empty() {
-            locate_model(None).map_err(kiln_engine::Error::from)?;
+            let model = locate_model(None).map_err(kiln_engine::Error::from)?;
+            small_model::announce(&ModelFolder::open(&model)?);
         }
         args.run.fetch(&mut [], &mut [], &mut [])?;
         for model in set.models().into_iter().chain(set.refiners()) {

@@ -19,6 +19,8 @@ pub enum Failure {
     Bench(kiln_bench::Error),
     /// An error of the server.
     Serve(kiln_serve::Error),
+    /// An error of an update of the program.
+    Update(kiln_self_update::Error),
 }
 
 /// The result of a command.
@@ -32,6 +34,7 @@ impl Failure {
             Self::Batch(error) => with_hint(error.message(&flags::spell)),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
             Self::Serve(error) => flags::with_flags(&error.to_string()),
+            Self::Update(error) => error.to_string(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Failure {
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
             Self::Serve(error) => error.is_usage(),
+            Self::Update(error) => error.is_usage(),
         };
         if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
     }
@@ -72,6 +76,12 @@ impl From<kiln_serve::Error> for Failure {
             kiln_serve::Error::Engine(error) => Self::Engine(error),
             other => Self::Serve(other),
         }
+    }
+}
+
+impl From<kiln_self_update::Error> for Failure {
+    fn from(error: kiln_self_update::Error) -> Self {
+        Self::Update(error)
     }
 }
 
@@ -134,7 +144,7 @@ fn of_models(error: &ModelError) -> String {
         ModelError::Incomplete { path, missing, found, is_known } => {
             format!("{}: {}", path.display(), incomplete(missing, found, *is_known))
         }
-        ModelError::NoModel { .. } => "No model was given, and the small test model is not installed. Give -m FILE or -m hf:OWNER/NAME, or set \
+        ModelError::NoModel { .. } => "No model was given, and this program was built without the small model (the feature small-model). Give -m FILE or -m hf:OWNER/NAME, or set \
              KILN_MODELS to a folder that has it.\nFor example: -m hf:stabilityai/sd-turbo, which is downloaded once (kiln pull \
              stabilityai/sd-turbo)"
             .into(),

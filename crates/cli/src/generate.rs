@@ -20,6 +20,7 @@ use crate::option_args::HiresArgs;
 use crate::preview::Previews;
 use crate::progress::{Progress, summary, summary_event};
 use crate::pull::located;
+use crate::small_model;
 use crate::status::{self, is_json};
 use crate::txt2img_args::Common;
 
@@ -50,6 +51,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
         like.fill_in(&mut options, &mut setup);
     }
     let model = ModelFolder::open_with(&path, &options)?;
+    if args.run.model.is_none() && like.is_none() {
+        small_model::announce(&model);
+    }
     let mut request = match &mut like {
         None => args.request(),
         Some(like) => args.request_over(like.request(&model, &setup)),

@@ -30,6 +30,7 @@ mod interrupt;
 mod log;
 mod memory;
 mod memory_args;
+mod models;
 mod option_args;
 mod option_flags;
 mod output;
@@ -46,10 +47,13 @@ mod run_args;
 mod samplers;
 mod serve;
 mod serve_args;
+mod small_model;
 mod table;
 mod terminal;
 mod terminal_image;
+mod tested;
 mod txt2img_args;
+mod update;
 mod upscale;
 mod upscale_args;
 mod usage;
@@ -88,6 +92,7 @@ fn started() -> Result<Args, ExitCode> {
 
 fn run(args: Args) -> ExitCode {
     let is_verbose = args.verbose > 0;
+    small_model::provide();
     let result = match args.command {
         Command::Txt2img(args) => {
             let args = *args;
@@ -117,11 +122,14 @@ fn run(args: Args) -> ExitCode {
         Command::Inspect(args) => inspect::run(&args, is_verbose).map_err(Failure::from),
         Command::Convert(args) => convert::run(&args).map_err(Failure::from),
         Command::Pull(args) => pull::run(&args).map_err(Failure::from),
+        Command::Models(args) => models::run(&args).map_err(Failure::from),
+        Command::Itself { command } => update::run(&command),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args).map_err(Failure::from),
         Command::Memory { command } => memory::run(&command),
     };
+    small_model::clean_up();
     let printed = || output::failure().map_or(Ok(()), |error| Err(kiln_engine::Error::output(error).into()));
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,13 +14,15 @@ use crate::output::print;
 use crate::status::{self, is_json, is_quiet};
 use crate::table::size;
 use crate::terminal::shown;
+use crate::tested;
 
-/// Runs the command: the paths of the requested files are printed to the output stream.
+/// Runs the command: the paths of the requested files are printed to the output stream, or the list of tested models.
 pub fn run(args: &PullArgs) -> Result<()> {
+    let Some(reference) = &args.reference else { return tested::list(args.json) };
     interrupt::listen_with_message("stopping; partial downloads are kept, and the same command resumes them");
     let options = HubOptions { offline: args.offline, dtype: args.dtype };
     let mut fetching = Fetching::new();
-    let pulled = pull(&args.reference, &args.files, &options, &mut |event| {
+    let pulled = pull(reference, &args.files, &options, &mut |event| {
         fetching.hear(&event);
         interrupt::proceed()
     });

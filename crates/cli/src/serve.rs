@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln_engine::locate_model;
+use kiln_engine::{ModelFolder, locate_model};
 use kiln_serve::Server;
 
 use crate::failure::Result;
@@ -10,6 +10,7 @@ use crate::interrupt;
 use crate::output::print;
 use crate::pull::located;
 use crate::serve_args::ServeArgs;
+use crate::small_model;
 
 /// Runs the command until a signal ends it.
 pub fn run(mut args: ServeArgs) -> Result<()> {
@@ -22,7 +23,9 @@ pub fn run(mut args: ServeArgs) -> Result<()> {
         models.push(locate_model(Some(model))?);
     }
     if models.is_empty() {
-        models.push(locate_model(None)?);
+        let model = locate_model(None)?;
+        small_model::announce(&ModelFolder::open(&model)?);
+        models.push(model);
     }
     if args.is_open_to_others() {
         caution!("everybody who reaches this machine can use the server; --api-key or --api-auth asks for a secret");

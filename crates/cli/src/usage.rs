@@ -51,11 +51,23 @@ pub fn report(error: clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The version, the commit where the build knew it (`KILN_COMMIT`), and what the build and the machine can do.
+/// The version, the commit where the build knew it (`build.rs`), and what the build and the machine can do.
 fn version() -> String {
-    let commit = option_env!("KILN_COMMIT").map_or_else(String::new, |commit| format!(" ({commit})"));
+    let commit = match env!("KILN_BUILD_COMMIT") {
+        "" => String::new(),
+        commit => format!(" ({commit})"),
+    };
+    let features = match env!("KILN_BUILD_FEATURES") {
+        "" => "none",
+        features => features,
+    };
     let devices = devices();
-    format!("kiln {}{commit}\nCPU: {}\nCUDA: {}\n", env!("CARGO_PKG_VERSION"), devices.features.join(" "), devices.cuda)
+    format!(
+        "kiln {}{commit}\nfeatures: {features}\nCPU: {}\nCUDA: {}\n",
+        env!("CARGO_PKG_VERSION"),
+        devices.features.join(" "),
+        devices.cuda
+    )
 }
 
 /// The error without clap's usage line, which names flags of other groups as if they were required, and for an unknown flag

@@ -38,6 +38,7 @@ mod plan;
 mod plan_chooser;
 mod prompt_length;
 mod stage_memory;
+mod tested_models;
 mod token_count;
 mod words;
 
@@ -98,6 +99,7 @@ pub use plan::{
     StagePlan, TextWork, Workload, process_bytes,
 };
 pub use prompt_length::{LongPrompt, PromptCounter};
+pub use tested_models::{Here, TestedNeeds, tested_models};
 pub use token_count::{TokenCount, TokenCounter};
 
 /// The example of `docs/library.md`, which must compile.

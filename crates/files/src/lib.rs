@@ -20,6 +20,7 @@
 mod byte_size;
 mod cache_folder;
 mod error;
+mod file_name;
 mod planned;
 mod sha256;
 mod small_file;
@@ -29,6 +30,7 @@ mod unpack;
 pub use byte_size::ByteSize;
 pub use cache_folder::cache_folder;
 pub use error::{Error, Result, read_error, write_error};
+pub use file_name::{name_problem, windows_name_problem};
 pub use planned::{FileRules, PlannedFile, check_folder, check_writable};
 pub use sha256::{Sha256, hex, sha256};
 pub use small_file::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};

@@ -5,13 +5,15 @@
 //!   The file is written under a temporary name in the same folder and renamed, so that it appears complete or not at
 //!   all.
 //! - A character device or a FIFO is opened and written: `/dev/null` is never replaced, and `mkfifo` and process
-//!   substitution work. `/dev/stdout` and its other names are the standard output, whatever its type.
+//!   substitution work. `/dev/stdout` and its other names are the standard output, whatever its type, on every system.
+//!   The twins on Windows are `NUL` and named pipes.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, read_error, write_error};
+use crate::file_name::name_problem;
 use crate::temporary::{folder_of, persist, persist_new, remove_orphans, temporary_beside};
 
 /// The rules for an output file.
@@ -47,7 +49,6 @@ enum Target {
     /// Written under a temporary name and renamed.
     File,
     /// A character device or a FIFO, opened and written into.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "only found on Unix"))]
     Device,
     StandardOutput,
     StandardError,
@@ -80,6 +81,9 @@ impl PlannedFile {
                 let endings: Vec<String> = rules.extensions.iter().map(|ending| format!(".{ending}")).collect();
                 let formats = if endings.len() == 1 { "the only format that is" } else { "the formats that are" };
                 return Err(value(format!("a name that ends in {}, {formats} written", endings.join(" or "))));
+            }
+            if let Some(problem) = path.file_name().and_then(|name| name_problem(&name.to_string_lossy())) {
+                return Err(value(format!("another name: this one {problem}")));
             }
             // A link to a missing file also occupies the name.
             if !rules.overwrite && path.symlink_metadata().is_ok() {
@@ -151,6 +155,9 @@ fn target(path: &Path) -> std::io::Result<std::result::Result<Target, &'static s
     if let Some(stream) = standard_stream(path) {
         return Ok(Ok(stream));
     }
+    if cfg!(windows) && is_windows_device(path) {
+        return Ok(Ok(Target::Device));
+    }
     match path.metadata() {
         Ok(found) => Ok(target_of(&found)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(Target::File)),
@@ -183,14 +190,17 @@ fn target_of(found: &Metadata) -> std::result::Result<Target, &'static str> {
 /// The stream of this process that a path names. It may be a regular file that the shell has opened, so its type does
 /// not show that it must not be replaced.
 fn standard_stream(path: &Path) -> Option<Target> {
-    if !cfg!(unix) {
-        return None;
-    }
     match path.to_str()? {
         "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => Some(Target::StandardOutput),
         "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => Some(Target::StandardError),
         _ => None,
     }
+}
+
+/// Whether a path of Windows is the device that takes everything, or a named pipe. Windows reports no type for them.
+fn is_windows_device(path: &Path) -> bool {
+    let name = path.to_string_lossy().replace('/', "\\").to_ascii_lowercase();
+    matches!(&*name, "nul" | r"\\.\nul") || name.starts_with(r"\\.\pipe\")
 }
 
 /// Fails if the folder of a file is missing or not writable, and deletes the temporary files of killed runs there.
@@ -222,8 +232,9 @@ pub fn check_folder(path: &Path, looked_for: &str) -> Result<()> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
+    #[cfg(unix)]
     use std::os::unix::fs::{FileTypeExt, symlink};
 
     use super::*;
@@ -234,6 +245,41 @@ mod tests {
         to.write_all(b"text")
     }
 
+    #[test]
+    fn devices_of_windows_are_found_by_name() {
+        for (name, is_device) in [
+            ("NUL", true),
+            ("nul", true),
+            (r"\\.\NUL", true),
+            (r"\\.\pipe\images", true),
+            ("//./pipe/images", true),
+            ("nul.json", false),
+            (r"C:\NUL.json", false),
+            ("pipe", false),
+        ] {
+            assert_eq!(is_windows_device(Path::new(name)), is_device, "{name}");
+        }
+        let null = PlannedFile::plan(Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" }), RULES).unwrap();
+        null.write(text).unwrap();
+        assert!(null.is_stream() && !null.is_standard_output());
+        assert!(PlannedFile::plan(Path::new("/dev/stdout"), RULES).unwrap().is_standard_output());
+    }
+
+    /// Names that other systems have and Windows has not are refused there before anything runs.
+    #[test]
+    fn names_with_spaces_and_umlauts_are_written_and_reserved_ones_are_refused_on_windows() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("Bilder für Zoë");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("ein Füchslein 狐.json");
+        PlannedFile::plan(&path, RULES).unwrap().write(text).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+        for name in ["CON.json", "what?.json", "a:b.json"] {
+            assert_eq!(PlannedFile::plan(&folder.join(name), RULES).is_err(), cfg!(windows), "{name}");
+        }
+    }
+
+    #[cfg(unix)]
     #[test]
     fn devices_and_fifos_are_written_into() {
         let folder = tempfile::tempdir().unwrap();
@@ -261,6 +307,7 @@ mod tests {
         assert!(PlannedFile::plan(Path::new("/dev/stdout"), RULES).unwrap().is_standard_output());
     }
 
+    #[cfg(unix)]
     #[test]
     fn unwritable_paths_are_errors() {
         let folder = tempfile::tempdir().unwrap();

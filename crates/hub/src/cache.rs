@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
 use crate::files::{open_lock, read_small, replace};
-use crate::reference::{Reference, path_problem};
+use crate::reference::{MAIN, Reference, path_problem};
 
 /// The most bytes of a file in `refs`: a commit, and perhaps a line end.
 const MAX_REF: u64 = 100;
@@ -93,9 +93,7 @@ impl Cache {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&place)(error)),
             _ => {}
         }
-        // From the file's folder up to the repository's.
-        let up = "../".repeat(file.split('/').count() + 1);
-        let target = PathBuf::from(format!("{up}blobs/{checksum}"));
+        let target = from_snapshot_to_blob(file, checksum);
         match symlink(&target, &place) {
             // Another process made the link.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -131,6 +129,14 @@ pub(crate) fn is_commit(text: &str) -> bool {
     matches!(Checksum::parse(text), Some(Checksum::GitBlob(digits)) if digits == text)
 }
 
+/// The way from the folder of a commit's file up to the repository's and down to content. Its separators are the system's:
+/// Windows cannot follow a link with slashes.
+fn from_snapshot_to_blob(file: &str, checksum: &Checksum) -> PathBuf {
+    let mut target: PathBuf = std::iter::repeat_n("..", file.split('/').count() + 1).collect();
+    target.extend(["blobs", checksum.text()]);
+    target
+}
+
 /// Creates the folder of a file.
 pub(crate) fn make_parent_folder(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
@@ -139,7 +145,7 @@ pub(crate) fn make_parent_folder(path: &Path) -> Result<()> {
 
 /// Whether both paths exist and lead to the same file.
 fn same_file(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    same_file::is_same_file(a, b).unwrap_or(false) // a hard link too: systems without symbolic links have these
 }
 
 fn walk(folder: &Path, prefix: &str, max_depth: usize, names: &mut Vec<String>) {
@@ -169,6 +175,40 @@ fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
+/// A repository in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedRepository {
+    /// `OWNER/NAME`, and `@REVISION` unless that is `main`.
+    pub name: String,
+    /// The folder of its commit.
+    pub snapshot: PathBuf,
+}
+
+/// The repositories of models in the cache folder `root`, one for each revision, sorted.
+pub fn cached_repositories(root: &Path) -> Vec<CachedRepository> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let folder = entry.file_name().into_string().ok();
+        let Some((owner, name)) = folder.as_deref().and_then(|name| name.strip_prefix("models--")?.split_once("--"))
+        else {
+            continue;
+        };
+        for revision in std::fs::read_dir(entry.path().join("refs")).into_iter().flatten().flatten() {
+            let Ok(revision) = revision.file_name().into_string() else { continue };
+            let name = match revision.as_str() {
+                MAIN => format!("{owner}/{name}"),
+                revision => format!("{owner}/{name}@{revision}"),
+            };
+            let Ok(reference) = name.parse::<Reference>() else { continue };
+            let cache = Cache::new(root, &reference);
+            let snapshot = cache.commit(&revision).map(|commit| cache.snapshot(&commit));
+            found.extend(snapshot.filter(|path| path.is_dir()).map(|snapshot| CachedRepository { name, snapshot }));
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
 /// The name of the model at `path` if it is in a cache: the repository's name for the folder of a commit, the file's name for
 /// a link to content. `None` for other paths.
 pub fn cached_name(path: &Path) -> Option<String> {
@@ -179,5 +219,34 @@ pub fn cached_name(path: &Path) -> Option<String> {
         ("snapshots", Some(repository)) => repository.rsplit("--").next().map(String::from),
         ("blobs", Some(_)) => stem(path),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_have_the_separators_of_the_system() {
+        let checksum = Checksum::parse(&"a".repeat(40)).unwrap();
+        let text =
+            |file| from_snapshot_to_blob(file, &checksum).to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "|");
+        assert_eq!(text("a.json"), format!("..|..|blobs|{}", "a".repeat(40)));
+        assert_eq!(text("unet/fp16/a.bin"), format!("..|..|..|..|blobs|{}", "a".repeat(40)));
+    }
+
+    #[test]
+    fn links_of_both_kinds_are_the_same_file_and_copies_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("blob"), "content").unwrap();
+        std::fs::hard_link(path("blob"), path("hard")).unwrap();
+        std::fs::copy(path("blob"), path("copy")).unwrap();
+        assert!(same_file(&path("hard"), &path("blob")) && !same_file(&path("copy"), &path("blob")));
+        assert!(!same_file(&path("none"), &path("blob")));
+        // Windows refuses symbolic links to users without the right to make them.
+        if symlink(Path::new("blob"), &path("soft")).is_ok() {
+            assert!(same_file(&path("soft"), &path("blob")));
+        }
     }
 }

@@ -35,13 +35,18 @@ pub(crate) fn open_own(path: &Path) -> Result<File> {
 
 /// Opens or creates a file that is only locked, never written to.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
-    open_existing(File::options().create(true).append(true), path)
+    // Windows locks no file that is only appended to.
+    open_existing(File::options().create(true).append(true).read(cfg!(windows)), path)
 }
 
 /// Opens a file without following links and without waiting for the other end of a pipe.
 fn open_existing(options: &mut OpenOptions, path: &Path) -> Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    #[cfg(windows)]
+    if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
     options.open(path)
 }
 
@@ -68,13 +73,44 @@ pub(crate) fn replace(path: &Path, content: &str) -> Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::fs;
+    use std::fs::TryLockError;
+    #[cfg(unix)]
     use std::os::unix::fs::symlink;
 
     use super::*;
 
+    #[test]
+    fn a_lock_file_is_locked_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let [first, second] = [(); 2].map(|()| open_lock(&path).unwrap());
+        first.try_lock().unwrap();
+        assert!(matches!(second.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(first);
+        second.try_lock().unwrap();
+    }
+
+    #[test]
+    fn a_partial_file_is_continued_and_one_that_is_open_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        open_own(&path("part")).unwrap().write_all(b"half").unwrap();
+        let again = open_own(&path("part")).unwrap();
+        assert_eq!(again.metadata().unwrap().len(), 4);
+        replace(&path("main"), "old").unwrap();
+        let reader = File::open(path("main")).unwrap(); // another program reads it
+        replace(&path("main"), "new").unwrap();
+        assert_eq!(read_small(&path("main"), 100).unwrap(), "new");
+        drop(reader);
+        fs::rename(path("part"), path("whole")).unwrap(); // it is open
+        assert_eq!(fs::read(path("whole")).unwrap(), b"half");
+        drop(again);
+    }
+
+    #[cfg(unix)]
     #[test]
     fn no_other_file_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
@@ -97,6 +133,7 @@ mod tests {
         assert!(open_lock(&path("lock")).is_err() && open_lock(&path("other.lock")).is_ok());
     }
 
+    #[cfg(unix)]
     #[test]
     fn small_files_are_regular_and_small() {
         let folder = tempfile::tempdir().unwrap();
@@ -107,6 +144,7 @@ mod tests {
         assert!(read_small(Path::new("/dev/zero"), 10).is_err() && read_small(folder.path(), 10).is_err());
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_file_is_replaced_atomically_and_not_through_links() {
         let folder = tempfile::tempdir().unwrap();

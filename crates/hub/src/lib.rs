@@ -41,7 +41,7 @@ mod settings;
 #[cfg_attr(not(feature = "xet"), path = "no_xet.rs")]
 mod xet;
 
-pub use cache::cached_name;
+pub use cache::{CachedRepository, cached_name, cached_repositories};
 pub use choose::{Folder, Folders, Precision};
 pub use error::{Error, Result};
 pub use event::{Event, Listener};

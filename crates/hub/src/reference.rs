@@ -166,6 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn paths_of_windows_are_no_names() {
+        for path in
+            [r"C:\models\x.safetensors", "C:/models/x.safetensors", r"\\?\C:\x", r"\\server\share\x", "h:/x", r"hf\x"]
+        {
+            assert!(!Reference::is_meant_by(Path::new(path)), "{path}");
+            assert!(path.parse::<Reference>().is_err(), "{path}");
+        }
+        assert!(Reference::is_meant_by(Path::new("hf:owner/name")));
+    }
+
+    #[test]
     fn names_have_revisions_and_files() {
         for (text, revision, file) in [
             ("owner/name", None, None),

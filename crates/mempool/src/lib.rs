@@ -34,6 +34,7 @@ mod ledger;
 mod lock;
 mod pinned;
 mod plan;
+mod platform;
 mod policy;
 mod process;
 mod replay;

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use crate::platform;
 use crate::system::kibibytes;
 
-/// The memory of this process in bytes, from Linux.
+/// The memory of this process in bytes. The names in parentheses are those of Linux.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// Physical memory now (`VmRSS`), including mapped files.
@@ -16,7 +17,7 @@ pub struct ProcessMemory {
 impl ProcessMemory {
     /// The current values. `None` where the system does not report them.
     pub fn now() -> Option<Self> {
-        parse(&fs::read_to_string("/proc/self/status").ok()?)
+        platform::process().or_else(|| parse(&fs::read_to_string("/proc/self/status").ok()?))
     }
 }
 
@@ -38,7 +39,7 @@ pub struct PageFaults {
 impl PageFaults {
     /// The current values over all threads. `None` where the system does not report them.
     pub fn now() -> Option<Self> {
-        parse_faults(&fs::read_to_string("/proc/self/stat").ok()?)
+        platform::faults().or_else(|| parse_faults(&fs::read_to_string("/proc/self/stat").ok()?))
     }
 }
 

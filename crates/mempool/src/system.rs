@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::cgroup;
+use crate::{cgroup, platform};
 
-/// The memory that this process may use, in bytes, as Linux counts it.
+/// The memory that this process may use, in bytes, as the system counts it. The names of fields are those of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemMemory {
     /// Physical memory, or the limit of the control groups that this process is in if that is less.
@@ -21,7 +21,7 @@ pub struct SystemMemory {
 impl SystemMemory {
     /// The figures of this moment, or `None` where the system does not report them.
     pub fn now() -> Option<Self> {
-        Self::below(Path::new("/"))
+        platform::system().or_else(|| Self::below(Path::new("/")))
     }
 
     /// The figures that the files of the kernel say whose root is `root`.

@@ -49,9 +49,9 @@ pub enum Error {
         /// Whether the configuration of its U-Net follows from its tensors.
         is_known: bool,
     },
-    /// No model was named, and the small model of the sources is not there.
+    /// No model was named, and the program does not contain the small model.
     #[error(
-        "no model was given, and the small test model is not installed; give a file, a folder or hf:OWNER/NAME as `model`, \
+        "no model was given, and this program was built without the small model; give a file, a folder or hf:OWNER/NAME as `model`, \
          or set KILN_MODELS to a folder of models that has one named {name}"
     )]
     NoModel {

@@ -30,6 +30,7 @@ mod hub;
 mod image_embeds;
 mod image_encoder;
 mod inspect;
+mod installed;
 mod ip_adapter;
 mod latent_rgb;
 pub mod limits;
@@ -37,6 +38,7 @@ mod locate;
 mod model;
 mod presets;
 mod single_file;
+mod tested;
 mod text_stage;
 
 pub use components::Component;
@@ -57,6 +59,7 @@ pub use inspect::{
     ComponentReport, FileModel, FileReport, FolderReport, Inspected, ListEntry, ListReport, LoraNotes, SegmentReport,
     Stored, inspect,
 };
+pub use installed::{InstalledModel, InstalledPlace, installed};
 pub use ip_adapter::IpAdapterFile;
 pub use kiln_families::{
     BuiltInTokenizer, Component as ComponentSpec, ComponentKind, Family, FamilyRef, LCM_GUIDANCE, ReferenceSizes, SD,
@@ -65,7 +68,8 @@ pub use kiln_families::{
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_network::ExtraChannels;
 pub use latent_rgb::LatentRgb;
-pub use locate::{locate_input, locate_model, locate_named};
+pub use locate::{BuiltIn, built_in_name, locate_input, locate_model, locate_named, set_built_in};
 pub use model::ModelFolder;
 pub use presets::{Architecture, Preset};
 pub use single_file::kind::{ModelInput, Prediction};
+pub use tested::{TESTED, TestedModel};

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 use crate::hub;
@@ -19,17 +20,40 @@ const DEEPEST: usize = 4;
 /// Maximum bytes of a package manifest that are read.
 const LONGEST_MANIFEST: u64 = 64 << 10;
 
+/// Writes the files of the model that the program contains, unless they are there, and returns their folder.
+pub type BuiltIn = fn() -> kiln_files::Result<PathBuf>;
+
+/// The model that the program contains. It belongs to the process, as the program does.
+static BUILT_IN: OnceLock<BuiltIn> = OnceLock::new();
+
+/// Says that the program contains the model that comes with Kiln. It is used if no folder of models has it. The first call counts.
+pub fn set_built_in(model: BuiltIn) {
+    let _ = BUILT_IN.set(model);
+}
+
+/// The name of the model that the program contains, if it contains one.
+pub fn built_in_name() -> Option<&'static str> {
+    BUILT_IN.get().map(|_| DEFAULT)
+}
+
+/// The folder of the model that comes with Kiln, if `name` is its name and the program contains it.
+fn built_in(name: &Path) -> Option<Result<PathBuf>> {
+    let model = BUILT_IN.get().filter(|_| name == Path::new(DEFAULT))?;
+    Some(model().map_err(Error::from))
+}
+
 /// The path of the model `name`: a path, or the name of a folder in `KILN_MODELS`, in `models/` next to the binary, or
 /// in `models/` of the sources if cargo built the binary in them or runs it; `hf:OWNER/NAME` is looked up in the Hub's
-/// cache. Without a name the model that comes with Kiln.
+/// cache. Without a name the model that comes with Kiln: from these folders, else the one that the program contains.
 ///
 /// # Errors
-/// [`Error::Files`] with all tried paths, also for a device or a FIFO, [`Error::Hub`] with the files that the cache
-/// lacks, [`Error::NoModel`] if there is no name and no such model.
+/// [`Error::Files`] with all tried paths, also for a device or a FIFO, and if the files of the model in the program cannot be
+/// written; [`Error::Hub`] with the files that the cache lacks; [`Error::NoModel`] if there is no name and no such model.
 pub fn locate_model(name: Option<&Path>) -> Result<PathBuf> {
     match name {
         Some(name) => locate(name, "a model folder or file"),
-        None => in_folders(Path::new(DEFAULT)).map_err(|_| Error::NoModel { name: DEFAULT }),
+        None => in_folders(Path::new(DEFAULT))
+            .or_else(|_| built_in(Path::new(DEFAULT)).unwrap_or(Err(Error::NoModel { name: DEFAULT }))),
     }
 }
 
@@ -53,10 +77,13 @@ fn locate(name: &Path, what: &str) -> Result<PathBuf> {
         let problem = "is a device or a FIFO, expected a folder or a regular file";
         return Err(Error::read(name)(std::io::Error::new(std::io::ErrorKind::InvalidInput, problem)));
     }
-    in_folders(name).map_err(|tried| {
+    in_folders(name).or_else(|tried| {
+        if let Some(found) = built_in(name) {
+            return found;
+        }
         let hint = hub::suggested(name).map(|name| format!("; for the model of the Hugging Face Hub, give {name}"));
         let hint = hint.or_else(|| advice(name, &folders())).unwrap_or_default();
-        Error::not_found(name.to_path_buf(), format!("{what} at {}{hint}", tried.join(", ")))
+        Err(Error::not_found(name.to_path_buf(), format!("{what} at {}{hint}", tried.join(", "))))
     })
 }
 
@@ -112,14 +139,35 @@ pub fn locate_named(name: &Path) -> Option<PathBuf> {
     let names: Vec<PathBuf> = names.collect();
     let candidates =
         folders().into_iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)).collect::<Vec<_>>());
-    candidates.into_iter().find(|candidate| candidate.exists())
+    candidates.into_iter().find(|candidate| candidate.exists()).or_else(|| built_in(name)?.ok())
 }
 
 /// The folders to search for models, the most specific first.
-fn folders() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+pub(crate) fn folders() -> Vec<PathBuf> {
     let binary = std::env::current_exe().ok();
     folders_of(variable(MODELS), binary.as_deref(), variable(MANIFEST).as_deref())
+}
+
+/// The folder that `KILN_MODELS` names.
+pub(crate) fn variable_folder() -> Option<PathBuf> {
+    variable(MODELS)
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The shortest argument that names the model at `path`: its name, if that leads to it, else the path, from the current folder
+/// if it is in that.
+pub(crate) fn argument(path: &Path) -> String {
+    let is_same = |found: PathBuf| matches!((found.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    let name = path.file_name().map(Path::new).filter(|name| !name.exists());
+    if let Some(name) = name.filter(|name| in_folders(name).is_ok_and(is_same)) {
+        return name.display().to_string();
+    }
+    let current = std::env::current_dir().ok();
+    let below = current.and_then(|current| path.strip_prefix(current).ok().map(Path::to_path_buf));
+    below.unwrap_or_else(|| path.to_path_buf()).display().to_string()
 }
 
 /// The folders for given variables, a binary, and the package that cargo runs or tests. No other folder above the

@@ -35,6 +35,8 @@ pub enum Preset {
     FluxDev,
     /// FLUX.1 schnell at 1024x1024, without guidance.
     FluxSchnell,
+    /// Chroma at 1024x1024.
+    Chroma,
     /// FLUX.2 klein 4B, distilled, at 1024x1024.
     Flux2Klein4b,
     /// FLUX.2 klein 9B, distilled, at 1024x1024.
@@ -47,7 +49,7 @@ pub enum Preset {
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Emoji,
         Self::Sd15,
         Self::Sdxl,
@@ -56,6 +58,7 @@ impl Preset {
         Self::Sd35Large,
         Self::FluxDev,
         Self::FluxSchnell,
+        Self::Chroma,
         Self::Flux2Klein4b,
         Self::Flux2Klein9b,
         Self::ZImageTurbo,
@@ -78,6 +81,7 @@ impl Preset {
             Self::Sd35Large => "sd35-large-1024",
             Self::FluxDev => "flux-dev-1024",
             Self::FluxSchnell => "flux-schnell-1024",
+            Self::Chroma => "chroma-1024",
             Self::Flux2Klein4b => "flux2-klein-4b-1024",
             Self::Flux2Klein9b => "flux2-klein-9b-1024",
             Self::ZImageTurbo => "z-image-turbo-1024",
@@ -95,6 +99,7 @@ impl Preset {
             Self::Sd35Large => include_str!("presets/sd35-large-1024.json"),
             Self::FluxDev => include_str!("presets/flux-dev-1024.json"),
             Self::FluxSchnell => include_str!("presets/flux-schnell-1024.json"),
+            Self::Chroma => include_str!("presets/chroma-1024.json"),
             Self::Flux2Klein4b => include_str!("presets/flux2-klein-4b-1024.json"),
             Self::Flux2Klein9b => include_str!("presets/flux2-klein-9b-1024.json"),
             Self::ZImageTurbo => include_str!("presets/z-image-turbo-1024.json"),
@@ -282,6 +287,13 @@ mod tests {
             let (texts, transformer, ..) = parameters(preset);
             assert_eq!((texts.as_slice(), transformer), ([123_060_480, T5].as_slice(), parameters_of_denoiser));
         }
+    }
+
+    #[test]
+    fn chroma_has_8_9_billion_parameters() {
+        let (texts, transformer, ..) = parameters(Preset::Chroma);
+        assert_eq!(texts, [T5]);
+        assert!((8_850_000_000..8_950_000_000).contains(&transformer), "{transformer}");
     }
 
     #[test]

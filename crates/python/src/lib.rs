@@ -57,6 +57,8 @@ mod _kiln {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         kiln_engine::HostPool::leave_system_allocator();
+        #[cfg(feature = "small-model")]
+        kiln_models::set_built_in(kiln_small_model::folder);
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

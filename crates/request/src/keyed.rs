@@ -71,3 +71,17 @@ pub(crate) fn one_of<T>(
 ) -> Result<T, String> {
     find(value).ok_or_else(|| format!("`{key}` is {value}, expected one of {}", ids.join(", ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_may_be_on_a_drive_and_have_commas() {
+        let text = r"net=C:\Meine Modelle\Öl, fein.safetensors,image=\\?\D:\a=b.png,weight=0.5";
+        let found = fields(text, &["net", "image", "weight"], &["net", "image"], "net=FILE").unwrap();
+        let expected =
+            [("net", r"C:\Meine Modelle\Öl, fein.safetensors"), ("image", r"\\?\D:\a=b.png"), ("weight", "0.5")];
+        assert_eq!(found, expected.map(|(key, value)| (key, value.to_string())));
+    }
+}

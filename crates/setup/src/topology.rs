@@ -1,7 +1,8 @@
 //! Which CPUs share a core, and which belong to a NUMA node.
 //!
 //! Linux describes both in `/sys/devices/system` (`Documentation/ABI/stable/sysfs-devices-system-cpu` and
-//! `sysfs-devices-node`). Where a file is missing, each CPU is a core, and all belong to one node.
+//! `sysfs-devices-node`). Where a file is missing, each CPU is a core, and all belong to one node. Of other systems the
+//! numbers of cores and of CPUs are known, and the CPUs of a core are taken to have numbers that follow each other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,6 +26,10 @@ impl Topology {
     pub fn current() -> &'static Self {
         static CURRENT: OnceLock<Topology> = OnceLock::new();
         CURRENT.get_or_init(|| {
+            if !cfg!(target_os = "linux") {
+                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+                return Self::of_counts(cpus, num_cpus::get(), num_cpus::get_physical());
+            }
             let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
             let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             let all = || (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
@@ -56,6 +61,15 @@ impl Topology {
             nodes = vec![cpus.clone()];
         }
         Self { cpus, cores, nodes }
+    }
+
+    /// `usable` CPUs of a machine with `cpus`, which has `cores` cores.
+    fn of_counts(usable: usize, cpus: usize, cores: usize) -> Self {
+        let per_core = (cpus / cores.max(1)).max(1);
+        let all: Vec<usize> = (0..usable).collect();
+        let cores = all.chunks(per_core).map(|core| core.iter().copied().collect()).collect();
+        let cpus: CpuSet = all.into_iter().collect();
+        Self { nodes: vec![cpus.clone()], cpus, cores }
     }
 
     /// Nodes whose CPUs are cores.
@@ -113,6 +127,16 @@ mod tests {
     /// Two nodes with two cores of two threads, numbered as Linux numbers them: second threads come last.
     const SIBLINGS: [&str; 8] = ["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"];
     const NODES: [(usize, &str); 2] = [(0, "0-1,4-5"), (1, "2-3,6-7")];
+
+    #[test]
+    fn cores_are_counted_where_only_numbers_are_known() {
+        for (usable, cpus, cores, expected) in [(16, 16, 8, 8), (8, 8, 8, 8), (3, 16, 8, 2), (4, 4, 0, 1), (4, 2, 8, 4)]
+        {
+            let found = Topology::of_counts(usable, cpus, cores);
+            assert_eq!((found.cores(), found.nodes().len()), (expected, 1), "{usable} of {cpus}, {cores}");
+            assert_eq!((found.cpus.len(), found.cores_of(&found.nodes()[0])), (usable, expected));
+        }
+    }
 
     #[test]
     fn cores_and_nodes_are_counted() {

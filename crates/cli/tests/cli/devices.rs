@@ -54,6 +54,7 @@ fn a_set_has_the_files_of_one_device() {
     }
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_set_on_several_devices_resumes_after_kills_and_interrupts() {
     let sandbox = Sandbox::new();

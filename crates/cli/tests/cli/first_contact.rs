@@ -28,36 +28,6 @@ fn the_short_help_is_a_screen_and_the_long_help_is_everything() {
     assert!(titles.map(place).is_sorted() && !help.contains("\nOptions:"), "{help}");
 }
 
-/// Runs a copy of the program in an empty folder, as an installed one.
-fn installed(sandbox: &Sandbox, args: &[&str]) -> Run {
-    let folder = sandbox.path("bin");
-    fs::create_dir_all(&folder).unwrap();
-    let program = folder.join("kiln");
-    if !program.exists() && fs::hard_link(env!("CARGO_BIN_EXE_kiln"), &program).is_err() {
-        fs::copy(env!("CARGO_BIN_EXE_kiln"), &program).unwrap();
-    }
-    // cargo names the package to what it runs, which would find the model of the sources.
-    let script = format!("shift; unset CARGO_MANIFEST_DIR; exec {} \"$@\"", program.display());
-    sandbox.shell_kiln(&script, args)
-}
-
-#[test]
-fn an_installed_program_without_a_model_says_what_to_do() {
-    let sandbox = Sandbox::new();
-    for args in [
-        &["txt2img", "a red apple"][..],
-        &["img2img", "a red apple", "-i", "a.png"],
-        &["serve", "--listen", "127.0.0.1:0"],
-        &["batch", "--set", "prompt=a red apple", "-o", "out"],
-        &["plan"],
-    ] {
-        let run = installed(&sandbox, args);
-        let run = run.fails(2, &["No model was given", "-m FILE or -m hf:OWNER/NAME", "KILN_MODELS"]);
-        assert_eq!(run.stderr.lines().count(), 2, "{run}");
-        assert!(!run.stderr.contains("emoji"), "{run}");
-    }
-}
-
 #[test]
 fn a_name_of_the_hub_without_its_prefix_is_suggested_with_it() {
     let sandbox = Sandbox::new();

@@ -1,8 +1,7 @@
 //! Every flag of `kiln txt2img` with invalid values.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 
 use kiln_testkit::fixtures;
 
@@ -236,9 +235,13 @@ fn unknown_flags_suggest_the_nearest() {
 #[test]
 fn values_that_are_no_utf8_are_refused() {
     let sandbox = Sandbox::new();
-    let value = OsStr::from_bytes(b"\xff.png");
+    #[cfg(unix)]
+    let value = std::os::unix::ffi::OsStringExt::from_vec(b"\xff.png".to_vec());
+    #[cfg(windows)]
+    let value = std::os::windows::ffi::OsStringExt::from_wide(&[0xd800, 0x2e, 0x70, 0x6e, 0x67]); // half of a pair
+    let value: OsString = value;
     for flag in flags().into_iter().filter(|flag| flag.value == Value::Required) {
-        let args = [OsString::from("txt2img"), "-p=x".into(), flag.long.clone().into(), value.into()];
+        let args = [OsString::from("txt2img"), "-p=x".into(), flag.long.clone().into(), value.clone()];
         let args = if flag.long == "--prompt" { [&args[..1], &args[2..]].concat() } else { args.to_vec() };
         let run = sandbox.kiln(&args);
         assert!(matches!(run.status.code(), Some(1 | 2)), "{run}");

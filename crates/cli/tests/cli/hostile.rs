@@ -85,6 +85,7 @@ fn files_that_are_no_images_are_refused_before_weights_are_read() {
     }
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn the_standard_input_is_read_by_both_names_and_jobs_have_relative_paths() {
     let sandbox = Sandbox::new();

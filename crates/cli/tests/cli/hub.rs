@@ -31,6 +31,7 @@ fn draw<'a>(model: &'a str, file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&args, &[model, "-o", file][..], more].concat()
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_pulled_model_runs_offline() {
     let (sandbox, server) = (Sandbox::new(), emoji());
@@ -59,6 +60,7 @@ fn a_pulled_model_runs_offline() {
     assert!(image("folder.png") == image("offline.png"));
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn named_files_are_downloaded_on_demand() {
     let sandbox = Sandbox::new();
@@ -79,6 +81,7 @@ fn named_files_are_downloaded_on_demand() {
     assert!(files.stdout.lines().last().unwrap().ends_with("unet/config.json"), "{files}");
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn invalid_names_are_refused() {
     let sandbox = Sandbox::new();
@@ -94,6 +97,7 @@ fn invalid_names_are_refused() {
     assert!(sandbox.names().is_empty());
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn offline_only_the_cache_is_used() {
     let sandbox = Sandbox::new();
@@ -108,6 +112,7 @@ fn offline_only_the_cache_is_used() {
     assert!(sandbox.names().is_empty());
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn an_interrupt_keeps_partial_downloads() {
     let (sandbox, server) = (Sandbox::new(), emoji());
@@ -137,12 +142,14 @@ fn an_interrupt_keeps_partial_downloads() {
     assert_eq!(parts.collect::<Vec<_>>(), [format!("bytes={}-", 2 << 20)]);
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn the_help_explains_the_sources_of_models() {
     let help = Sandbox::new().kiln(&["txt2img", "--help"]).succeeds().stdout;
     assert!(help.contains("hf:OWNER/NAME") && help.contains("--offline"), "{help}");
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn jobs_of_a_batch_name_models_on_the_hub() {
     let sandbox = Sandbox::new();

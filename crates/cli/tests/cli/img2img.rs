@@ -39,6 +39,7 @@ fn pixels(png: &[u8]) -> Vec<u8> {
     found
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn an_image_becomes_an_image_of_its_size() {
     let sandbox = Sandbox::new();

@@ -19,6 +19,7 @@ mod hostile;
 mod hub;
 mod images;
 mod img2img;
+mod model_lists;
 mod models;
 mod output;
 mod plans;
@@ -27,9 +28,14 @@ mod preview;
 mod refiner;
 mod sandbox;
 #[cfg(unix)]
+mod self_update;
+#[cfg(unix)]
 mod serve;
 mod settings;
+#[cfg(unix)]
 mod signals;
+mod small_model;
+#[cfg(unix)]
 mod streams;
 mod tiny_family;
 mod traces;

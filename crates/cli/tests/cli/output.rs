@@ -1,6 +1,7 @@
 //! The paths and contents of images and latents.
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -112,13 +113,48 @@ fn an_impossible_output_is_refused_before_the_model_is_loaded() {
     run(&["-o", "{seed}.png", "-b", "3", "--overwrite"]).refused(&["--output", "8.png is a folder"]);
     run(&["-o", "no/where.png"]).fails(1, &["no: not found"]);
     run(&["-o", "taken.png/apple.png"]).fails(1, &["taken.png: is not a folder", "a folder for the images"]);
-    std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.png")).unwrap();
-    run(&["-o", "dangling.png"]).refused(&["dangling.png exists already", "--overwrite"]);
-    fs::remove_file(sandbox.path("dangling.png")).unwrap();
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.png")).unwrap();
+        run(&["-o", "dangling.png"]).refused(&["dangling.png exists already", "--overwrite"]);
+        fs::remove_file(sandbox.path("dangling.png")).unwrap();
+    }
     run(&["--latents-out", "8.png"]).refused(&["--latents-out", "found a folder"]);
     run(&["--latents-out", "no/where.safetensors"]).fails(1, &["no: not found"]);
     assert_eq!(fs::read(sandbox.path("taken.png")).unwrap(), b"old");
     assert_eq!(sandbox.names(), before.into_iter().filter(|name| name != "{seed}.png").collect::<Vec<_>>());
+}
+
+/// Windows opens a device for such names in every folder, and an alternate stream of a file for a name with a colon. Other
+/// systems have files of these names.
+#[test]
+fn names_that_windows_reserves_are_refused_there() {
+    let sandbox = Sandbox::new();
+    for name in ["con.png", "aux-{seed}.png", "what?.png", "COM1.x.png"] {
+        let run = sandbox.txt2img(&["an apple", "-s", "7", "-o", name]);
+        if cfg!(windows) && name != "aux-{seed}.png" {
+            run.refused(&["--output", "Windows"]);
+        } else {
+            run.succeeds();
+            assert!(sandbox.path(&name.replace("{seed}", "7")).is_file(), "{name}");
+        }
+    }
+}
+
+/// Spaces, letters of several alphabets, and more than the 260 characters that programs of Windows have without a manifest.
+#[test]
+fn folders_and_names_may_be_long_and_have_any_letters() {
+    let sandbox = Sandbox::new();
+    let mut folder = sandbox.path("Bilder für Zoë 狐");
+    for _ in 0..6 {
+        folder.push("ein langer Name mit vielen Zeichen für einen Ordner");
+    }
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("Füchslein & Söhne.png");
+    assert!(path.as_os_str().len() > 300, "{}", path.display());
+    sandbox.txt2img(&["ein Äpfelchen", "-o", path.to_str().unwrap()]).succeeds();
+    assert_eq!(images::read(&path).size, (64, 64));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
@@ -142,6 +178,7 @@ fn a_second_run_with_overwrite_replaces_the_files_of_the_first() {
 }
 
 /// An image path that is a link is replaced; the target of the link is not.
+#[cfg(unix)]
 #[test]
 fn overwrite_does_not_write_through_links() {
     let sandbox = Sandbox::new();
@@ -201,6 +238,7 @@ fn latents_are_written_and_replaced() {
     assert_eq!(sandbox.names(), ["1.png", "2.png", "3.png", "latents.safetensors"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn files_have_the_permissions_of_any_new_file() {
     let sandbox = Sandbox::new();

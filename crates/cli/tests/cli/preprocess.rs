@@ -47,6 +47,7 @@ fn a_mask_makes_an_image_transparent() {
     assert!(found.is_transparent());
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn streams_are_read_and_written() {
     let sandbox = Sandbox::new();

@@ -16,6 +16,7 @@ fn txt2img(sandbox: &Sandbox, kind: &str, args: &[&str]) -> Run {
     sandbox.kiln(&[&fixed[..], args].concat())
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_refiner_takes_over_and_its_settings_make_the_image_again() {
     let sandbox = Sandbox::new();

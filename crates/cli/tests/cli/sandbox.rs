@@ -53,6 +53,24 @@ impl Sandbox {
         self.start(Command::new(env!("CARGO_BIN_EXE_kiln")).args(args)).finish()
     }
 
+    /// A copy of the program in a folder of its own, as an installed one.
+    pub fn install(&self) -> PathBuf {
+        let program = self.path("bin/kiln");
+        std::fs::create_dir_all(self.path("bin")).unwrap();
+        if !program.exists() && std::fs::hard_link(env!("CARGO_BIN_EXE_kiln"), &program).is_err() {
+            std::fs::copy(env!("CARGO_BIN_EXE_kiln"), &program).unwrap();
+        }
+        program
+    }
+
+    /// Starts an installed program with `args` and these variables.
+    pub fn start_installed(&self, variables: &[(&str, &OsStr)], args: &[&str]) -> Running {
+        let mut command = Command::new(self.install());
+        command.args(args);
+        // cargo names the package to what it runs, which would find the model of the sources.
+        self.start_with(command.env_remove("CARGO_MANIFEST_DIR"), variables)
+    }
+
     /// Runs `kiln txt2img` with `args` and, unless they set them, a tiny model, one step and a small size.
     pub fn txt2img(&self, args: &[&str]) -> Run {
         self.kiln(&txt2img(args))
@@ -85,6 +103,11 @@ impl Sandbox {
     }
 
     fn start(&self, command: &mut Command) -> Running {
+        self.start_with(command, &[])
+    }
+
+    /// Starts a command with variables that replace those of all tests.
+    fn start_with(&self, command: &mut Command, variables: &[(&str, &OsStr)]) -> Running {
         command.current_dir(self.0.path());
         for name in [
             "KILN_MODELS",
@@ -103,6 +126,7 @@ impl Sandbox {
         }
         command.env("HF_HOME", self.path("hf"));
         command.env("KILN_CACHE", self.1.path());
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = format!("{command:?}");
         let mut child = command.spawn().unwrap();
@@ -192,6 +216,11 @@ impl Running {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id()); // a child keeps its number until it is waited for
         Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Ends the process without a chance to react: `SIGKILL`, or what Windows has for it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
     }
 
     /// Waits until `count` lines of the output stream, or of the error stream, begin with `start`, or the process has ended.

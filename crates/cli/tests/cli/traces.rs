@@ -102,6 +102,7 @@ fn the_second_step_is_traced_where_there_is_one() {
     }
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_memory_trace_is_written_replayed_and_plotted() {
     let sandbox = Sandbox::new();

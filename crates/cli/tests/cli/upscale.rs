@@ -161,6 +161,7 @@ fn alpha_is_kept() {
     }
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn an_upscaler_is_found_by_its_name() {
     let sandbox = with_apple();
@@ -176,6 +177,7 @@ fn an_upscaler_is_found_by_its_name() {
     );
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn standard_input_and_output() {
     let sandbox = with_apple();

@@ -109,7 +109,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
 }
 
 /// Whether a path is a regular file with an extension of weights.
-fn is_weights(path: &Path) -> bool {
+pub(crate) fn is_weights(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
     (ENDINGS.contains(&ending.as_str()) || ending == "pth") && path.is_file()
 }

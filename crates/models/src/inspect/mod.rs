@@ -14,9 +14,10 @@ use serde::Serialize;
 
 pub use file::{FileModel, FileReport};
 pub use folder::{ComponentReport, FolderReport, SegmentReport};
-pub(crate) use listing::{FolderContent, content_of_folder};
+pub(crate) use listing::{FolderContent, content_of_folder, is_weights};
 pub use listing::{ListEntry, ListReport};
 pub use lora_notes::LoraNotes;
+pub(crate) use summary::count_files;
 
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
@@ -70,7 +71,7 @@ pub fn inspect(path: &Path, dtype: DTypeChoice) -> Result<Inspected> {
 }
 
 /// Counts tensors by type, sorted by bytes in descending order.
-fn stored(tensors: impl IntoIterator<Item = ParamInfo>) -> Vec<Stored> {
+pub(crate) fn stored(tensors: impl IntoIterator<Item = ParamInfo>) -> Vec<Stored> {
     let mut by_dtype: BTreeMap<String, Stored> = BTreeMap::new();
     for ParamInfo { shape, dtype } in tensors {
         let name = format!("{dtype:?}");

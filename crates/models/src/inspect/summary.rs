@@ -15,7 +15,7 @@ const DEPTH: usize = 3;
 const LICENSE: usize = 80;
 
 /// The number of files below a folder, and their bytes. Links to folders are not followed.
-pub(super) fn count_files(folder: &Path) -> (usize, u64) {
+pub(crate) fn count_files(folder: &Path) -> (usize, u64) {
     count(folder, DEPTH)
 }
 

@@ -89,4 +89,18 @@ mod tests {
         assert!(read(":0.8").is_err() && read("").is_err());
         assert_eq!(read("ink:nan").unwrap().1, 1.0); // not a valid strength, so part of the name
     }
+
+    #[test]
+    fn the_colon_of_a_drive_is_no_strength() {
+        for (text, file, strengths) in [
+            (r"C:\models\x.safetensors", r"C:\models\x.safetensors", (1.0, 1.0)),
+            (r"C:\models\x.safetensors:0.8", r"C:\models\x.safetensors", (0.8, 0.8)),
+            ("D:/Meine LoRAs/Öl.safetensors:0.8:0.5", "D:/Meine LoRAs/Öl.safetensors", (0.8, 0.5)),
+            (r"\\?\C:\x.safetensors:1", r"\\?\C:\x.safetensors", (1.0, 1.0)),
+            (r"\\server\share\x.safetensors", r"\\server\share\x.safetensors", (1.0, 1.0)),
+        ] {
+            let lora: LoraUse = text.parse().unwrap();
+            assert_eq!((lora.lora, (lora.text, lora.unet)), (LoraName::File(file.into()), strengths), "{text}");
+        }
+    }
 }

@@ -192,7 +192,7 @@ fn a_check_knows_the_images_of_a_set() {
 fn an_address_space_without_room_for_an_image_is_an_error() {
     let sandbox = Sandbox::new();
     write(&sandbox, "jobs.txt", "a\n");
-    for limit in (80..150).map(|mib| mib << 10) {
+    for limit in (120..192).map(|mib| mib << 10) {
         let run = sandbox.shell_kiln(&format!("ulimit -v {limit}; exec \"$@\""), &filled(&["jobs.txt"]));
         run.fails(1, &["the address space of this process is limited to", "(ulimit -v)", "--vram-budget"]);
     }
@@ -211,6 +211,7 @@ fn the_fields_of_a_job_are_listed_on_request() {
 }
 
 /// A FIFO may never have a writer; a pipe that the shell opened has one.
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn jobs_are_regular_files_or_pipes_of_the_shell() {
     let sandbox = Sandbox::new();
@@ -303,6 +304,7 @@ fn a_file_that_is_not_a_journal_is_unchanged() {
     assert_eq!(std::fs::read_to_string(sandbox.path("out/journal-notes.jsonl")).unwrap(), "my notes");
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_set_and_its_shard_cannot_run_together() {
     let sandbox = Sandbox::new();

@@ -152,6 +152,7 @@ fn all_shards_are_the_whole_set() {
     assert!(sandbox.path("out/journal-2-of-3.jsonl").is_file() && sandbox.path("out/index-3-of-3.jsonl").is_file());
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn json_output_and_jobs_from_a_pipe() {
     let sandbox = Sandbox::new();

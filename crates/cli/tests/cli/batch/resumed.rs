@@ -13,9 +13,9 @@ fn a_set_killed_at_any_time_resumes() {
     let mut seen = 0;
     // The run is killed after this number of generated images; the first time as soon as it has started.
     for (kill, images) in [0, 1, 2, 0, 1, 3, 1].into_iter().enumerate() {
-        let running = start(&sandbox, &["jobs.jsonl", "--batch-size", ["1", "3"][kill % 2]]);
+        let mut running = start(&sandbox, &["jobs.jsonl", "--batch-size", ["1", "3"][kill % 2]]);
         running.wait_for((Lines::Output, ""), images);
-        running.signal("KILL");
+        running.kill();
         running.finish();
         if !sandbox.path("out").is_dir() {
             continue;
@@ -54,6 +54,7 @@ fn a_set_killed_at_any_time_resumes() {
     assert!(std::fs::read(sandbox.path("out").join(name)).unwrap() == *bytes);
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn an_interrupted_set_saves_finished_images() {
     let sandbox = Sandbox::new();
@@ -124,6 +125,7 @@ fn an_image_that_was_finished_and_not_renamed_is_not_made_twice() {
 }
 
 /// A file size limit replaces a full disk: the journal fits, the images do not.
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_full_disk_stops_a_set_without_failing_jobs() {
     let sandbox = Sandbox::new();
@@ -141,6 +143,7 @@ fn a_full_disk_stops_a_set_without_failing_jobs() {
     assert_eq!(names(&sandbox).len(), 6);
 }
 
+#[cfg_attr(not(unix), ignore = "needs a shell and signals of Unix")]
 #[test]
 fn a_folder_that_is_moved_away_ends_the_run() {
     let sandbox = Sandbox::new();
@@ -157,6 +160,7 @@ fn a_folder_that_is_moved_away_ends_the_run() {
     assert_eq!(made(&run), 400 - there, "{run}");
 }
 
+#[cfg(unix)]
 #[test]
 fn subfolders_may_be_on_another_file_system() {
     let sandbox = Sandbox::new();
