@@ -11,6 +11,7 @@
 # Two builds of one commit by one toolchain have the same bytes: no path of this machine is in them, and the only time is
 # SOURCE_DATE_EPOCH, by default that of the commit.
 set -euo pipefail
+here=$PWD
 cd "$(dirname "$0")/../.."
 
 GLIBC=2.28
@@ -44,14 +45,14 @@ check_glibc() {
 }
 
 if [[ ${1:-} == --check ]]; then
-    program=${2:?the program to check}
+    program=$(cd "$here" && realpath -e "${2:?the program to check}")
     check_libraries "$program"
     check_glibc "$program"
     say "$program runs with glibc $GLIBC, it takes symbols up to $(needed_glibc "$program")"
     exit
 fi
 
-target=${1:?the target, for example x86_64-unknown-linux-gnu} out=${2:?the folder of the program} cuda=1
+target=${1:?the target, for example x86_64-unknown-linux-gnu} out=$(cd "$here" && realpath -m "${2:?the folder of the program}") cuda=1
 case ${3:-} in
     '') ;;
     --no-cuda) cuda=0 ;;

@@ -7,17 +7,21 @@
 # of minutes. The files in the folder of --licenses go into the program's wheel. The wheel's tag says which glibc the
 # program needs, at least 2.28. Needs Python 3.11, and for the module maturin from PyPI.
 set -euo pipefail
+here=$PWD
 cd "$(dirname "$0")/../.."
 
 fail() { echo "error: $*" >&2; exit 1; }
 
-program=${1:?the program} target=${2:?its target} out=${3:?the folder of the wheels}
+# absolute PATH: what the caller means by it.
+absolute() { (cd "$here" && realpath -m "$1"); }
+
+program=$(absolute "${1:?the program}") target=${2:?its target} out=$(absolute "${3:?the folder of the wheels}")
 shift 3
 module=1 licenses=()
 while (($#)); do
     case $1 in
         --program-only) module=0 ;;
-        --licenses) licenses=("${2:?the folder of licenses}"); shift ;;
+        --licenses) licenses=("$(absolute "${2:?the folder of licenses}")"); shift ;;
         *) fail "unknown argument $1; see the head of scripts/release/wheels.sh" ;;
     esac
     shift
