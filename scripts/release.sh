@@ -92,7 +92,9 @@ make() {
     step "$folder" completions text "$speaker" "$stage"
     step "$folder" licenses cargo xtask notices "$target" "$stage" "$features"
     if [[ -z $program && -x scripts/release/wheels.sh ]]; then
-        NOTICES=$stage/THIRD-PARTY-LICENSES.txt step "$folder" wheels scripts/release/wheels.sh "$built" "$target" "$folder"
+        mkdir -p "$work/licenses"
+        cp "$stage/THIRD-PARTY-LICENSES.txt" "$work/licenses"
+        step "$folder" wheels scripts/release/wheels.sh "$built" "$target" "$folder" --licenses "$work/licenses"
     fi
     cp README.md LICENSE-APACHE LICENSE-MIT "$stage"
     step "$folder" archives python3 scripts/release/archive.py "$stage" "$SOURCE_DATE_EPOCH"

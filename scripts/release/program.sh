@@ -83,7 +83,8 @@ if ((cuda)); then
     if ! command -v nvcc >/dev/null && [[ ! -x ${CUDA_HOME:-/nowhere}/bin/nvcc ]]; then
         eval "$(scripts/cuda-toolkit.sh)"
     fi
-    export KILN_CUDA_ARCHS
+    # candle's kernels are PTX, which drivers compile for this and later GPUs; Kiln's own are machine code for every one.
+    export KILN_CUDA_ARCHS CUDA_COMPUTE_CAP=80
 fi
 
 # zig: writes the folder of cargo-zigbuild and zig, or fails.

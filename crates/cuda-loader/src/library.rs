@@ -32,7 +32,12 @@ impl Library {
                     return Ok(Some(Self { handle: Box::leak(Box::new(library)), path }));
                 }
                 Err(_) if is_name => {}
-                Err(error) => return Err(Error::Broken { path, reason: error.to_string() }),
+                Err(error) => {
+                    // The loader's own message is behind that of the crate.
+                    let reason =
+                        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                    return Err(Error::Broken { path, reason });
+                }
             }
         }
         Ok(None)
