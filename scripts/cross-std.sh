@@ -3,9 +3,9 @@
 #
 #   scripts/cross-std.sh x86_64-pc-windows-gnu
 #
-# The toolchain has the library, or rustup installs it, or it is built from its sources into target/std, which takes about
-# three minutes: rustup's component rust-src or Debian's package of that name (Debian has no library for Windows since
-# Rust 1.85). Fails if none of it works.
+# The toolchain has the library, or rustup installs it, or, with KILN_BUILD_STD=1, it is built from its sources into target/std, which
+# takes about three minutes: rustup's component rust-src or Debian's package of that name (Debian has no library for Windows
+# since Rust 1.85). Fails if none of it works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$1
@@ -19,7 +19,7 @@ if has_library "$toolchain" || { rustup target add "$target" >&2 && has_library 
     exit 0
 fi
 sources=$toolchain/lib/rustlib/src/rust/library
-[[ -f $sources/Cargo.lock ]] || { echo "error: no standard library for $target, and no rust-src to build it from" >&2; exit 1; }
+[[ ${KILN_BUILD_STD:-} == 1 && -f $sources/Cargo.lock ]] || { echo "error: no standard library for $target; KILN_BUILD_STD=1 builds it from rust-src" >&2; exit 1; }
 built=$PWD/target/std/$(rustc -V | cut -d' ' -f2)
 if ! has_library "$built"; then
     # The library uses features that only its own compiler has, as its own build does.
