@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args;
 use kiln_engine::{
     ByteSize, DTypeChoice, DeviceChoice, HubOptions, ImageSource, MemoryOptions, Setup, TileRows, UpscaleOptions,
-    UpscalerChoice,
 };
 
 use crate::values::{parse_count, parse_number};
@@ -60,14 +59,6 @@ impl UpscaleArgs {
     /// How files come from the Hub.
     pub fn hub(&self) -> HubOptions {
         HubOptions { offline: self.offline, dtype: self.dtype }
-    }
-
-    /// The device of a network; the CPU without a network.
-    pub fn device(&self) -> DeviceChoice {
-        match UpscalerChoice::from(self.upscaler.clone()) {
-            UpscalerChoice::Filter(_) => DeviceChoice::Cpu,
-            UpscalerChoice::File(_) => self.device,
-        }
     }
 
     /// The engine's options.
