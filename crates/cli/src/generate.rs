@@ -95,9 +95,6 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     requests.iter().try_for_each(|request| check_size(request, &model, &setup))?;
     let mut jobs = requests.iter().map(resolve).collect::<kiln_request::Result<Vec<Job>>>()?;
     setup.check()?;
-    if args.run.model.is_none() && like.is_none() {
-        small_model::announce(&model);
-    }
     let mut advice: BTreeSet<String> = jobs.iter().flat_map(|job| job.advice(&model)).collect();
     if like.is_some() && args.request().ensd.is_none() {
         // AUTOMATIC1111 writes it into images of all samplers.
@@ -119,6 +116,9 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let trace = args.trace.as_deref().map(TraceFile::plan).transpose()?;
     let memory = args.memory_trace.as_deref().map(MemoryTraceFile::plan).transpose()?;
     let mut previews = args.preview.as_ref().map(Previews::plan).transpose()?.flatten();
+    if args.run.model.is_none() && like.is_none() {
+        small_model::announce(&model);
+    }
     if previews.is_some() && model.latent_rgb().is_none() {
         caution!("there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json)");
     }
