@@ -69,7 +69,7 @@ impl Release {
     /// Downloads the archive, checks it, and replaces the program. `heard` gets the number of bytes that have come, and of all.
     ///
     /// # Errors
-    /// Those of the request and of the files. After any error the old program is there.
+    /// Errors of the request and of the files. After any error the old program is there.
     pub fn install(mut self, heard: &mut dyn FnMut(u64, Option<u64>)) -> Result<Version> {
         let program = self.receipt.program.clone();
         let program = program.canonicalize().map_err(kiln_files::read_error(&program))?;

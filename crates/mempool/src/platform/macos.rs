@@ -54,7 +54,7 @@ pub(crate) fn faults() -> Option<PageFaults> {
     Some(PageFaults { minor: all.saturating_sub(major), major })
 }
 
-/// What the system counts for this process.
+/// The counters of the system for this process.
 fn task() -> Option<libc::proc_taskinfo> {
     // SAFETY: the structure consists of numbers, for which zero is a value.
     let mut task: libc::proc_taskinfo = unsafe { std::mem::zeroed() };
