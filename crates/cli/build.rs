@@ -1,6 +1,7 @@
-//! The facts about the build that `kiln --version` prints: the commit of the sources, and the features. On Windows also the manifest of
-//! `kiln.exe`: the program takes paths of more than 260 characters, and its texts are UTF-8, so that it and the libraries that
-//! it loads agree about names with umlauts.
+//! The facts about the build that `kiln --version` prints: the commit of the sources, and the features.
+//!
+//! On Windows also the manifest of `kiln.exe`: the program takes paths of more than 260 characters, and its texts are UTF-8, so that
+//! it and the libraries that it loads agree about names with umlauts.
 
 use std::path::Path;
 use std::process::Command;
