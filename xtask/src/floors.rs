@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn imports_do_not_go_up_or_sideways() {
         let up = edge("kiln-ops", "kiln-nn", None);
-        assert_eq!(up, ["kiln-ops -> kiln-nn (normal): floor 1 must not import floor 3, which is above it"]);
+        assert_eq!(up, ["kiln-ops -> kiln-nn (normal): floor 2 must not import floor 4, which is above it"]);
         let sideways = edge("kiln-unet", "kiln-vae", Some("dev"));
-        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both are on floor 5"), "{sideways:?}");
+        assert!(sideways[0].starts_with("kiln-unet -> kiln-vae (dev): both are on floor 6"), "{sideways:?}");
         assert_eq!(edge("kiln-weights", "kiln-engine", Some("build")).len(), 1);
         assert_eq!(edge("xtask", "kiln-cli", None).len(), 1);
     }
