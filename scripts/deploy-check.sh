@@ -110,23 +110,23 @@ server_in_root() {
     # shellcheck disable=SC2016
     exec unshare --mount --pid --fork --kill-child bash -euc '
         root=$1 work=$2 user=$3 port=$4 variables=$5
-        mount --bind "$root" "$work/root"
-        mount -o remount,bind,ro "$work/root"
-        mount -t proc proc "$work/root/proc"
-        mount -t tmpfs -o mode=755 dev "$work/root/dev"
-        for device in null zero random urandom; do touch "$work/root/dev/$device"; mount --bind "/dev/$device" "$work/root/dev/$device"; done
-        mount -t tmpfs -o mode=1777,nosuid,nodev,noexec tmp "$work/root/tmp"
+        mount --bind "$root" "$work/mounted"
+        mount -o remount,bind,ro "$work/mounted"
+        mount -t proc proc "$work/mounted/proc"
+        mount -t tmpfs -o mode=755 dev "$work/mounted/dev"
+        for device in null zero random urandom; do touch "$work/mounted/dev/$device"; mount --bind "/dev/$device" "$work/mounted/dev/$device"; done
+        mount -t tmpfs -o mode=1777,nosuid,nodev,noexec tmp "$work/mounted/tmp"
         for volume in models cache images; do
-            mount --bind "$work/$volume" "$work/root/$volume"
+            mount --bind "$work/$volume" "$work/mounted/$volume"
             chown "$user" "$work/$volume"
         done
-        mount -o remount,bind,ro "$work/root/models"
+        mount -o remount,bind,ro "$work/mounted/models"
         for file in /usr/file /etc/file /models/file; do
-            if touch "$work/root$file" 2>/dev/null; then echo "$file can be written"; exit 1; fi
+            if touch "$work/mounted$file" 2>/dev/null; then echo "$file can be written"; exit 1; fi
         done
         # The variables have no spaces in their values.
         cd /
-        exec chroot "$work/root" /usr/bin/env -i --chdir=/images PATH=/usr/local/bin:/usr/bin:/bin $variables KILN_API_KEY=key \
+        exec chroot "$work/mounted" /usr/bin/env -i --chdir=/images PATH=/usr/local/bin:/usr/bin:/bin $variables KILN_API_KEY=key \
             setpriv --reuid="${user%:*}" --regid="${user#*:}" --clear-groups --no-new-privs --bounding-set=-all \
             kiln serve --listen "0.0.0.0:$port" --output /images
     ' bash "$root" "$work" "$user" "$port" "$variables"
@@ -145,7 +145,7 @@ health() {
 # The health before and after the start, a job, and the end by SIGTERM while the job runs.
 serve() {
     local id i
-    mkdir -p "$work/cache" "$work/images" "$work/models" "$work/root"
+    mkdir -p "$work/cache" "$work/images" "$work/models" "$work/mounted"
     if health 2>/dev/null; then echo "a server is at port $port already"; return 1; fi
     if [[ -n $root ]]; then server_in_root >"$work/server.log" 2>&1 & else server_here >"$work/server.log" 2>&1 & fi
     server=$!

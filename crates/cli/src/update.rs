@@ -27,7 +27,7 @@ pub fn run(command: &SelfCommand) -> Result<()> {
 }
 
 fn install(release: Release) -> Result<()> {
-    tell!("kiln {VERSION} is replaced by {}", release.version);
+    tell!("replacing kiln {VERSION} by {}", release.version);
     let mut fifths = 0;
     let version = release.install(&mut |have, all| {
         // A line for each fifth.

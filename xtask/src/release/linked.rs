@@ -13,7 +13,7 @@ pub const PROGRAM: &str = "kiln-cli";
 /// A name and a version.
 pub type Id = (String, String);
 
-/// What the program for one platform consists of. Build scripts, macros and tests are no part of it.
+/// The packages that are linked into the program for one platform, without those of build scripts, macros and tests.
 pub struct Linked {
     /// Sorted by name and version.
     pub packages: BTreeMap<Id, Package>,

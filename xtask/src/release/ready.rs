@@ -42,7 +42,7 @@ fn placeholder_host() -> Result<String> {
         .map_or(format!("repository{PLACEHOLDER}"), String::from))
 }
 
-/// What is left to do in these two files.
+/// Lists the steps before a release that are missing in these two files.
 fn left(manifest: &str, changelog: &str) -> Vec<String> {
     let mut left = Vec::new();
     let address = value_in(manifest, "repository").unwrap_or_default();
