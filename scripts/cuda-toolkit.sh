@@ -44,4 +44,7 @@ if [ ! -f "$home/done" ]; then
 fi
 
 echo "export CUDA_HOME='$toolkit' CUDA_PATH='$toolkit' PATH='$toolkit/bin':\"\$PATH\""
-echo "export CUDA_COMPUTE_CAP=\"\${CUDA_COMPUTE_CAP:-90}\""
+# For candle's kernels, which are PTX: later GPUs run it, earlier ones do not. A build for a list of GPUs begins with the
+# oldest that has bf16.
+oldest=${KILN_CUDA_ARCHS:+80}
+echo "export CUDA_COMPUTE_CAP='${CUDA_COMPUTE_CAP:-${oldest:-90}}'"

@@ -13,19 +13,17 @@
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/release/tools.sh
+source scripts/release/tools.sh
 
 GLIBC=2.28
-ZIGBUILD=0.24.1
-ZIG=0.17.1
+ZIGBUILD=cargo-zigbuild==0.24.1
 KILN_CUDA_ARCHS=${KILN_CUDA_ARCHS:-75,80,86,89,90,100,120}
 # What every Linux with glibc has.
 LIBRARIES='libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libgcc_s.so.1 ld-linux-x86-64.so.2 ld-linux-aarch64.so.1'
 
 say() { echo "program: $*" >&2; }
 fail() { echo "error: $*" >&2; exit 1; }
-
-# needed_glibc PROGRAM: the newest version of glibc of which it takes a symbol.
-needed_glibc() { objdump -T "$1" | grep -oE 'GLIBC_[0-9]+(\.[0-9]+)+' | sort -Vu | tail -1 | cut -d_ -f2; }
 
 # check_libraries PROGRAM: that it is linked with nothing but the C library.
 check_libraries() {
@@ -87,17 +85,9 @@ if ((cuda)); then
     export KILN_CUDA_ARCHS CUDA_COMPUTE_CAP=80
 fi
 
-# zig: writes the folder of cargo-zigbuild and zig, or fails.
-zig() {
-    local tools=$PWD/target/release-tools
-    [[ -x $tools/bin/python ]] || python3 -m venv "$tools" >&2 || return 1
-    "$tools/bin/pip" install --quiet --disable-pip-version-check "cargo-zigbuild==$ZIGBUILD" "ziglang==$ZIG" >&2 || return 1
-    echo "$tools/bin"
-}
-
 build=(build) suffix='' linked=$target
 if [[ $target == *-linux-gnu ]]; then
-    if tools=$(zig); then
+    if tools=$(release_tools "$ZIGBUILD" "$ZIG"); then
         export PATH=$tools:$PATH
         build=(zigbuild) linked=$target.$GLIBC
     else

@@ -35,7 +35,7 @@ def metadata(about: dict[str, str], platform: str, licenses: list[str]) -> str:
     ]
     if "repository" in about:
         lines.append(f"Project-URL: Source, {about['repository']}")
-    # Apple has no CUDA, and NVIDIA has no cuDNN of CUDA 13 elsewhere.
+    # Apple has no CUDA.
     if not platform.startswith("macosx"):
         lines += ["Provides-Extra: cuda", *(f"Requires-Dist: {package} ; extra == 'cuda'" for package in CUDA)]
     lines += ["Provides-Extra: python", f"Requires-Dist: kiln-diffusion-python=={version} ; extra == 'python'"]

@@ -9,6 +9,8 @@
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/release/tools.sh
+source scripts/release/tools.sh
 
 fail() { echo "error: $*" >&2; exit 1; }
 
@@ -31,7 +33,8 @@ export SOURCE_DATE_EPOCH
 
 case $target in
     *-linux-gnu)
-        minor=$(objdump -T "$program" | grep -oE 'GLIBC_2\.[0-9]+' | sort -Vu | tail -1 | cut -d. -f2)
+        glibc=$(needed_glibc "$program")
+        minor=$(cut -d. -f2 <<<"$glibc")
         [[ -n $minor ]] || fail "$program takes no symbol of glibc"
         if ((minor > 28)); then echo "warning: $program needs glibc 2.$minor, and so does the wheel" >&2; else minor=28; fi
         platform=manylinux_2_${minor}_${target%%-*}
@@ -44,9 +47,7 @@ mkdir -p "$out"
 python3 scripts/release/wheel.py "$program" "$platform" "$out" ${licenses[@]+"${licenses[@]}"}
 ((module)) || exit 0
 
-tools=$PWD/target/release-tools
-[[ -x $tools/bin/python ]] || python3 -m venv "$tools"
-"$tools/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2' ziglang==0.17.1
+tools=$(release_tools 'maturin>=1.9,<2' "$ZIG")
 options=()
 [[ $target != *-linux-gnu ]] || options=(--zig --compatibility manylinux_2_28)
-PATH=$tools/bin:$PATH maturin build --profile dist --locked --quiet --target "$target" --out "$out" ${options[@]+"${options[@]}"}
+PATH=$tools:$PATH maturin build --profile dist --locked --quiet --target "$target" --out "$out" ${options[@]+"${options[@]}"}
