@@ -4,10 +4,9 @@
 //! builds that crate again, and everything above it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use crate::Result;
-use crate::workspace::{cargo, root};
+use crate::workspace::cargo_output;
 
 /// Crates that are built alone too: by `cargo run`, and for the Python module.
 const SELECTIONS: [&str; 2] = ["kiln-cli", "kiln-python"];
@@ -37,14 +36,10 @@ pub fn check() -> Result {
 
 /// The sets of features with which each dependency is built for a selection.
 fn features(selection: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let mut tree = Command::new(cargo());
-    tree.args(["tree", "--locked", "--prefix", "none", "--format", "{p}|{f}"]).args(selection).current_dir(root());
-    let output = tree.output()?;
-    if !output.status.success() {
-        return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
+    let shown = ["tree", "--locked", "--prefix", "none", "--format", "{p}|{f}"];
+    let output = cargo_output(&[&shown, selection].concat())?;
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in String::from_utf8(output.stdout)?.lines() {
+    for line in output.lines() {
         let (package, features) = line.trim_end_matches(" (*)").split_once('|').unwrap_or((line, ""));
         let name: Vec<&str> = package.split(' ').take(2).collect(); // without `(proc-macro)` and paths
         found.entry(name.join(" ")).or_default().insert(features.trim().into());

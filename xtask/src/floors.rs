@@ -1,12 +1,11 @@
 //! The allowed imports between crates: only those on a lower floor.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use serde::Deserialize;
 
 use crate::Result;
-use crate::workspace::{cargo, root};
+use crate::workspace::cargo_output;
 
 /// The floors of docs/architecture.md. Add a new crate here first.
 const FLOORS: &[(&str, u8)] = &[
@@ -84,12 +83,7 @@ struct Dependency {
 
 /// Fails for every dependency between our crates that the floors do not allow.
 pub fn check() -> Result {
-    let args = ["metadata", "--no-deps", "--format-version", "1"];
-    let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)?;
+    let metadata: Metadata = serde_json::from_str(&cargo_output(&["metadata", "--no-deps", "--format-version", "1"])?)?;
     let wrong = wrong_edges(&metadata);
     if wrong.is_empty() {
         println!("floors: {} crates, every import goes down", metadata.packages.len());

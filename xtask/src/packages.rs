@@ -1,12 +1,11 @@
 //! The packages of the workspace and of everything that it depends on, as `cargo metadata` lists them.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde::Deserialize;
 
 use crate::Result;
-use crate::workspace::{cargo, root};
+use crate::workspace::cargo_output;
 
 /// The part of `cargo metadata` that the checks read.
 #[derive(Deserialize)]
@@ -37,10 +36,6 @@ pub struct Package {
 /// # Errors
 /// If cargo fails, or `Cargo.lock` is outdated.
 pub fn packages() -> Result<Vec<Package>> {
-    let args = ["metadata", "--locked", "--all-features", "--format-version", "1"];
-    let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    Ok(serde_json::from_slice::<Metadata>(&output.stdout)?.packages)
+    let output = cargo_output(&["metadata", "--locked", "--all-features", "--format-version", "1"])?;
+    Ok(serde_json::from_str::<Metadata>(&output)?.packages)
 }

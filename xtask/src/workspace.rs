@@ -23,6 +23,21 @@ pub fn run(program: &str, args: &[&str], env: &[(&str, &OsStr)]) -> Result {
     if status.success() { Ok(()) } else { Err(format!("{program} {}: {status}", args.join(" ")).into()) }
 }
 
+/// The output of cargo in the root.
+///
+/// # Errors
+/// The messages of cargo, if it fails.
+pub fn cargo_output(args: &[&str]) -> Result<String> {
+    let output = Command::new(cargo()).args(args).current_dir(root()).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout)?),
+        false => {
+            let name = args.first().copied().unwrap_or_default();
+            Err(format!("cargo {name}: {}", String::from_utf8_lossy(&output.stderr)).into())
+        }
+    }
+}
+
 /// The path of the cargo that runs this program.
 pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())

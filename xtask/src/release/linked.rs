@@ -1,11 +1,10 @@
 //! The packages that are linked into the program, and which of them needs which.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use crate::Result;
 use crate::packages::{Package, packages};
-use crate::workspace::{cargo, root};
+use crate::workspace::cargo_output;
 
 /// The package with the program.
 pub const PROGRAM: &str = "kiln-cli";
@@ -27,16 +26,9 @@ impl Linked {
     /// # Errors
     /// If cargo fails.
     pub fn of(target: &str, features: &str) -> Result<Self> {
-        let args = ["tree", "--locked", "--package", PROGRAM, "--target", target, "--features", features];
-        let output = Command::new(cargo())
-            .args(args)
-            .args(["--edges", "normal,no-proc-macro", "--prefix", "depth", "--format", "|{p}"])
-            .current_dir(root())
-            .output()?;
-        if !output.status.success() {
-            return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)).into());
-        }
-        let edges = edges(&String::from_utf8(output.stdout)?)?;
+        let selection = ["tree", "--locked", "--package", PROGRAM, "--target", target, "--features", features];
+        let shown = ["--edges", "normal,no-proc-macro", "--prefix", "depth", "--format", "|{p}"];
+        let edges = edges(&cargo_output(&[&selection[..], &shown].concat())?)?;
         let all = packages()?.into_iter().map(|package| ((package.name.clone(), package.version.clone()), package));
         let packages: BTreeMap<Id, Package> = all.filter(|(id, _)| edges.contains_key(id)).collect();
         match edges.keys().find(|id| !packages.contains_key(id)) {
