@@ -119,12 +119,3 @@ fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
         },
     }
 }
-
-/// The state of NVIDIA's driver on this machine.
-pub fn driver() -> String {
-    const VERSION: &str = "/proc/driver/nvidia/version";
-    match std::fs::read_to_string(VERSION) {
-        Ok(text) => format!("the driver is installed: {}", text.lines().next().unwrap_or_default().trim()),
-        Err(_) => format!("NVIDIA's driver is not loaded: {VERSION} is missing"),
-    }
-}

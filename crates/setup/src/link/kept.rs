@@ -8,7 +8,6 @@ use kiln_ops::device::Gpu;
 use kiln_ops::stream::LinkSpeed;
 use serde::{Deserialize, Serialize};
 
-use crate::devices::driver;
 use crate::error::Result;
 
 /// The value of `format`.
@@ -58,6 +57,15 @@ impl GpuIdentity {
         // An identifier of the driver has digits only.
         let id: String = self.uuid.chars().filter(char::is_ascii_alphanumeric).collect();
         folder.join(format!("link-{id}.json"))
+    }
+}
+
+/// The state of NVIDIA's driver on this machine.
+fn driver() -> String {
+    const VERSION: &str = "/proc/driver/nvidia/version";
+    match std::fs::read_to_string(VERSION) {
+        Ok(text) => format!("the driver is installed: {}", text.lines().next().unwrap_or_default().trim()),
+        Err(_) => format!("NVIDIA's driver is not loaded: {VERSION} is missing"),
     }
 }
 
