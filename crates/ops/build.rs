@@ -30,9 +30,9 @@ fn main() -> Result<()> {
     let mut changed = Vec::new();
     for (name, source) in kernels()? {
         let key = key(&source, &headers, &targets)?;
-        if !out.join(format!("{name}.fatbin")).exists()
-            || std::fs::read_to_string(key_file(&out, &name)).ok() != Some(key.clone())
-        {
+        let is_kept = out.join(format!("{name}.fatbin")).exists()
+            && std::fs::read_to_string(key_file(&out, &name)).is_ok_and(|kept| kept == key);
+        if !is_kept {
             changed.push((name, source, key));
         }
     }
@@ -42,8 +42,8 @@ fn main() -> Result<()> {
             let mut nvcc = Command::new(nvcc());
             // Multiplications and additions may fuse; divisions, roots and subnormal numbers stay exact. Kernels call
             // fast intrinsics by name where their error bounds allow it.
-            // The driver unpacks what it loads. Code for seven architectures takes a fifth of the default's size.
             nvcc.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings", "-I", HEADERS]);
+            // The driver unpacks what it loads. Code for seven architectures takes an eighth of the default's size.
             nvcc.arg("--compress-mode=size").args(&targets);
             let child = nvcc.arg("-o").arg(object).arg(source).spawn();
             child.map_err(|error| format!("{:?}: {error}; set CUDA_HOME to a CUDA toolkit", nvcc.get_program()))
@@ -74,7 +74,7 @@ fn kernels() -> Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// The file with the key of an operator's fat binary.
+/// The file with the key of an operator's fat binary, written after it.
 fn key_file(out: &Path, name: &str) -> PathBuf {
     out.join(format!("{name}.key"))
 }
