@@ -1,8 +1,8 @@
 //! The models of the Hugging Face Hub that Kiln is tested with, as `kiln pull` lists them.
 //!
-//! All facts about them are in the table [`TESTED`]. The sizes are those of the files that `kiln pull` downloads, from the listings of
-//! the repositories in November 2026, rounded: repositories change. The licenses are those that the models' pages name. The
-//! memory is no fact of the table: it is computed from the networks' configurations ([`Preset`]).
+//! All facts about them are in the table [`TESTED`]. The sizes are estimates of the files that `kiln pull` downloads, which a test compares
+//! with the weights of the networks; no repository was downloaded for them. The licenses are those of the publishers in November
+//! 2026, and the model's page decides. The memory is no fact of the table: it is computed from the networks' configurations ([`Preset`]).
 
 use crate::error::Result;
 use crate::presets::{Architecture, Preset};
