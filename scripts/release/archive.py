@@ -39,16 +39,20 @@ def write_tar(folder: Path, epoch: int) -> Path:
     return path
 
 
+def zip_entry(name: str, epoch: int, mode: int) -> zipfile.ZipInfo:
+    """An entry whose header depends on nothing else."""
+    entry = zipfile.ZipInfo(name, time.gmtime(max(epoch, 315532800))[:6])  # the format begins with 1980
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.create_system = 3  # Unix, on every system
+    entry.external_attr = (REGULAR_FILE | mode) << 16
+    return entry
+
+
 def write_zip(folder: Path, epoch: int) -> Path:
     path = folder.with_name(f"{folder.name}.zip")
-    date = time.gmtime(max(epoch, 315532800))[:6]  # the format begins with 1980
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for source, name, mode in entries(folder):
-            entry = zipfile.ZipInfo(name, date)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3  # Unix, on every system
-            entry.external_attr = (REGULAR_FILE | mode) << 16
-            archive.writestr(entry, source.read_bytes(), compresslevel=9)
+            archive.writestr(zip_entry(name, epoch, mode), source.read_bytes(), compresslevel=9)
     return path
 
 
@@ -60,4 +64,5 @@ def main() -> None:
     write_zip(folder, epoch)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,10 @@ import hashlib
 import os
 import pathlib
 import sys
-import time
 import tomllib
 import zipfile
+
+from archive import zip_entry
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packaging" / "wheel"
@@ -66,17 +67,12 @@ def pack(program: pathlib.Path, platform: str, out: pathlib.Path, notices: pathl
         record.append(f"{path},sha256={digest},{len(content)}\n")
     files[f"{info}/RECORD"] = ("".join([*record, f"{info}/RECORD,,\n"]).encode(), 0o644)
 
-    # zip begins in 1980.
-    moment = max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800)
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{stem}-py3-none-{platform}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file, (content, mode) in files.items():
-            entry = zipfile.ZipInfo(file, time.gmtime(moment)[:6])
-            entry.create_system = 3  # Unix: the mode is kept, on Windows too
-            entry.external_attr = (0o100000 | mode) << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            archive.writestr(zip_entry(file, epoch, mode), content)
     return path
 
 
