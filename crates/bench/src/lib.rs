@@ -212,7 +212,7 @@ impl BenchPlan {
         Ok(BenchReport {
             engine: "kiln",
             version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("KILN_COMMIT"),
+            commit: None,
             machine: Machine::new(&device),
             link: on.link.filter(|_| self.stream.is_some()),
             dtype: format!("{dtype:?}").to_lowercase(),

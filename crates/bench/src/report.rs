@@ -18,7 +18,7 @@ pub struct BenchReport {
     pub engine: &'static str,
     /// Its version.
     pub version: &'static str,
-    /// The commit of the build, if the build sets it (`KILN_COMMIT`).
+    /// The commit of the program, which sets it if its build knew it.
     pub commit: Option<&'static str>,
     /// The machine.
     pub machine: Machine,

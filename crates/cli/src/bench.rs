@@ -12,6 +12,7 @@ use crate::failure::Result;
 use crate::interrupt;
 use crate::output::{print, print_json};
 use crate::table::{size, table, thousands};
+use crate::usage;
 
 /// Runs the command. All checks come before weights are created.
 pub fn run(args: &BenchArgs) -> Result<()> {
@@ -31,10 +32,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let memory = memory.map(MemoryTraceFile::start).transpose()?;
     let plan = args.plan();
     let plan = BenchPlan { setup: Setup { cache_dir: cache_folder(), ..plan.setup.clone() }, ..plan };
-    let report = plan.run(&models, &mut |event| {
+    let mut report = plan.run(&models, &mut |event| {
         tell(event);
         interrupt::proceed()
     })?;
+    report.commit = usage::commit();
     memory.map_or(Ok(()), |memory| interrupt::whole(memory.file().is_stream(), || memory.write()))?;
     if to_stdout {
         print_json(&serde_json::json!(report));

@@ -51,12 +51,14 @@ pub fn report(error: clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The version, the commit where the build knew it (`build.rs`), and what the build and the machine can do.
+/// The commit of the build, if the build knew it (`build.rs`).
+pub(crate) fn commit() -> Option<&'static str> {
+    Some(env!("KILN_BUILD_COMMIT")).filter(|commit| !commit.is_empty())
+}
+
+/// The version, the commit, and what the build and the machine can do.
 fn version() -> String {
-    let commit = match env!("KILN_BUILD_COMMIT") {
-        "" => String::new(),
-        commit => format!(" ({commit})"),
-    };
+    let commit = commit().map_or_else(String::new, |commit| format!(" ({commit})"));
     let features = match env!("KILN_BUILD_FEATURES") {
         "" => "none",
         features => features,
