@@ -19,7 +19,7 @@ use kiln_prompt::TextOptions;
 use kiln_request::SizeConditions;
 use kiln_scheduler::ImageNoise;
 use kiln_vae::Tiling;
-use kiln_weights::{MatrixType, Placement, RandomSource, Segments, load};
+use kiln_weights::{MatrixType, ParamSource, Placement, RandomSource, Segments, load, load_open};
 
 use super::report::{CardMemory, StageReport, Summary};
 use super::streamed::Streamed;
@@ -229,7 +229,8 @@ impl Meter<'_, '_> {
             match self.plan.stream {
                 Some(plan) => streams.push(Streamed::start(plan, segments, &placement, self.on, flop)?),
                 None => {
-                    load(segments, &RandomSource::new(segments, SEED), &placement)?;
+                    let source: Arc<dyn ParamSource> = Arc::new(RandomSource::new(segments, SEED));
+                    load_open(segments, &source, &placement)?;
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kiln_engine::ExecutionTarget;
-use kiln_engine::pipeline::pinned_pool;
+use kiln_engine::pipeline::{host_bytes, pinned_pool};
 use kiln_weights::{
     CopyTimes, Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep,
     Stream, StreamConfig, StreamReport,
@@ -95,7 +95,8 @@ impl Streamed {
         };
         let pins = on.link.is_none_or(|link| link.pinning_pays());
         let pinned = pinned_pool(&placement.device)?.filter(|_| pins);
-        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream: true, pool: None };
+        let host_bytes = host_bytes();
+        let config = StreamConfig { residency: residency.clone(), pinned, host_bytes, copy_stream: true, pool: None };
         Ok(Self { stream: Stream::start(segments, source, placement, config)?, residency, _file: file })
     }
 

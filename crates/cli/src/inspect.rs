@@ -135,7 +135,11 @@ fn one(component: &ComponentReport, dtype: &str) -> String {
     let bytes = format!("bytes as {dtype}");
     let mut rows = vec![["segment", "parameters", bytes.as_str(), ""].map(String::from).to_vec()];
     for segment in &component.segments {
-        let place = if segment.on_host { "on the host" } else { "" };
+        let place = match (segment.in_file, segment.on_host) {
+            (true, _) => "in the file",
+            (_, true) => "on the host",
+            _ => "",
+        };
         let numbers = [thousands(segment.parameters), thousands(segment.bytes)];
         rows.push([vec![segment.name.clone()], numbers.to_vec(), vec![place.to_string()]].concat());
     }

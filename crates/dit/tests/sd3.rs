@@ -174,7 +174,7 @@ fn streamed_weights_have_the_same_bits() {
     let placement = Placement::new(Device::Cpu, DType::F32);
     let largest = resident.segments().iter().map(|segment| segment.bytes(DType::F32)).max().unwrap();
     let residency = Residency::none(resident.segments(), &placement, largest).unwrap();
-    let config = StreamConfig { residency, pinned: None, copy_stream: false, pool: None };
+    let config = StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: false, pool: None };
     let source = Arc::new(RandomSource::new(resident.segments(), 3));
     let stream = Stream::start(resident.segments(), source, &placement, config).unwrap();
     let denoiser: &dyn Denoiser = &resident;

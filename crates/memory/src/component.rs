@@ -6,13 +6,14 @@ use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
 use kiln_weights::{
     Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, SharedSlabs, SlabCache, Stream, StreamConfig,
-    StreamReport, load, mismatches,
+    StreamReport, load_open, mismatches,
 };
 
 use crate::component_spec::ComponentSpec;
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
 use kiln_setup::error::{Error, Result};
+use kiln_setup::DeviceMemory;
 use kiln_setup::setup::Setup;
 use kiln_setup::threads::Threads;
 
@@ -56,6 +57,12 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
     let cap = usize::try_from(free).unwrap_or(usize::MAX);
     Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
+}
+
+/// The host memory for weights that are copied to a GPU: what is free, less a part for other programs. Weights beyond it are
+/// read from their files in every pass.
+pub fn host_bytes() -> u64 {
+    DeviceMemory::of_processor().map_or(u64::MAX, |memory| memory.free.bytes as u64)
 }
 
 /// The residency of a network's weights while it runs.
@@ -156,7 +163,7 @@ impl LoadedComponent {
             self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
         // All of their memory is freed first: old and new weights need not fit together.
         again.iter().for_each(Segment::unload);
-        self.run(|| load(&again, self.source.as_ref(), &self.placement))?;
+        self.load(&again)?;
         let added = self.source.added()?;
         self.segments.iter().try_for_each(|segment| segment.set_added_biases(&added, &self.placement))?;
         Ok(!changed.is_empty())
@@ -192,17 +199,23 @@ impl LoadedComponent {
         let _weights = Category::Weights.scope();
         match keep {
             WeightResidency::Whole => {
-                self.run(|| load(&self.segments, self.source.as_ref(), &self.placement)).map(drop)?
+                self.load(&self.segments)?
             }
             WeightResidency::Streamed { share, estimate, pins } => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
                 let ComponentOptions { threads, pinned, copy_stream, .. } = self.options.clone();
                 let (pool, pinned) = (threads.of_weights(), pinned.filter(|_| *pins));
-                let config = StreamConfig { residency, pinned, copy_stream, pool };
+                let config = StreamConfig { residency, pinned, host_bytes: host_bytes(), copy_stream, pool };
                 *self.stream() = Some(Stream::start(&self.segments, self.source.clone(), &self.placement, config)?);
             }
         }
         Ok(())
+    }
+
+    /// Reads the weights of some of the segments.
+    fn load(&self, segments: &[Segment]) -> Result<()> {
+        let source: Arc<dyn ParamSource> = self.source.clone();
+        Ok(self.run(|| load_open(segments, &source, &self.placement)).map(drop)?)
     }
 
     /// Whether [`Self::enter`] has nothing to do.

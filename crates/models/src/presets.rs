@@ -208,7 +208,7 @@ impl Architecture {
             denoiser: model.shared_denoiser_config(),
             vae: model.vae_config().clone(),
             taesd: None,
-            guided: guided(),
+            guided: model.defaults().cfg_scale != 1.0,
             width: model.defaults().width,
             height: model.defaults().height,
         }

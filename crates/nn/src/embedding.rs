@@ -25,7 +25,7 @@ impl Embedding {
         if let Some(&index) = indices.iter().find(|&&index| index as usize >= self.rows) {
             return Err(Error::Index { index: index as usize, rows: self.rows });
         }
-        T::table(&self.weight, device)?.index_select(indices)
+        T::table_rows(&self.weight, indices, device)
     }
 
     /// The first `rows` rows, `(rows, channels)`: a view of the table.

@@ -87,7 +87,7 @@ impl QwenEncoder {
         let last = hidden.last().copied().unwrap_or(0);
         let mut segments = Segments::default();
         let table =
-            segments.add_on_host(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.hidden_size));
+            segments.add_in_source(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.hidden_size));
         let layers = (0..last).map(|i| format!("{LAYERS}.{i}"));
         let layers = layers.map(|name| segments.add(name.as_str(), |p| Layer::new(&p.pp(&name), &config))).collect();
         Self { config, hidden: hidden.to_vec(), segments, table, layers, norm: None }

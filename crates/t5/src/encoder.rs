@@ -55,7 +55,7 @@ impl T5Encoder {
     pub fn new(config: T5Config) -> Result<Self> {
         config.validate()?;
         let mut segments = Segments::default();
-        let table = segments.add_on_host(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.d_model));
+        let table = segments.add_in_source(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.d_model));
         let blocks = (0..config.num_layers)
             .map(|i| (i, format!("{BLOCKS}.{i}")))
             .map(|(i, name)| segments.add(name.as_str(), |p| Block::new(&p.pp(&name), &config, i == 0)))

@@ -59,15 +59,16 @@ impl Case {
         bits
     }
 
-    fn start(&self, residency: &Residency, pinned: Option<PinnedPool>, copy_stream: bool) -> Stream {
-        let config = StreamConfig { residency: residency.clone(), pinned, copy_stream, pool: None };
+    fn start(&self, residency: &Residency, memory: HostMemory, copy_stream: bool) -> Stream {
+        let HostMemory { pinned, bytes } = memory;
+        let config = StreamConfig { residency: residency.clone(), pinned, host_bytes: bytes, copy_stream, pool: None };
         Stream::start(self.unet.segments(), self.source.clone(), &self.placement, config).unwrap()
     }
 
     /// Runs two passes, because the first copies ahead for the second.
     #[track_caller]
-    fn check(&self, residency: &Residency, pinned: Option<PinnedPool>, copy_stream: bool, expected: &[f32]) {
-        let stream = self.start(residency, pinned, copy_stream);
+    fn check(&self, residency: &Residency, memory: HostMemory, copy_stream: bool, expected: &[f32]) {
+        let stream = self.start(residency, memory, copy_stream);
         for pass in 0..2 {
             assert!(self.run() == expected, "{residency:?}, pass {pass}: other bits than resident");
         }
@@ -78,10 +79,18 @@ impl Case {
         assert!(self.unet.segments().iter().all(|segment| !segment.is_loaded()));
     }
 
-    fn pinned(&self, cap: usize) -> Option<PinnedPool> {
+    /// Memory for all weights, of which up to `cap` bytes are pinned.
+    fn pinned(&self, cap: usize) -> HostMemory {
         let config = PinnedConfig::with_cap(cap);
-        self.target.device.is_cuda().then(|| PinnedPool::new(0, config).unwrap())
+        let pinned = self.target.device.is_cuda().then(|| PinnedPool::new(0, config).unwrap());
+        HostMemory { pinned, bytes: u64::MAX }
     }
+}
+
+/// The memory of a GPU's weights on the host.
+struct HostMemory {
+    pinned: Option<PinnedPool>,
+    bytes: u64,
 }
 
 fn every_configuration_has_the_same_bits(name: &str) {
@@ -109,8 +118,14 @@ fn every_configuration_has_the_same_bits(name: &str) {
     for (cap, copy_stream) in [(1 << 30, false), (0, true), (0, false), (largest, true)] {
         case.check(&all, case.pinned(cap), copy_stream, &expected);
     }
-    case.check(&all, None, true, &expected);
-    case.check(&all.with_pieces(1), None, true, &expected);
+    let pageable = || HostMemory { pinned: None, bytes: u64::MAX };
+    case.check(&all, pageable(), true, &expected);
+    case.check(&all.with_pieces(1), pageable(), true, &expected);
+    // Some or all weights are read in every pass.
+    for bytes in [0, largest as u64, total as u64 / 2, total as u64 - 1] {
+        case.check(&all, HostMemory { bytes, ..case.pinned(1 << 30) }, true, &expected);
+        case.check(&all.with_pieces(4096), HostMemory { pinned: None, bytes }, bytes == 0, &expected);
+    }
 }
 
 #[test]

@@ -48,6 +48,7 @@ mod slab_cache;
 mod slab_layout;
 mod source;
 mod stored_type;
+mod table;
 mod stream;
 mod sum;
 mod textual_inversion;
@@ -61,7 +62,7 @@ pub use formats::{
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
 pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, Packing, Weight};
-pub use load::{LoadReport, Placement, load, mismatches};
+pub use load::{LoadReport, Placement, load, load_open, mismatches};
 pub use lora::{
     Lora, Network, NetworkKind, OriginalNames, Patch, Patched, Targets, Unused, UnusedReason, flux_names, flux2_names,
     qwen_image_names, sd3_names, unet_names, z_image_names,

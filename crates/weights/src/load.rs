@@ -13,7 +13,7 @@ use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
 use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
-use crate::segment::{Segment, Slab, Stack, View};
+use crate::segment::{RowSource, Segment, Slab, Stack, View};
 use crate::shared::place;
 use crate::slab_layout::SlabLayout;
 use crate::source::{ParamInfo, ParamSource};
@@ -78,6 +78,19 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     }
     let bytes = segments.iter().map(|segment| segment.bytes(placement.slab())).sum();
     Ok(LoadReport { bytes, time: start.elapsed() })
+}
+
+/// As [`load`], but segments of tables ([`Segments::add_in_source`](crate::Segments::add_in_source)) take no memory: they keep `source`,
+/// and read rows from it when they are used.
+///
+/// # Errors
+/// Errors of [`load`].
+pub fn load_open(segments: &[Segment], source: &Arc<dyn ParamSource>, placement: &Placement) -> Result<LoadReport> {
+    check_all(segments, source.as_ref())?;
+    let (tables, others): (Vec<Segment>, Vec<Segment>) = segments.iter().cloned().partition(Segment::in_source);
+    let rows = RowSource { source: source.clone(), dtype: placement.dtype };
+    tables.iter().for_each(|segment| segment.set_rows(Some(rows.clone())));
+    load(&others, source.as_ref(), placement)
 }
 
 /// Returns an error if a parameter is missing in the source or has another shape. Reads no elements.

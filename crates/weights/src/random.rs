@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use half::f16;
@@ -78,11 +79,11 @@ impl View for &Made {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(self.bytes())
+        Cow::Owned(self.bytes(0..self.elements()))
     }
 
     fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * size_of::<f16>()
+        self.elements() * size_of::<f16>()
     }
 }
 
@@ -93,7 +94,14 @@ impl ParamSource for RandomSource {
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
         let (Some(info), Some(made)) = (self.info(key), self.params.get(key)) else { return Ok(None) };
-        Ok(Some(ParamData { info, bytes: Cow::Owned(made.bytes()) }))
+        Ok(Some(ParamData { info, bytes: Cow::Owned(made.bytes(0..made.elements())) }))
+    }
+
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        let (Some(info), Some(made)) = (self.info(key), self.params.get(key)) else { return Ok(None) };
+        let Some((info, bytes)) = info.rows(&rows) else { return Ok(None) };
+        let elements = bytes.start / size_of::<f16>()..bytes.end / size_of::<f16>();
+        Ok(Some(ParamData { info, bytes: Cow::Owned(made.bytes(elements)) }))
     }
 
     fn origin(&self, _key: &str) -> String {
@@ -109,13 +117,17 @@ impl ParamSource for RandomSource {
 const CHUNK: usize = 1024;
 
 impl Made {
-    fn bytes(&self) -> Vec<u8> {
-        let elements: usize = self.shape.iter().product();
-        let mut bytes = Vec::with_capacity(elements * size_of::<f16>());
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The bytes of some elements.
+    fn bytes(&self, elements: Range<usize>) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(elements.len() * size_of::<f16>());
         let mut values = [0f32; CHUNK];
         let mut halves = [f16::ZERO; CHUNK];
-        for start in (0..elements).step_by(CHUNK) {
-            let halves = &mut halves[..CHUNK.min(elements - start)];
+        for start in elements.clone().step_by(CHUNK) {
+            let halves = &mut halves[..CHUNK.min(elements.end - start)];
             match self.values {
                 Values::Constant(value) => halves.fill(value),
                 Values::Normal { stream, std } => {

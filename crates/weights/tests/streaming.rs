@@ -66,7 +66,7 @@ impl Network {
     }
 
     fn start(&self, residency: Residency) -> Result<Stream> {
-        let config = StreamConfig { residency, pinned: None, copy_stream: true, pool: None };
+        let config = StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: true, pool: None };
         Stream::start(&self.segments, self.source.clone(), &cpu(), config)
     }
 

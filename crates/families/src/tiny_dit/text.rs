@@ -56,7 +56,7 @@ pub(super) struct ByteText {
 impl ByteText {
     pub(super) fn new(config: ByteTextConfig) -> Self {
         let (mut segments, width) = (Segments::default(), config.hidden_size);
-        let table = segments.add_on_host("byte_table", |p| Embedding::new(&p.pp("byte_table"), TOKENS, width));
+        let table = segments.add_in_source("byte_table", |p| Embedding::new(&p.pp("byte_table"), TOKENS, width));
         let out = segments.add("out", |p| Linear::new(&p.pp("out"), width, width, true));
         Self { config, segments, table, out }
     }

@@ -88,10 +88,12 @@ pub struct SegmentReport {
     pub name: String,
     /// The number of parameters.
     pub parameters: usize,
-    /// The exact size of its slab in bytes.
+    /// The exact size of its slab in bytes; 0 if it has none.
     pub bytes: usize,
     /// Whether it stays in host memory on every device.
     pub on_host: bool,
+    /// Whether it has no slab: rows are read from the file when they are used.
+    pub in_file: bool,
 }
 
 pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderReport> {
@@ -153,6 +155,7 @@ fn component(
         parameters: segment.params().iter().map(ParamSpec::elements).sum(),
         bytes: segment.bytes(dtype),
         on_host: segment.on_host(),
+        in_file: segment.in_source(),
     };
     let (stored, problems) = match &source {
         None => (Vec::new(), Vec::new()),

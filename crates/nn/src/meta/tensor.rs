@@ -7,7 +7,7 @@ use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use super::{MetaDevice, MetaTensor};
 use crate::error::{At, Result};
-use crate::tensor::{Moments, TensorLike};
+use crate::tensor::{Elementwise, Moments, TensorLike};
 
 /// The shape of a product's parameter: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer; its format if it is
 /// in 8 bits, and the storage type of its rows if they have one of their own.
@@ -92,6 +92,10 @@ impl TensorLike for MetaTensor {
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {
         Ok(device.host().uncounted(param.shape(), device.dtype()))
+    }
+
+    fn table_rows(param: &Param, indices: &[u32], device: &MetaDevice) -> Result<Self> {
+        Self::table(param, device)?.index_select(indices)
     }
 
     fn device(&self) -> &MetaDevice {

@@ -35,6 +35,10 @@ impl TensorLike for Tensor {
         Ok(param.tensor()?)
     }
 
+    fn table_rows(param: &Param, indices: &[u32], _device: &Device) -> Result<Self> {
+        Ok(param.rows(indices)?)
+    }
+
     fn device(&self) -> &Device {
         self.device()
     }

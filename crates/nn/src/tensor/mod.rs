@@ -63,6 +63,9 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
     /// A table `(rows, channels)` that stays in the host's memory. The network runs on `device`.
     fn table(param: &Param, device: &Self::Device) -> Result<Self>;
 
+    /// The rows `indices` of a table `(rows, channels)`, in the host's memory. The network runs on `device`.
+    fn table_rows(param: &Param, indices: &[u32], device: &Self::Device) -> Result<Self>;
+
     // Shapes and memory.
 
     /// This tensor's device.

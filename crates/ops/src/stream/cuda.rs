@@ -1,6 +1,7 @@
 //! Copies on a second CUDA stream, ordered by events.
 #![allow(unsafe_code)]
 
+mod reader;
 mod staging;
 
 use std::ops::Range;
@@ -11,7 +12,7 @@ use candle_core::cuda::cudarc::driver::{CudaEvent, CudaStream, result};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use rayon::prelude::*;
 
-use self::staging::{StagingThread, Task};
+use self::staging::{StagingThreads, Task};
 use super::{HostSlab, Memory};
 use crate::cuda::{address, driver, output};
 use crate::error::{Error, Result};
@@ -23,8 +24,8 @@ const MOVED: usize = 1 << 20;
 pub struct Ring {
     // Dropped in this order, after the copies have ended.
     slabs: Vec<Arc<HostSlab>>,
-    /// Makes all copies where a slab is in pageable memory: they keep their order.
-    staging: Option<StagingThread>,
+    /// Makes all copies if a slab is not in pinned memory: they keep their order.
+    staging: Option<StagingThreads>,
     memory: Tensor,
     base: u64,
     bytes: usize,
@@ -67,7 +68,8 @@ impl Ring {
         // The fork waits for the allocation, which is work of the compute stream.
         let copies = if own_stream { compute.fork().map_err(driver)? } else { compute.clone() };
         let is_pinned = slabs.iter().all(|slab| slab.is_pinned());
-        let staging = if is_pinned { None } else { Some(StagingThread::start(&copies)?) };
+        let reads = slabs.iter().any(|slab| matches!(slab.0, Memory::Read(..)));
+        let staging = if is_pinned { None } else { Some(StagingThreads::start(&copies, reads)?) };
         let (base, bytes) = (address(&memory)?, elements * dtype.size_in_bytes());
         Ok(Self { slabs, staging, memory, base, bytes, compute, copies })
     }
@@ -90,6 +92,7 @@ impl Ring {
         let len = match &source.0 {
             Memory::Pinned(block) => block.len(),
             Memory::Pageable(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Memory::Read(bytes, _) => *bytes,
         };
         let fits = part.start <= part.end && part.end <= len;
         if !fits || offset.checked_add(part.len()).is_none_or(|end| end > self.bytes) {

@@ -3,8 +3,8 @@
 //!
 //! The caller decides which slab is copied when, and to which offset of the ring. For every copy it states after which
 //! points of the GPU's work the range is free ([`Ring::copy`], [`Ring::point`]), and which work needs the copy
-//! ([`Ring::wait`]). The GPU waits for both; the host for neither, except for copies from pageable memory, which a thread stages and
-//! submits: [`Ring::wait`] returns when that is done.
+//! ([`Ring::wait`]). The GPU waits for both; the host for neither, except for copies from pageable memory and of slabs that are read
+//! anew, which threads stage and submit: [`Ring::wait`] returns when that is done.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -32,7 +32,12 @@ enum Memory {
     Pinned(PinnedBlock),
     /// A flat CPU tensor, which is copied through staging buffers.
     Pageable(Tensor),
+    /// A flat CPU tensor of this many bytes that is made for each copy into the ring.
+    Read(usize, Read),
 }
+
+/// Reads a slab: returns a flat CPU tensor.
+type Read = Box<dyn Fn() -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + Send + Sync>;
 
 impl HostSlab {
     /// Takes the flat CPU tensor `slab`: into pinned memory of `pool` while that has some left, otherwise as it is.
@@ -54,6 +59,15 @@ impl HostSlab {
             }
             None => Memory::Pageable(slab),
         }))
+    }
+
+    /// A slab of `bytes` bytes that has no memory between copies: a thread calls `read`, which returns a flat CPU tensor,
+    /// ahead of each copy. All calls must return the same elements.
+    pub fn read_anew(
+        bytes: usize,
+        read: impl Fn() -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Memory::Read(bytes, Box::new(read)))
     }
 
     /// Whether it is in pinned memory.

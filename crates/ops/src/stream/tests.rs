@@ -57,6 +57,37 @@ fn copies_from_pinned_and_pageable_memory_are_ordered() {
     }
 }
 
+/// A slab that is read anew has the same bytes in each lap, in order with slabs in memory. One that cannot be read, or that has
+/// another size, is the error of its copy, and of no other.
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn slabs_are_read_anew() {
+    let [(first, a), (second, _)] = slabs(None);
+    let (bytes, read) = (second.elem_count() * 4, second.clone());
+    let b = HostSlab::read_anew(bytes, move || Ok(read.clone()));
+    let fails = HostSlab::read_anew(16, || Err("the file is gone".into()));
+    let grows = HostSlab::read_anew(16, || Ok(Tensor::zeros(5, DType::F32, &Device::Cpu)?));
+    let slabs = [a, b, fails, grows].map(Arc::new).to_vec();
+    let mut ring = Ring::new(&TARGET.0, DType::F32, 4 << 20, slabs, true).unwrap();
+    for lap in 0..3 {
+        for (slab, expected) in [(0, &first), (1, &second)] {
+            let after = vec![Arc::new(ring.point().unwrap())];
+            let bytes = expected.elem_count() * 4;
+            ring.copy(slab, 0..1024, 0, &after).unwrap();
+            let copy = ring.copy(slab, 1024..bytes, 1024, &[]).unwrap();
+            ring.wait(&copy).unwrap();
+            let found = (ring.tensor().narrow(0, 0, expected.elem_count()).unwrap() + 0.0).unwrap();
+            let difference = (exact(&found) - exact(expected)).unwrap().abs().unwrap();
+            assert_eq!(difference.max_all().unwrap().to_scalar::<f32>().unwrap(), 0.0, "lap {lap}");
+        }
+        for (slab, expected) in [(2, "the file is gone"), (3, "another size")] {
+            let copy = ring.copy(slab, 0..16, 0, &[]).unwrap();
+            let message = ring.wait(&copy).err().unwrap().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}
+
 #[test]
 fn the_cpu_has_no_link() {
     assert!(LinkSpeed::measure(&Device::Cpu).is_err());

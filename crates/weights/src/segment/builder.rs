@@ -7,18 +7,18 @@ use kiln_ops::{EightBits, Packing};
 
 use super::param::{Param, StackedParam};
 use super::slab::Stack;
-use super::{Cell, Segment};
+use super::{Cell, Place, Segment};
 use crate::param_spec::{ALIGNMENT, ParamSpec};
 
 impl Segment {
     /// A segment whose parameters `build` declares, with the module that it returns.
-    pub(super) fn build<M>(name: String, on_host: bool, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> (Self, M) {
+    pub(super) fn build<M>(name: String, place: Place, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> (Self, M) {
         let cell = Arc::new(Cell::new(name));
         let (params, stacks) = (RefCell::default(), RefCell::default());
         let (prefix, in_8_bits): (_, &[EightBits]) = (String::new(), &[]);
         let module = build(&ParamBuilder { cell: &cell, params: &params, stacks: &stacks, prefix, in_8_bits });
         let (params, stacks) = (params.into_inner().into(), stacks.into_inner().into());
-        (Self { cell, params, stacks, on_host }, module)
+        (Self { cell, params, stacks, place }, module)
     }
 }
 
@@ -52,8 +52,9 @@ impl ParamBuilder<'_> {
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
         let in_8_bits = if packing == Packing::AsStored { &[] } else { self.in_8_bits };
-        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, in_8_bits });
-        Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
+        let key = self.key(name);
+        params.push(ParamSpec { key: key.clone(), shape: shape.to_vec(), packing, in_8_bits });
+        Param { cell: self.cell.clone(), index: params.len() - 1, key: key.into(), shape: shape.into() }
     }
 
     /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input, as one matrix

@@ -8,7 +8,7 @@ mod slab;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use kiln_ops::{EightBits, InputObserver, Int8Input, Packing};
 use parking_lot::RwLock;
 
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::load::Placement;
 use crate::param_spec::{ParamSpec, SlabType};
 use crate::slab_layout::SlabLayout;
+use crate::source::ParamSource;
 
 pub use builder::ParamBuilder;
 pub use network::{Active, SegmentModule, Segments};
@@ -38,12 +39,32 @@ pub(crate) struct Streamed {
     pub(crate) slot: usize,
 }
 
+/// Where a segment's parameters are while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a slab on the network's device.
+    Device,
+    /// In a slab in host memory.
+    Host,
+    /// In the source, from which rows are read into host memory.
+    Source,
+}
+
+/// Where the rows of tables are read, and their type in memory.
+#[derive(Clone)]
+pub(crate) struct RowSource {
+    pub(crate) source: Arc<dyn ParamSource>,
+    pub(crate) dtype: DType,
+}
+
 /// State shared by a segment and its parameters, and the part that changes while the network lives.
 struct Cell {
     name: String,
     slab: RwLock<Option<Slab>>,
     /// `None` for a segment that is not streamed.
     streamed: RwLock<Option<Streamed>>,
+    /// The source of a table's rows, if they are read when they are used.
+    rows: RwLock<Option<RowSource>>,
     /// Biases of linear layers that have none of their own, by the index of the layer's matrix. They are not part of
     /// the slab, and persist when it is replaced: a few thousand numbers of a LoRA.
     added_biases: RwLock<HashMap<usize, Tensor>>,
@@ -67,7 +88,7 @@ pub struct Segment {
     cell: Arc<Cell>,
     params: Arc<[ParamSpec]>,
     stacks: Arc<[Stack]>,
-    on_host: bool,
+    place: Place,
 }
 
 impl Segment {
@@ -85,13 +106,21 @@ impl Segment {
         &self.stacks
     }
 
-    /// Whether the slab stays in host memory on any device: token tables, of which few rows are used.
+    /// Whether the parameters stay in host memory on any device: token tables, of which few rows are used.
     pub fn on_host(&self) -> bool {
-        self.on_host
+        self.place != Place::Device
     }
 
-    /// The exact size of the slab in bytes, in these types.
+    /// Whether it has no slab: rows are read from the source when they are used ([`crate::load_open`]).
+    pub fn in_source(&self) -> bool {
+        self.place == Place::Source
+    }
+
+    /// The exact size of the slab in bytes, in these types; 0 for tables whose rows are read from the source.
     pub fn bytes(&self, slab: impl Into<SlabType>) -> usize {
+        if self.in_source() {
+            return 0;
+        }
         let slab = slab.into();
         SlabLayout::of(self, slab).len * slab.dtype.size_in_bytes()
     }
@@ -124,6 +153,11 @@ impl Segment {
     /// Sets or removes the stream that provides the slab when the segment runs.
     pub(crate) fn set_streamed(&self, streamed: Option<Streamed>) {
         *self.cell.streamed.write() = streamed;
+    }
+
+    /// Sets or removes the source of a table's rows.
+    pub(crate) fn set_rows(&self, rows: Option<RowSource>) {
+        *self.cell.rows.write() = rows;
     }
 
     fn streamed(&self) -> Option<Streamed> {
@@ -164,12 +198,13 @@ impl Segment {
     /// Drops the slab. Its memory is freed once no operator uses it. A streamed segment is no longer streamed.
     pub fn unload(&self) {
         self.set_streamed(None);
+        self.set_rows(None);
         self.set_slab(None);
     }
 
     /// Whether the segment has its weights when it runs.
     pub fn is_loaded(&self) -> bool {
-        self.is_streamed() || self.cell.slab.read().is_some()
+        self.is_streamed() || self.cell.slab.read().is_some() || self.cell.rows.read().is_some()
     }
 
     /// Whether a stream provides the weights when the segment runs ([`crate::Stream`]).
@@ -185,6 +220,7 @@ impl Cell {
             name,
             slab: RwLock::default(),
             streamed: RwLock::default(),
+            rows: RwLock::default(),
             added_biases: RwLock::default(),
             in_8_bits: RwLock::default(),
             observers: RwLock::default(),

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use super::{ParamBuilder, Segment, Streamed};
+use super::{ParamBuilder, Place, Segment, Streamed};
 use crate::error::{Error, Result};
 use crate::param_spec::{ParamSpec, SlabType};
 
@@ -13,7 +13,7 @@ pub struct Segments(Vec<Segment>);
 impl Segments {
     /// Declares a segment. `build` creates the module and declares its parameters, whose names start at the root.
     pub fn add<M>(&mut self, name: impl Into<String>, build: impl FnOnce(&ParamBuilder<'_>) -> M) -> SegmentModule<M> {
-        self.declare(name.into(), false, build)
+        self.declare(name.into(), Place::Device, build)
     }
 
     /// Declares a segment that stays in host memory.
@@ -22,16 +22,25 @@ impl Segments {
         name: impl Into<String>,
         build: impl FnOnce(&ParamBuilder<'_>) -> M,
     ) -> SegmentModule<M> {
-        self.declare(name.into(), true, build)
+        self.declare(name.into(), Place::Host, build)
+    }
+
+    /// Declares a segment of tables that take no memory: their rows are read from the source when they are used.
+    pub fn add_in_source<M>(
+        &mut self,
+        name: impl Into<String>,
+        build: impl FnOnce(&ParamBuilder<'_>) -> M,
+    ) -> SegmentModule<M> {
+        self.declare(name.into(), Place::Source, build)
     }
 
     fn declare<M>(
         &mut self,
         name: String,
-        on_host: bool,
+        place: Place,
         build: impl FnOnce(&ParamBuilder<'_>) -> M,
     ) -> SegmentModule<M> {
-        let (segment, module) = Segment::build(name, on_host, build);
+        let (segment, module) = Segment::build(name, place, build);
         self.0.push(segment.clone());
         SegmentModule { segment, module }
     }

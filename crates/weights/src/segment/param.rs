@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use kiln_ops::{EightBits, Weight};
 
-use super::Cell;
+use super::{Cell, RowSource};
 use super::slab::View;
 use crate::error::Result;
+use crate::table::read_rows;
 
 /// One parameter of a segment: an index into the current slab.
 #[derive(Clone)]
 pub struct Param {
     pub(super) cell: Arc<Cell>,
     pub(super) index: usize,
+    /// The name in the checkpoint.
+    pub(super) key: Arc<str>,
     pub(super) shape: Arc<[usize]>,
 }
 
@@ -37,6 +40,22 @@ impl Param {
             View::Tensor(tensor) => Ok(tensor.clone()),
             View::Weight(weight) => Ok(weight.tensor().clone()),
         })
+    }
+
+    /// The rows `indices` of a table `(rows, channels)` in host memory, `(indices.len(), channels)`: from the slab, or read from the
+    /// source if the table has no slab. The bits are the same. The caller has checked the indices.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights; errors of the source.
+    pub fn rows(&self, indices: &[u32]) -> Result<Tensor> {
+        let rows = self.cell.rows.read().clone();
+        match rows {
+            Some(RowSource { source, dtype }) => read_rows(source.as_ref(), &self.key, &self.shape, indices, dtype),
+            None => {
+                let indices = Tensor::new(indices, &Device::Cpu)?;
+                Ok(self.tensor()?.index_select(&indices, 0)?)
+            }
+        }
     }
 
     /// A parameter that is the matrix of a product, as a view into the slab, with its observer ([`crate::Segments::observe`]).

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kiln_files::ByteSize;
 use kiln_ops::stream::{Copy, HostSlab, Point, Ring};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -60,27 +61,39 @@ struct Use {
 impl GpuStream {
     pub(super) fn start(
         segments: Vec<Segment>,
-        source: &dyn ParamSource,
+        source: &Arc<dyn ParamSource>,
         placement: &Placement,
         config: &StreamConfig,
     ) -> Result<Arc<Self>> {
         let (device, types) = (&placement.device, placement.slab());
         let layout = layout_on(device);
-        let slab = |segment: &Segment| -> Result<Arc<HostSlab>> {
+        let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
+        let waits = in_host_memory(&bytes, config.host_bytes);
+        let slab = |(slot, segment): (usize, &Segment)| -> Result<Arc<HostSlab>> {
+            if !waits[slot] {
+                let (segment, source) = (segment.clone(), source.clone());
+                let read = move || Ok(packed_one(&segment, source.as_ref(), types, layout)?);
+                return Ok(Arc::new(HostSlab::read_anew(bytes[slot], read)));
+            }
+            let source = source.as_ref();
             let make = || Ok(HostSlab::new(packed_one(segment, source, types, layout)?, config.pinned.as_ref())?);
             match place(segment, source, types, layout) {
                 Some((shared, name)) => shared.host_slab(name, make),
                 None => Ok(Arc::new(make()?)),
             }
         };
-        let host = segments.iter().map(slab).collect::<Result<Vec<_>>>()?;
+        let host = segments.iter().enumerate().map(slab).collect::<Result<Vec<_>>>()?;
         let (size, ring_bytes) = (types.dtype.size_in_bytes(), config.residency.ring_bytes());
-        let pageable = host.iter().filter(|slab| !slab.is_pinned()).count();
+        let pageable = host.iter().zip(&waits).filter(|(slab, waits)| **waits && !slab.is_pinned()).count();
         if pageable > 0 {
             tracing::info!("{pageable} of {} streamed segments are not in pinned memory", host.len());
         }
+        let read: usize = bytes.iter().zip(&waits).filter(|(_, waits)| !**waits).map(|(bytes, _)| bytes).sum();
+        if read > 0 {
+            let (read, room) = (ByteSize(read), ByteSize(usize::try_from(config.host_bytes).unwrap_or(usize::MAX)));
+            tracing::warn!("{read} of weights are read from their files in every step: {room} of host memory are free");
+        }
         let ring = Ring::new(device, types.dtype, ring_bytes / size, host, config.copy_stream)?;
-        let bytes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let places = SlotLayout::new(&bytes, ring_bytes, config.residency.piece_bytes());
         let view = |(slot, segment): (usize, &Segment)| -> Result<Option<Slab>> {
             let place = ring.tensor().narrow(0, places.span(slot).start / size, bytes[slot] / size)?;
@@ -178,6 +191,23 @@ impl GpuStream {
     }
 }
 
+/// Which of the slabs of these sizes wait in host memory, of which there are `room` bytes: as many as fit, spread evenly over the
+/// running order, so that those that are read come evenly, too.
+fn in_host_memory(bytes: &[usize], room: u64) -> Vec<bool> {
+    let all: u64 = bytes.iter().map(|&bytes| bytes as u64).sum();
+    let (mut seen, mut kept) = (0u64, 0u64);
+    let keeps = |&bytes: &usize| {
+        let bytes = bytes as u64;
+        seen += bytes;
+        // As if each slab kept its share of the room.
+        let share = u128::from(seen) * u128::from(room.min(all)) / u128::from(all.max(1));
+        let keeps = u128::from(kept + bytes) <= share;
+        kept += if keeps { bytes } else { 0 };
+        keeps
+    };
+    bytes.iter().map(keeps).collect()
+}
+
 impl State {
     /// Reads the times of uses that have ended, or waits for all of them.
     fn read_uses(&mut self, wait: bool) -> Result<()> {
@@ -238,5 +268,24 @@ impl Streamer for GpuStream {
         if let Err(error) = done {
             state.failed = Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_host_memory;
+
+    #[test]
+    fn as_many_slabs_as_fit_wait_in_host_memory_evenly() {
+        let bytes = [10; 6];
+        assert_eq!(in_host_memory(&bytes, u64::MAX), [true; 6]);
+        assert_eq!(in_host_memory(&bytes, 60), [true; 6]);
+        assert_eq!(in_host_memory(&bytes, 0), [false; 6]);
+        assert_eq!(in_host_memory(&bytes, 30), [false, true, false, true, false, true]);
+        assert_eq!(in_host_memory(&bytes, 59).iter().filter(|waits| **waits).count(), 5);
+        let (uneven, room) = ([500, 1, 7, 300, 40, 2, 90], 400);
+        let kept = in_host_memory(&uneven, room);
+        assert!(uneven.iter().zip(kept).filter(|(_, waits)| *waits).map(|(bytes, _)| bytes).sum::<usize>() <= 400);
+        assert_eq!(in_host_memory(&[], 5), [false; 0]);
     }
 }

@@ -8,7 +8,8 @@
 //! as far as the ring has room, on into the next pass ([`window`]), so the ring is never larger than planned
 //! ([`Residency`]), and it bounds the copies in flight. On a GPU the ring is one allocation. Slabs are packed once into
 //! host memory, pinned as far as possible, and a separate stream copies them from there. Events on the GPU order copies
-//! and computing, and the host waits for neither. On the CPU a thread reads, converts and packs ahead from the source,
+//! and computing, and the host waits for neither. If host memory has no room for all slabs, a thread reads and packs the others
+//! from the source in every pass, ahead of their copies. On the CPU a thread reads, converts and packs ahead from the source,
 //! which releases its pages ([`ParamSource::release`]): the ring then bounds a process's memory. There the ring only
 //! counts bytes, and the slabs are separate tensors.
 //!
@@ -35,7 +36,7 @@ pub use self::simulate::{CopyTimes, SegmentTimes, SimulatedStep, simulate};
 use self::gpu::GpuStream;
 use self::host::HostStream;
 use crate::error::{Error, Result};
-use crate::load::{Placement, check_all, load};
+use crate::load::{Placement, check_all, load_open};
 use crate::param_spec::SlabType;
 use crate::segment::{Segment, Streamed, Streamer};
 use crate::source::ParamSource;
@@ -48,6 +49,8 @@ pub struct StreamConfig {
     /// Pinned memory for the slabs of a GPU. Without it, or once it is used up, slabs are copied through two small
     /// staging buffers. The CPU needs none.
     pub pinned: Option<PinnedPool>,
+    /// The most bytes of slabs that wait in host memory for a GPU. Slabs beyond it are read from the source in every pass.
+    pub host_bytes: u64,
     /// Whether a GPU copies on a separate stream, in parallel with computing, or in between.
     pub copy_stream: bool,
     /// The threads that pack slabs for the CPU; `None` means rayon's global pool. Operators wait for slabs, so that they must
@@ -71,8 +74,8 @@ impl Stream {
     /// Loads the resident segments, and starts to stream the others from `source`: all of them run as if they were
     /// loaded. Shapes are checked before memory is allocated, as in [`crate::load`].
     ///
-    /// On a GPU every slab is packed now, and `source` is not needed afterwards. On the CPU the source is read in every
-    /// pass.
+    /// On a GPU every slab that has room in host memory is packed now. The source of the others is read in every pass, as on the
+    /// CPU.
     ///
     /// # Errors
     /// Errors of [`crate::load`]; [`Error::OtherPlan`] if the plan is for other segments; [`Error::Ops`] if memory
@@ -100,7 +103,7 @@ impl Stream {
         };
         let streamed = of(false);
         streamed.iter().for_each(Segment::unload);
-        let load_resident = || load(&of(true), source.as_ref(), placement).map(drop);
+        let load_resident = || load_open(&of(true), &source, placement).map(drop);
         // On error, `this` unloads all of them.
         config.pool.as_ref().map_or_else(load_resident, |pool| pool.install(load_resident))?;
         if !streamed.is_empty() {
@@ -108,7 +111,7 @@ impl Stream {
                 let (types, ring) = (placement.slab(), residency.ring_bytes());
                 Streaming::Host(HostStream::start(streamed.clone(), source, types, ring, config.pool.clone())?)
             } else {
-                Streaming::Gpu(GpuStream::start(streamed.clone(), source.as_ref(), placement, &config)?)
+                Streaming::Gpu(GpuStream::start(streamed.clone(), &source, placement, &config)?)
             });
         }
         let by: Option<Arc<dyn Streamer>> = match &this.streamer {

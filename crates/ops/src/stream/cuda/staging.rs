@@ -1,8 +1,9 @@
-//! Copies from pageable memory: a thread fills two pinned buffers in turns and submits their copies, while the caller goes on.
+//! Copies from pageable memory: a thread fills two pinned buffers in turns and submits their copies, while the caller goes on. Slabs
+//! that are read anew come from another thread before it.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use candle_core::cuda::cudarc::driver::sys::CUevent_flags;
@@ -11,6 +12,7 @@ use kiln_mempool::{PinnedBlock, PinnedConfig, PinnedPool};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::reader::{Piece, read_ahead};
 use super::{MOVED, Point, Submission, bytes_of, submitted};
 use crate::cuda::driver;
 use crate::error::{Error, Result};
@@ -22,6 +24,8 @@ const STAGING: usize = 8 << 20;
 /// Threads that fill a buffer, at most: more are not faster, since memory is what limits them. They are no others' threads: those may be
 /// waiting for a copy.
 const THREADS: usize = 4;
+/// Pieces of slabs that were read and not staged yet. A ring has about twelve, so that no more is read ahead than the ring holds.
+const PIECES_AHEAD: usize = 8;
 
 /// A copy for the thread.
 pub(super) struct Task {
@@ -43,23 +47,36 @@ impl Drop for Task {
     }
 }
 
-/// The thread. Dropping it waits until it has submitted all copies, and they have ended.
-pub(super) struct StagingThread {
+/// The threads. Dropping them waits until they have submitted all copies, and these have ended.
+pub(super) struct StagingThreads {
     tasks: Option<Sender<Task>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl StagingThread {
-    /// Starts it for the stream of copies.
+impl StagingThreads {
+    /// Starts them for the stream of copies: one, and another one if it `reads` slabs anew.
     ///
     /// # Errors
     /// [`Error::Driver`] where the system gives no pinned memory or no thread.
-    pub(super) fn start(copies: &Arc<CudaStream>) -> Result<Self> {
+    pub(super) fn start(copies: &Arc<CudaStream>, reads: bool) -> Result<Self> {
         let (staging, copies) = (Staging::new(copies)?, copies.clone());
         let (tasks, queue) = channel();
-        let thread = std::thread::Builder::new().name("staging".into()).spawn(move || work(&queue, staging, &copies));
+        let mut this = Self { tasks: Some(tasks), threads: Vec::new() };
+        if reads {
+            let (pieces, read) = sync_channel(PIECES_AHEAD);
+            this.spawn("weights", move || read_ahead(&queue, &pieces))?;
+            this.spawn("staging", move || work(read, staging, &copies))?;
+        } else {
+            this.spawn("staging", move || work(queue.into_iter().map(Piece::of), staging, &copies))?;
+        }
+        Ok(this)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
         let thread = thread.map_err(|error| Error::Driver(format!("a thread that copies weights: {error}")))?;
-        Ok(Self { tasks: Some(tasks), thread: Some(thread) })
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Has a copy submitted after those before it.
@@ -70,19 +87,21 @@ impl StagingThread {
     }
 }
 
-impl Drop for StagingThread {
+impl Drop for StagingThreads {
     fn drop(&mut self) {
-        self.tasks = None; // the thread finds its queue closed
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that copies weights to the GPU has failed");
+        self.tasks = None; // each thread finds its queue closed
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that copies weights to the GPU has failed");
+            }
         }
     }
 }
 
-fn work(queue: &Receiver<Task>, mut staging: Staging, copies: &CudaStream) {
-    for task in queue {
-        let result = submit(&task, &mut staging, copies);
-        let _ = task.copy.set(result.map_err(|error| error.to_string())); // it is set here alone
+fn work(queue: impl IntoIterator<Item = Piece>, mut staging: Staging, copies: &CudaStream) {
+    for piece in queue {
+        let result = submit(&piece, &mut staging, copies);
+        let _ = piece.task.copy.set(result.map_err(|error| error.to_string())); // nothing else has set it
     }
     // Copies read the buffers, which are freed next.
     if let Err(error) = copies.synchronize() {
@@ -90,16 +109,21 @@ fn work(queue: &Receiver<Task>, mut staging: Staging, copies: &CudaStream) {
     }
 }
 
-fn submit(task: &Task, staging: &mut Staging, copies: &CudaStream) -> Result<super::Events> {
+fn submit(piece: &Piece, staging: &mut Staging, copies: &CudaStream) -> Result<super::Events> {
     copies.context().bind_to_thread().map_err(driver)?;
-    let Task { slab, part, to, after, .. } = task;
+    let Piece { task: Task { slab, part, to, after, .. }, read } = piece;
+    let mut staged = |tensor| bytes_of(tensor, |bytes| staging.copy(&bytes[part.clone()], *to, copies))?;
     submitted(copies, after, || match &slab.0 {
         Memory::Pinned(block) => {
             // SAFETY: the range is inside of the ring, which waits for this thread and for the copy before its memory is freed; the
             // ring keeps the block as long, and nothing writes it meanwhile.
             unsafe { result::memcpy_htod_async(*to, &block[part.clone()], copies.cu_stream()) }.map_err(driver)
         }
-        Memory::Pageable(tensor) => bytes_of(tensor, |bytes| staging.copy(&bytes[part.clone()], *to, copies))?,
+        Memory::Pageable(tensor) => staged(tensor),
+        Memory::Read(..) => match read {
+            Some(tensor) => staged(tensor),
+            None => Err(Error::Driver("weights that were not read cannot be copied".into())),
+        },
     })
 }
 
