@@ -16,6 +16,7 @@ use crate::img2img_args::Img2img;
 use crate::option_args::NetworkArgs;
 use crate::place_args::PlaceArgs;
 use crate::preprocess_args::PreprocessArgs;
+#[cfg(feature = "serve")]
 use crate::serve_args::ServeArgs;
 use crate::status::LogFormat;
 use crate::txt2img_args::Txt2img;
@@ -56,6 +57,7 @@ pub enum Command {
     /// Generates the images of a file of jobs; images that exist are kept.
     Batch(Box<BatchArgs>),
     /// Serves images over HTTP: Kiln's own API, with live previews, from one queue for all clients.
+    #[cfg(feature = "serve")]
     Serve(Box<ServeArgs>),
     /// Enlarges images, with a network or a filter.
     Upscale(Box<UpscaleArgs>),
@@ -99,6 +101,17 @@ pub enum Command {
     },
     /// Prints the manual page.
     Man,
+}
+
+impl Command {
+    /// Whether it is `kiln serve`.
+    pub fn is_server(&self) -> bool {
+        #[cfg(feature = "serve")]
+        if let Self::Serve(_) = self {
+            return true;
+        }
+        false
+    }
 }
 
 /// A preset for `kiln plan`, which takes other models by a flag.

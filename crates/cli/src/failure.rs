@@ -18,6 +18,7 @@ pub enum Failure {
     /// An error of a measurement or of a trace of memory.
     Bench(kiln_bench::Error),
     /// An error of the server.
+    #[cfg(feature = "serve")]
     Serve(kiln_serve::Error),
     /// An error of an update of the program.
     Update(kiln_self_update::Error),
@@ -33,6 +34,7 @@ impl Failure {
             Self::Engine(error) => message(error),
             Self::Batch(error) => with_hint(error.message(&flags::spell)),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
+            #[cfg(feature = "serve")]
             Self::Serve(error) => flags::with_flags(&error.to_string()),
             Self::Update(error) => error.to_string(),
         }
@@ -45,6 +47,7 @@ impl Failure {
             Self::Engine(error) => error.is_usage(),
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
+            #[cfg(feature = "serve")]
             Self::Serve(error) => error.is_usage(),
             Self::Update(error) => error.is_usage(),
         };
@@ -70,6 +73,7 @@ impl From<kiln_bench::Error> for Failure {
     }
 }
 
+#[cfg(feature = "serve")]
 impl From<kiln_serve::Error> for Failure {
     fn from(error: kiln_serve::Error) -> Self {
         match error {

@@ -30,6 +30,7 @@ pub fn listen_with_message(first: &'static str) {
 }
 
 /// For a server: the first signal calls `first`, the second one `second`. A third one ends the process.
+#[cfg(feature = "serve")]
 pub fn listen_twice(first: impl Fn() + Send + 'static, second: impl Fn() + Send + 'static) {
     let mut signals = 0;
     let handler = move || {

@@ -45,7 +45,9 @@ mod pull;
 mod reference;
 mod run_args;
 mod samplers;
+#[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "serve")]
 mod serve_args;
 mod small_model;
 mod table;
@@ -86,7 +88,7 @@ fn started() -> Result<Args, ExitCode> {
         .map_err(|error| usage::report(error.format(&mut command)))?;
     status::set_format(args.log_format);
     status::set_quiet(args.quiet);
-    start_log(args.verbose, matches!(args.command, Command::Serve(_)));
+    start_log(args.verbose, args.command.is_server());
     Ok(args)
 }
 
@@ -103,6 +105,7 @@ fn run(args: Args) -> ExitCode {
             generate::run(args.common, Kind::Images(&args.inputs))
         }
         Command::Batch(args) => batch::run(*args),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(*args),
         Command::Upscale(args) => upscale::run(*args),
         Command::Preprocess(args) => preprocess::run(&args),

@@ -120,11 +120,11 @@ fn every_configuration_has_the_same_bits(name: &str) {
     }
     let pageable = || HostMemory { pinned: None, bytes: u64::MAX };
     case.check(&all, pageable(), true, &expected);
-    case.check(&all.with_pieces(1), pageable(), true, &expected);
+    case.check(&all.clone().with_pieces(1), pageable(), true, &expected);
     // Some or all weights are read in every pass.
     for bytes in [0, largest as u64, total as u64 / 2, total as u64 - 1] {
         case.check(&all, HostMemory { bytes, ..case.pinned(1 << 30) }, true, &expected);
-        case.check(&all.with_pieces(4096), HostMemory { pinned: None, bytes }, bytes == 0, &expected);
+        case.check(&all.clone().with_pieces(4096), HostMemory { pinned: None, bytes }, bytes == 0, &expected);
     }
 }
 
