@@ -58,8 +58,8 @@ def write(model, path: pathlib.Path, dtype: torch.dtype, device: str) -> None:
         if not value.is_floating_point() or id(value) in seen or name.startswith("lm_head"):
             continue
         seen.add(id(value))
-        is_norm = value.dim() == 1 and name.endswith("weight") or name.endswith("gamma")
-        fill = torch.ones(value.shape) if is_norm else DEVIATION * torch.randn(value.shape, device=device, dtype=dtype)
+        is_one = value.dim() == 1 and name.endswith("weight") or name.endswith(("gamma", "running_var"))
+        fill = torch.ones(value.shape) if is_one else DEVIATION * torch.randn(value.shape, device=device, dtype=dtype)
         tensors[name] = fill.to("cpu", dtype)
     save_file(tensors, path)
     print(f"{path} {path.stat().st_size / 2**30:.2f} GiB", flush=True)
