@@ -59,10 +59,10 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
 }
 
-/// The host memory for weights that are copied to a GPU: what is free, less a part for other programs. Weights beyond it are
-/// read from their files in every pass.
+/// The host memory for weights that are copied to a GPU: what is free, less a part for other programs, and less a quarter, for
+/// pages of the file that are read ahead. Weights beyond it are read from their files in every pass.
 pub fn host_bytes() -> u64 {
-    DeviceMemory::of_processor().map_or(u64::MAX, |memory| memory.free.bytes as u64)
+    DeviceMemory::of_processor().map_or(u64::MAX, |memory| memory.free.bytes as u64 / 4 * 3)
 }
 
 /// The residency of a network's weights while it runs.
@@ -79,6 +79,21 @@ pub enum WeightResidency {
         /// Whether a GPU's weights wait in pinned memory, as far as there is some.
         pins: bool,
     },
+}
+
+impl WeightResidency {
+    /// The residency of the same network with elements of `to` instead of `from`: a ring for its largest segment takes more in a wider
+    /// type.
+    pub fn widened(&self, from: DType, to: DType) -> Self {
+        let wider = |bytes: usize| (bytes / from.size_in_bytes()).saturating_mul(to.size_in_bytes());
+        match self {
+            Self::Streamed { share: StreamBudget { resident, room }, estimate, pins } => {
+                let share = StreamBudget { resident: wider(*resident), room: wider(*room) };
+                Self::Streamed { share, estimate: estimate.clone(), pins: *pins }
+            }
+            Self::Whole => Self::Whole,
+        }
+    }
 }
 
 /// The weights of one network. They are loaded and unloaded; the network itself contains none and stays.

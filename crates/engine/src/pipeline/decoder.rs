@@ -106,8 +106,9 @@ pub(crate) fn in_a_type_that_holds(
     upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     mut run: impl FnMut(&LoadedComponent, DType) -> Result<Tensor>,
 ) -> Result<Tensor> {
+    let mut keep = keep.clone();
     loop {
-        part.enter(keep)?;
+        part.enter(&keep)?;
         let from = part.placement().dtype;
         let result = run(part, from)?.to_device(&Device::Cpu)?;
         let count = count_not_finite(&result)?;
@@ -118,6 +119,7 @@ pub(crate) fn in_a_type_that_holds(
         let to = wider(from).ok_or(Error::NotANumber { stage, count, remedy })?;
         upcast(UpcastRetry { from, to })?;
         part.set_dtype(to); // both do not need to fit at once
+        keep = keep.widened(from, to);
     }
 }
 
@@ -354,6 +356,27 @@ mod tests {
         assert_eq!(types, [DType::BF16, DType::F32]);
         let message = image.unwrap_err().to_string();
         assert!(message.starts_with("the VAE gave 12288 values that are not numbers; its weights"), "{message}");
+    }
+
+    /// A ring that has room for the largest segment in f16 alone grows with the type.
+    #[test]
+    fn a_streamed_decoder_is_widened_too() {
+        let (_folder, model) = louder("sd1", f64::NAN);
+        let mut decoder = decoder(&model, DType::F16);
+        let segments = decoder.part.segments();
+        let largest = segments.iter().map(|segment| segment.bytes(DType::F16)).max().unwrap();
+        let copies = kiln_weights::CopyTimes {
+            bytes_per_second: 1e9,
+            seconds_per_copy: 0.0,
+            seconds_per_wait: 0.0,
+            by_engine: false,
+        };
+        let estimate = kiln_weights::Estimate { seconds: vec![0.0; segments.len()], copies };
+        let share = crate::residency::StreamBudget { resident: 0, room: largest };
+        let keep = WeightResidency::Streamed { share, estimate, pins: false };
+        let latents = kiln_scheduler::ImageNoise::new(1, 1).latents((4, 8, 8)).unwrap();
+        let error = decoder.decode(&latents, &keep, Tiling::Whole, &mut |_| Ok(())).unwrap_err();
+        assert!(matches!(error, Error::NotANumber { .. }), "{error}");
     }
 
     #[test]
