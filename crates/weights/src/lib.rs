@@ -48,10 +48,11 @@ mod slab_cache;
 mod slab_layout;
 mod source;
 mod stored_type;
-mod table;
 mod stream;
 mod sum;
+mod table;
 mod textual_inversion;
+mod upload;
 
 pub use eight_bits::EightBitLayers;
 pub use error::{Error, Result};

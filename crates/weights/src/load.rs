@@ -17,6 +17,7 @@ use crate::segment::{RowSource, Segment, Slab, Stack, View};
 use crate::shared::place;
 use crate::slab_layout::SlabLayout;
 use crate::source::{ParamInfo, ParamSource};
+use crate::upload::upload;
 
 /// The device and types of weights in memory.
 #[derive(Debug, Clone)]
@@ -72,9 +73,11 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
             set(segment, &Arc::new(slab), &Device::Cpu, placement.slab())?;
         }
     } else {
-        // The segments are loaded one by one, so that for a GPU at most one of them is in the host's memory too, and so that those
-        // that are shared are made by whoever comes first.
-        segments.iter().try_for_each(|segment| load_one(segment, source, placement))?;
+        // One by one, so that segments that are shared are made by whoever comes first.
+        let is_uploaded = |segment: &&Segment| !placement.device.is_cpu() && !segment.on_host();
+        let (uploaded, others): (Vec<&Segment>, Vec<&Segment>) = segments.iter().partition(is_uploaded);
+        others.iter().try_for_each(|segment| load_one(segment, source, placement))?;
+        upload(&uploaded, source, placement)?;
     }
     let bytes = segments.iter().map(|segment| segment.bytes(placement.slab())).sum();
     Ok(LoadReport { bytes, time: start.elapsed() })
@@ -199,8 +202,25 @@ fn packed_as<T: Element>(
     let layouts: Vec<SlabLayout> = segments.iter().map(|segment| SlabLayout::of(segment, slab)).collect();
     // The threads that fill the memory are the first to touch it.
     let mut slabs: Vec<Vec<T>> = layouts.iter().map(|layout| T::zeros(layout.len)).collect();
+    fill_slabs(segments, &layouts, &mut slabs, source, slab, layout)?;
+    let tensor = |values: Vec<T>| {
+        let length = values.len();
+        Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
+    };
+    slabs.into_iter().map(tensor).collect()
+}
+
+/// Packs all parameters of all segments into slabs of these layouts. Bytes between parameters are left as they are.
+pub(crate) fn fill_slabs<T: Element>(
+    segments: &[Segment],
+    layouts: &[SlabLayout],
+    slabs: &mut [Vec<T>],
+    source: &dyn ParamSource,
+    slab: SlabType,
+    layout: WeightLayout,
+) -> Result<()> {
     let mut places = Vec::new();
-    for ((segment, layout), values) in segments.iter().zip(&layouts).zip(&mut slabs) {
+    for ((segment, layout), values) in segments.iter().zip(layouts).zip(slabs) {
         let params = layout.params.last().copied().unwrap_or(0);
         let (mut rest, mut scales) = values.split_at_mut(params);
         for (i, (param, ends)) in segment.params().iter().zip(layout.params.windows(2)).enumerate() {
@@ -210,12 +230,7 @@ fn packed_as<T: Element>(
             (rest, scales) = (after, others);
         }
     }
-    places.into_par_iter().try_for_each(|place| fill(place, source, slab, layout))?;
-    let tensor = |values: Vec<T>| {
-        let length = values.len();
-        Ok(Tensor::from_vec(values, length, &Device::Cpu)?)
-    };
-    slabs.into_iter().map(tensor).collect()
+    places.into_par_iter().try_for_each(|place| fill(place, source, slab, layout))
 }
 
 /// Where a parameter is packed.
