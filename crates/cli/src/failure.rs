@@ -19,6 +19,8 @@ pub enum Failure {
     Bench(kiln_bench::Error),
     /// An error of the server.
     Serve(kiln_serve::Error),
+    /// Images that were not compared, or do not pass.
+    Compare(kiln_compare::Error),
     /// An error of an update of the program.
     Update(kiln_self_update::Error),
 }
@@ -34,6 +36,8 @@ impl Failure {
             Self::Batch(error) => with_hint(error.message(&flags::spell)),
             Self::Bench(error) => flags::with_flags(&error.to_string()),
             Self::Serve(error) => flags::with_flags(&error.to_string()),
+            Self::Compare(kiln_compare::Error::Files(error)) => of_files(error),
+            Self::Compare(error) => error.to_string(),
             Self::Update(error) => error.to_string(),
         }
     }
@@ -41,11 +45,14 @@ impl Failure {
     /// The exit status.
     pub fn status(&self) -> ExitCode {
         let is_usage = match self {
-            Self::Engine(Error::Interrupted) => return ExitCode::from(130),
+            Self::Engine(Error::Interrupted) | Self::Compare(kiln_compare::Error::Interrupted) => {
+                return ExitCode::from(130);
+            }
             Self::Engine(error) => error.is_usage(),
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
             Self::Serve(error) => error.is_usage(),
+            Self::Compare(error) => error.is_usage(),
             Self::Update(error) => error.is_usage(),
         };
         if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
@@ -76,6 +83,12 @@ impl From<kiln_serve::Error> for Failure {
             kiln_serve::Error::Engine(error) => Self::Engine(error),
             other => Self::Serve(other),
         }
+    }
+}
+
+impl From<kiln_compare::Error> for Failure {
+    fn from(error: kiln_compare::Error) -> Self {
+        Self::Compare(error)
     }
 }
 
@@ -120,7 +133,9 @@ pub fn message(error: &Error) -> String {
 
 fn of_files(error: &FileError) -> String {
     match error {
-        FileError::Value { field, found, expected } => refused(&format!("--{}", flags::flag(field)), found, expected),
+        FileError::Value { field, found, expected } => {
+            refused(&format!("--{}", flags::flag(field)), found, &flags::with_flags(expected))
+        }
         FileError::Exists(path) => {
             format!("{} exists already; choose another name, or add --overwrite", path.display())
         }
