@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use kiln_compare::{Comparison, Report};
+use kiln_compare::{Comparison, Metric, Report, Summary};
 use kiln_engine::start_threads;
 
 use crate::bar::Bar;
@@ -42,7 +42,7 @@ fn text(report: &Report) -> String {
     let title = |name: &str| name.to_string();
     let mut rows = vec![std::iter::once(title("image")).chain(metrics.iter().map(|m| title(m.label()))).collect()];
     for pair in &report.pairs {
-        let value = |metric| pair.values.get(metric).map_or_else(|| title("-"), |&value| metric.shown(value));
+        let value = |metric: &Metric| pair.values.get(metric).map_or_else(|| title("-"), |&value| metric.shown(value));
         let name = std::iter::once(one_line(&pair.pair.name));
         let failed = (!pair.problems.is_empty()).then(|| title("failed"));
         rows.push(name.chain(metrics.iter().map(value)).chain(failed).collect::<Vec<_>>());
@@ -50,7 +50,7 @@ fn text(report: &Report) -> String {
     if report.pairs.len() > 1 {
         let summaries: Vec<_> = metrics.iter().map(|&metric| (metric, report.summary(metric))).collect();
         for (i, name) in ["least", "mean", "median", "most"].into_iter().enumerate() {
-            let value = |(metric, summary): &(kiln_compare::Metric, Option<kiln_compare::Summary>)| {
+            let value = |(metric, summary): &(Metric, Option<Summary>)| {
                 summary.map_or_else(|| title("-"), |summary| metric.shown(summary.rows()[i].1))
             };
             rows.push(std::iter::once(title(name)).chain(summaries.iter().map(value)).collect());
@@ -68,7 +68,7 @@ fn one_line(name: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use kiln_compare::{Metric, Pair, PairReport};
+    use kiln_compare::{Pair, PairReport};
 
     use super::*;
 

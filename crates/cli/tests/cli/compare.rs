@@ -86,7 +86,7 @@ fn impossible_options_have_the_status_2() {
         (&["a", "b", "--max-lpips", "0.1"], "--max-lpips is 0.1, expected --lpips too"),
         (&["a", "b", "--sheet", "a/sheet.png"], "--sheet is 'a/sheet.png', expected another place: this one is compared"),
         (&["a", "b", "--sheet", "sheet.jpg"], "--sheet is 'sheet.jpg', expected a name that ends in .png"),
-        (&["a", "b", "--pair", "size"], "name, settings"),
+        (&["a", "b", "--pair", "size"], "expected name or settings"),
         (&["a"], "B"),
     ] {
         sandbox.kiln(&[&["compare"], args].concat()).fails(2, &[expected]);
