@@ -84,7 +84,10 @@ fn impossible_options_have_the_status_2() {
         (&["a", "b", "--min-psnr", "nan"], "--min-psnr is NaN, expected a number of dB from 0 on, or inf"),
         (&["a", "b", "--min-ssim", "95"], "--min-ssim is 95, expected a number from -1 to 1"),
         (&["a", "b", "--max-lpips", "0.1"], "--max-lpips is 0.1, expected --lpips too"),
-        (&["a", "b", "--sheet", "a/sheet.png"], "--sheet is 'a/sheet.png', expected another place: this one is compared"),
+        (
+            &["a", "b", "--sheet", "a/sheet.png"],
+            "--sheet is 'a/sheet.png', expected another place: this one is compared",
+        ),
         (&["a", "b", "--sheet", "sheet.jpg"], "--sheet is 'sheet.jpg', expected a name that ends in .png"),
         (&["a", "b", "--pair", "size"], "expected name or settings"),
         (&["a"], "B"),
