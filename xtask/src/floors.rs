@@ -33,6 +33,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-families", 7),
     ("kiln-models", 8),
     ("kiln-request", 9),
+    ("kiln-compare", 10),
     ("kiln-setup", 10),
     ("kiln-enlarge", 11),
     ("kiln-memory", 11),
@@ -49,13 +50,14 @@ const FLOORS: &[(&str, u8)] = &[
 const TESTKIT: &str = "kiln-testkit";
 /// The front ends, and our crates that they may import, none of which computes.
 const FRONT_ENDS: [&str; 3] = ["kiln-cli", "kiln-python", "kiln-serve"];
-const FOR_FRONT_ENDS: [&str; 10] = [
+const FOR_FRONT_ENDS: [&str; 11] = [
     "kiln-files",
     "kiln-self-update",
     "kiln-small-model",
     "kiln-media",
     "kiln-models",
     "kiln-request",
+    "kiln-compare",
     "kiln-engine",
     "kiln-batch",
     "kiln-bench",

@@ -11,6 +11,7 @@ use kiln_engine::{
 use crate::batch_args::BatchArgs;
 use crate::bench_args::BenchArgs;
 use crate::calibrate_args::CalibrateArgs;
+use crate::compare_args::CompareArgs;
 use crate::help::MESSAGES;
 use crate::img2img_args::Img2img;
 use crate::option_args::NetworkArgs;
@@ -63,6 +64,8 @@ pub enum Command {
     Upscale(Box<UpscaleArgs>),
     /// Makes the map of an image that a ControlNet takes: edges, lines, a blur, without a network.
     Preprocess(Box<PreprocessArgs>),
+    /// Compares two images, or the images of two folders: PSNR, SSIM, LPIPS, CLIP scores, and bounds for scripts.
+    Compare(Box<CompareArgs>),
     /// Downloads a model from the Hugging Face Hub, or updates it; without a name, lists tested models and what they need.
     Pull(PullArgs),
     /// Lists the models on this machine, with the argument for each.

@@ -20,6 +20,8 @@ pub enum Failure {
     /// An error of the server.
     #[cfg(feature = "serve")]
     Serve(kiln_serve::Error),
+    /// Images that were not compared, or do not pass.
+    Compare(kiln_compare::Error),
     /// An error of an update of the program.
     Update(kiln_self_update::Error),
 }
@@ -36,6 +38,8 @@ impl Failure {
             Self::Bench(error) => flags::with_flags(&error.to_string()),
             #[cfg(feature = "serve")]
             Self::Serve(error) => flags::with_flags(&error.to_string()),
+            Self::Compare(kiln_compare::Error::Files(error)) => of_files(error),
+            Self::Compare(error) => error.to_string(),
             Self::Update(error) => error.to_string(),
         }
     }
@@ -43,12 +47,15 @@ impl Failure {
     /// The exit status.
     pub fn status(&self) -> ExitCode {
         let is_usage = match self {
-            Self::Engine(Error::Interrupted) => return ExitCode::from(130),
+            Self::Engine(Error::Interrupted) | Self::Compare(kiln_compare::Error::Interrupted) => {
+                return ExitCode::from(130);
+            }
             Self::Engine(error) => error.is_usage(),
             Self::Batch(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
             #[cfg(feature = "serve")]
             Self::Serve(error) => error.is_usage(),
+            Self::Compare(error) => error.is_usage(),
             Self::Update(error) => error.is_usage(),
         };
         if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
@@ -80,6 +87,12 @@ impl From<kiln_serve::Error> for Failure {
             kiln_serve::Error::Engine(error) => Self::Engine(error),
             other => Self::Serve(other),
         }
+    }
+}
+
+impl From<kiln_compare::Error> for Failure {
+    fn from(error: kiln_compare::Error) -> Self {
+        Self::Compare(error)
     }
 }
 
@@ -124,7 +137,9 @@ pub fn message(error: &Error) -> String {
 
 fn of_files(error: &FileError) -> String {
     match error {
-        FileError::Value { field, found, expected } => refused(&format!("--{}", flags::flag(field)), found, expected),
+        FileError::Value { field, found, expected } => {
+            refused(&format!("--{}", flags::flag(field)), found, &flags::with_flags(expected))
+        }
         FileError::Exists(path) => {
             format!("{} exists already; choose another name, or add --overwrite", path.display())
         }

@@ -16,6 +16,8 @@ mod bench;
 mod bench_args;
 mod calibrate;
 mod calibrate_args;
+mod compare;
+mod compare_args;
 mod completions;
 mod convert;
 mod devices;
@@ -109,6 +111,7 @@ fn run(args: Args) -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Upscale(args) => upscale::run(*args),
         Command::Preprocess(args) => preprocess::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Devices(args) => {
             devices::run(&args);
             Ok(())

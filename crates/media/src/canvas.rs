@@ -15,6 +15,7 @@ use embedded_graphics::pixelcolor::{Rgb888, RgbColor};
 use embedded_graphics::text::{Baseline, Text};
 use kiln_files::{Result, read_error};
 
+use crate::Rgb8Image;
 use crate::png_encode::{EncodingError, encode_png};
 
 /// Width of a character. The font has Latin-1; other characters become question marks.
@@ -117,6 +118,11 @@ impl Thumbnail {
         }
         let whole = Self { width: info.width as usize, height: info.height as usize, rgb };
         Ok(whole.within(side))
+    }
+
+    /// Scales an image in memory to at most `side` pixels in width and height.
+    pub fn of(image: &Rgb8Image, side: usize) -> Self {
+        Self { width: image.width(), height: image.height(), rgb: image.data().to_vec() }.within(side)
     }
 
     /// At most `side` pixels wide and high; each pixel is the mean of its source pixels.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::similarity::{Limits, Similarity, psnr, similarity};
+use crate::similarity::{Limits, Similarity, similarity};
 
 /// The environment variable with the folder in which measured errors are collected.
 const RECORDS: &str = "KILN_PARITY_RECORDS";
@@ -94,16 +94,6 @@ impl Parity {
             limits.cosine,
             limits.error
         );
-    }
-
-    /// Fails unless the pixels `found` have a PSNR (peak signal-to-noise ratio) of at least `least` dB to `expected`.
-    /// The result is printed and not recorded, as in [`Self::check_similar`].
-    #[track_caller]
-    pub fn check_psnr(&self, stage: &str, found: &[u8], expected: &[u8], least: f64) {
-        let ratio = psnr(found, expected);
-        let at = format!("{} {} {stage}", self.part, self.model);
-        println!("{at}: PSNR {ratio:.1} dB, at least {least}");
-        assert!(ratio >= least, "{at}: PSNR {ratio:.1} dB, expected at least {least}");
     }
 
     fn record(&self, stage: &str, error: f64, bound: f64) {

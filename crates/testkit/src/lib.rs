@@ -26,5 +26,5 @@ pub use fixture::Fixture;
 pub use hub_server::{Asked, Fault, HubServer, git_blob, sha256};
 pub use image_prompt::{PromptForm, TinyIpAdapter, TinyVision};
 pub use paths::{fixtures, repository, shared_data, shared_models};
-pub use similarity::{Limits, Similarity, psnr, similarity};
+pub use similarity::{Limits, Similarity, similarity};
 pub use target::Target;

@@ -49,15 +49,6 @@ pub fn similarity(found: &Tensor, expected: &Tensor) -> Similarity {
     Similarity { cosine: if length > 0.0 { product / length } else { 0.0 }, error }
 }
 
-/// The peak signal-to-noise ratio of values from 0 to 255 in dB, infinite for equal ones.
-#[track_caller]
-pub fn psnr(found: &[u8], expected: &[u8]) -> f64 {
-    assert_eq!(found.len(), expected.len(), "sizes differ");
-    assert!(!found.is_empty(), "there is nothing to compare");
-    let squares: f64 = found.iter().zip(expected).map(|(&f, &e)| (f64::from(f) - f64::from(e)).powi(2)).sum();
-    10.0 * (255.0f64.powi(2) * found.len() as f64 / squares).log10()
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -94,12 +85,5 @@ mod tests {
         assert!(limits.accept(Similarity { cosine: 0.9, error: 0.1 }));
         assert!(!limits.accept(Similarity { cosine: 0.89, error: 0.0 }));
         assert!(!limits.accept(Similarity { cosine: 1.0, error: 0.11 }));
-    }
-
-    #[test]
-    fn psnr_is_in_decibels() {
-        assert!(psnr(&[7, 8], &[7, 8]).is_infinite());
-        assert!((psnr(&[0, 255], &[255, 0]) - 0.0).abs() < 1e-12);
-        assert!((psnr(&[10, 10, 10, 10], &[10, 10, 10, 15]) - 10.0 * (65025.0f64 / 6.25).log10()).abs() < 1e-12);
     }
 }

@@ -8,6 +8,7 @@
 mod batch;
 mod calibrate;
 mod checkpoints;
+mod compare;
 mod devices;
 mod first_contact;
 mod flag_values;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use kiln_compare::MOST_IN_MEAN;
 use kiln_models::ModelFolder;
 use kiln_request::Job;
 use kiln_weights::{EightBitLayers, InputObserver, ParamSpec};
@@ -30,11 +31,9 @@ use ways::WayObserver;
 /// The bisection ends where the number of layers that keep their type is known up to this part of all layers.
 const PRECISION: usize = 32;
 /// The largest ratio of an image in dB: one without a difference would have none.
-const MOST: f64 = 100.0;
+const MOST: f64 = MOST_IN_MEAN;
 /// The largest tolerance.
 const LARGEST_TOLERANCE: f64 = 1000.0;
-/// The largest value of a color.
-const WHITE: f64 = 255.0;
 
 /// How much an image, and a layer, may differ in 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -251,11 +250,8 @@ impl LoadedModel {
     }
 }
 
-/// The mean of the images' peak signal-to-noise ratios in dB.
+/// The mean of the images' peak signal-to-noise ratios in dB; 0 for an image that cannot be compared.
 fn psnr(found: &[Vec<u8>], expected: &[Vec<u8>]) -> f64 {
-    let of = |(found, expected): (&Vec<u8>, &Vec<u8>)| {
-        let squares: f64 = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
-        (10.0 * (WHITE.powi(2) * expected.len() as f64 / squares).log10()).min(MOST)
-    };
-    found.iter().zip(expected).map(of).sum::<f64>() / expected.len().max(1) as f64
+    let ratios = found.iter().zip(expected).map(|(a, b)| kiln_compare::psnr(a, b).unwrap_or(0.0).min(MOST));
+    ratios.sum::<f64>() / expected.len().max(1) as f64
 }

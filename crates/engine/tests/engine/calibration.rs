@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use kiln_compare::psnr;
 use kiln_engine::{
     Calibration, CalibrationLimits, CalibrationStage, ComputeScales, ComputeType, DTypeChoice, Engine, MemoryOptions,
     ModeChoice, ModelFolder, Request, Setup,
 };
-use kiln_testkit::{fixtures, psnr, repository};
+use kiln_testkit::{fixtures, repository};
 
 use crate::support::{bits, cpu, images, load, pixels, request};
 
@@ -49,7 +50,7 @@ fn calibrated_images_are_as_close_as_with_ranges_of_each_call() {
     };
     let expected = draw(cpu());
     let mean = |setup: Setup| {
-        let all = draw(setup).into_iter().zip(&expected).map(|(found, expected)| psnr(&found, expected));
+        let all = draw(setup).into_iter().zip(&expected).map(|(found, expected)| psnr(&found, expected).unwrap());
         all.sum::<f64>() / 3.0
     };
     let dynamic = mean(Setup { compute: ComputeType::Int8, ..cpu() });
@@ -73,7 +74,8 @@ fn layers_keep_their_type_until_the_budget_is_met() {
     // Exactly the budget's images, from the file.
     let folder = tempfile::tempdir().unwrap();
     let [mut found, mut native] = [with_scales(&some.scales, folder.path()), cpu()].map(|setup| load(&tiny(), &setup));
-    let ratios = jobs.iter().map(|job| psnr(&pixels(&mut found, job)[0], &pixels(&mut native, job)[0]).min(100.0));
+    let ratios =
+        jobs.iter().map(|job| psnr(&pixels(&mut found, job)[0], &pixels(&mut native, job)[0]).unwrap().min(100.0));
     assert!((ratios.sum::<f64>() / 2.0 - some.psnr).abs() < 1e-6);
     let notes = ComputeScales::read(&folder.path().join("scales.safetensors")).unwrap().notes;
     assert_eq!((&*notes["images"], &*notes["dtype"]), ("2", "f32"));

@@ -2,7 +2,8 @@
 //! compared here, so the test does not depend on the engine.
 
 use candle_core::{DType, Device, Tensor};
-use kiln_testkit::{Fixture, Limits, psnr, similarity};
+use kiln_compare::psnr;
+use kiln_testkit::{Fixture, Limits, similarity};
 
 use crate::cases::{Case, MODELS, TINY, bytes, final_latents};
 use crate::limits;
@@ -126,9 +127,9 @@ fn bounds_of_images_refuse_noise_gray_and_other_images() {
         wrong.extend(TINY.iter().filter(|other| **other != model).map(|other| bytes(&image(other))));
         for dtype in DTYPES {
             let least = limits::image(model, dtype);
-            assert!(psnr(&expected, &expected) >= least);
+            assert!(psnr(&expected, &expected).unwrap() >= least);
             for (i, found) in wrong.iter().enumerate() {
-                let ratio = psnr(found, &expected);
+                let ratio = psnr(found, &expected).unwrap();
                 assert!(ratio < least, "{model} {dtype:?}: wrong image {i} has {ratio:.1} dB, the bound is {least}");
             }
         }

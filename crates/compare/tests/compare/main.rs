@@ -1,0 +1,9 @@
+//! Metrics against other programs, pairs of folders, and whole comparisons.
+#![forbid(unsafe_code)]
+
+mod clip;
+mod comparison;
+mod images;
+mod lpips;
+mod metrics;
+mod pairs;
