@@ -24,6 +24,13 @@ mkdir -p "$folder/wine-tmp"
 for name in TEMP TMP; do
     wine reg add 'HKCU\Environment' /v $name /d "Z:${folder//\//\\}\\wine-tmp" /f >/dev/null 2>&1
 done
+# Rust's standard library takes random numbers from a library that wine 8 lacks: one with that function stands in.
+library=$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll
+if [[ ! -e $library ]]; then
+    printf '%s\n' '#include <windows.h>' 'BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);' \
+        '__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T n) { return SystemFunction036(to, n); }' |
+        x86_64-w64-mingw32-gcc -shared -x c -o "$library" - -ladvapi32
+fi
 
 cargo build --package kiln-cli --bin kiln --release --target $target
 kiln=$folder/$target/release/kiln.exe
