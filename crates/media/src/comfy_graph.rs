@@ -55,10 +55,15 @@ impl Graph {
     }
 
     /// The node that an input links to, if it is a link.
-    pub fn linked(&self, (_, node): NodeAt<'_>, name: &str) -> Option<NodeAt<'_>> {
-        let id = node.inputs.get(name)?.as_array().filter(|link| link.len() == 2)?.first()?;
+    pub fn linked(&self, at: NodeAt<'_>, name: &str) -> Option<NodeAt<'_>> {
+        self.link(at, name).map(|(node, _)| node)
+    }
+
+    /// The node that an input links to, and the number of its output, if it is a link.
+    pub fn link(&self, (_, node): NodeAt<'_>, name: &str) -> Option<(NodeAt<'_>, u64)> {
+        let [id, slot] = node.inputs.get(name)?.as_array()?.as_slice() else { return None };
         let id = id.as_str().map_or_else(|| id.to_string(), String::from);
-        self.node(&id)
+        Some((self.node(&id)?, slot.as_u64().unwrap_or_default()))
     }
 
     /// The prompts and the sampling values in a graph: for each sampler its values and the connected texts.
