@@ -55,15 +55,10 @@ impl Graph {
     }
 
     /// The node that an input links to, if it is a link.
-    pub fn linked(&self, at: NodeAt<'_>, name: &str) -> Option<NodeAt<'_>> {
-        self.link(at, name).map(|(node, _)| node)
-    }
-
-    /// The node that an input links to, and the number of its output, if it is a link.
-    pub fn link(&self, (_, node): NodeAt<'_>, name: &str) -> Option<(NodeAt<'_>, u64)> {
-        let [id, slot] = node.inputs.get(name)?.as_array()?.as_slice() else { return None };
+    pub fn linked(&self, (_, node): NodeAt<'_>, name: &str) -> Option<NodeAt<'_>> {
+        let id = node.inputs.get(name)?.as_array().filter(|link| link.len() == 2)?.first()?;
         let id = id.as_str().map_or_else(|| id.to_string(), String::from);
-        Some((self.node(&id)?, slot.as_u64().unwrap_or_default()))
+        self.node(&id)
     }
 
     /// The prompts and the sampling values in a graph: for each sampler its values and the connected texts.

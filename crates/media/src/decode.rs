@@ -39,19 +39,6 @@ impl FileFormat {
         }
     }
 
-    /// The media type.
-    #[must_use]
-    pub fn media_type(self) -> &'static str {
-        match self {
-            Self::Png => "image/png",
-            Self::Jpeg => "image/jpeg",
-            Self::WebP => "image/webp",
-            Self::Bmp => "image/bmp",
-            Self::Tiff => "image/tiff",
-            Self::Gif => "image/gif",
-        }
-    }
-
     /// Detects the format of `data` from its first bytes. The file name is not used.
     ///
     /// # Errors

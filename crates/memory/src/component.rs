@@ -12,8 +12,8 @@ use kiln_weights::{
 use crate::component_spec::ComponentSpec;
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
-use kiln_setup::DeviceMemory;
 use kiln_setup::error::{Error, Result};
+use kiln_setup::DeviceMemory;
 use kiln_setup::setup::Setup;
 use kiln_setup::threads::Threads;
 
@@ -198,7 +198,9 @@ impl LoadedComponent {
         }
         let _weights = Category::Weights.scope();
         match keep {
-            WeightResidency::Whole => self.load(&self.segments)?,
+            WeightResidency::Whole => {
+                self.load(&self.segments)?
+            }
             WeightResidency::Streamed { share, estimate, pins } => {
                 let residency = residency(&self.segments, &self.placement, *share, estimate)?;
                 let ComponentOptions { threads, pinned, copy_stream, .. } = self.options.clone();

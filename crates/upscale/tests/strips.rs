@@ -118,8 +118,7 @@ fn streamed_weights_give_the_same_bits() {
             let largest = segments.iter().map(|segment| segment.bytes(target.dtype)).max().unwrap();
             for ring in [largest, 2 * largest] {
                 let residency = Residency::none(segments, &placement, ring).unwrap();
-                let config =
-                    StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: true, pool: None };
+                let config = StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: true, pool: None };
                 let source = std::sync::Arc::new(RandomSource::new(segments, 1));
                 let stream = Stream::start(segments, source, &placement, config).unwrap();
                 for pass in 0..2 {

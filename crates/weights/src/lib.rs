@@ -48,9 +48,9 @@ mod slab_cache;
 mod slab_layout;
 mod source;
 mod stored_type;
+mod table;
 mod stream;
 mod sum;
-mod table;
 mod textual_inversion;
 
 pub use eight_bits::EightBitLayers;

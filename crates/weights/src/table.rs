@@ -60,7 +60,8 @@ mod tests {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let placement = Placement::new(Device::Cpu, dtype);
             let mut segments = Segments::default();
-            let module = segments.add_in_source("t", |p| p.pp("t").param("weight", &[20, 3], Packing::AsStored));
+            let module =
+                segments.add_in_source("t", |p| p.pp("t").param("weight", &[20, 3], Packing::AsStored));
             assert_eq!((segments[0].bytes(dtype), segments[0].is_loaded()), (0, false));
             assert!(module.module().rows(&[1]).is_err(), "nothing is loaded");
             let rows = |indices: &[u32]| {

@@ -176,11 +176,7 @@ impl Planner {
             height: side("height", size[1].unwrap_or(*height), multiple)?,
             batch_size: in_range("batch_size", batch_size, 1, MAX_IMAGES)?,
             steps: in_range("steps", steps.unwrap_or(USUAL_STEPS), 1, MAX_STEPS)?,
-            text: TextWork {
-                tokens: self.text.least(),
-                context: self.text.least(),
-                ..TextWork::short(self.model.guided)
-            },
+            text: TextWork { tokens: self.text.least(), context: self.text.least(), ..TextWork::short(self.model.guided) },
             encodes_image: self.unet.latents().extra_channels > 0,
             references: ReferenceWork::default(),
             has_image_prompts: !self.prompts.is_empty(),

@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
 
     /// The problem of a sampler that does not begin with all of its noise and has no image.
     fn begins_in_between(&self, sampling: &Sampling<'a>) -> Problem {
-        let place = sampling.places.iter().find(|(field, _)| *field == "strength").map(|(_, place)| *place);
+        let place = sampling.places.iter().rev().find(|(field, _)| *field == "strength").map(|(_, place)| *place);
         let (id, input) = place.unwrap_or((sampling.node.0, "denoise"));
         let at = self.node(id).unwrap_or(sampling.node);
         let found = at.1.inputs.get(input).map_or_else(|| sampling.strength.to_string(), short);
@@ -130,18 +130,21 @@ impl<'a> Reader<'a> {
             decode: decoder.0.into(),
         };
         stages.texts.dedup();
-        let mut origins = Vec::new();
+        let (of_model, mut origins) = (self.model_name(model.checkpoint)?, Vec::new());
         add(&mut origins, sampling.places.iter().map(|(field, (node, input))| (*field, *node, *input)));
-        add(&mut origins, [("prompt", positive.node.0, "text"), ("model", model.checkpoint, "model")]);
+        add(&mut origins, [("prompt", positive.node.0, "text"), ("model", model.checkpoint, of_model.input)]);
         add(&mut origins, negative.iter().map(|negative| ("negative_prompt", negative.node.0, "text")));
         add(&mut origins, positive.guidance.map(|(_, node)| ("guidance", node, "guidance")));
-        add(&mut origins, model.nodes.iter().map(|node| ("shift", *node, "shift")));
-        add(&mut origins, clip.nodes.iter().map(|node| ("clip_skip", *node, "stop_at_clip_layer")));
+        let is_of = |id: &&&str, begin: &str| self.node(id).is_ok_and(|(_, node)| node.class_type.starts_with(begin));
+        let shifting = model.nodes.iter().filter(|id| is_of(id, "ModelSampling"));
+        add(&mut origins, shifting.map(|node| ("shift", *node, "shift")));
+        let layers = clip.nodes.iter().filter(|id| is_of(id, "CLIPSetLastLayer"));
+        add(&mut origins, layers.map(|node| ("clip_skip", *node, "stop_at_clip_layer")));
         add(&mut origins, loras.iter().map(|(_, node)| ("loras", *node, "lora_name")));
         add(&mut origins, controls.iter().map(|(_, _, node)| ("controls", *node, "control_net")));
         Ok(Run {
             request: taken.request,
-            model: self.model_name(model.checkpoint)?,
+            model: of_model,
             texts: self.text_names(clip.checkpoint)?,
             vae: None,
             start: None,

@@ -125,6 +125,12 @@ impl<'a> Reader<'a> {
             let message = format!("{pair} of node {} ({class}) differ, and Kiln has one prompt", at.0);
             return Err(Problem::of_input(at, names.get(i + 1).copied().unwrap_or_default(), message));
         }
+        let is_unpadded = at.1.inputs.get("empty_padding").and_then(|how| how.as_str()) == Some("none");
+        if class == "CLIPTextEncodeSD3" && is_unpadded && texts.first().is_some_and(|text| text.is_empty()) {
+            let message =
+                format!("the text of node {} is empty and not padded; Kiln pads it, as `empty_prompt` does", named(at));
+            return Err(Problem::of_input(at, "empty_padding", message));
+        }
         if class == "CLIPTextEncodeFlux" {
             guidance = guidance.or(Some((self.number(at, "guidance")?, at.0)));
         }

@@ -28,8 +28,9 @@ impl<'a> Reader<'a> {
 
     /// The node behind an input, and the number of its output.
     pub(super) fn slot(&self, at: NodeAt<'a>, name: &str) -> Result<(NodeAt<'a>, u64)> {
+        let slot = at.1.inputs.get(name).and_then(|link| link.get(1)?.as_u64()).unwrap_or_default();
         let none = || Problem::of_input(at, name, format!("{name} of node {} comes from no node", named(at)));
-        self.graph.link(at, name).ok_or_else(none)
+        self.graph.linked(at, name).map(|node| (node, slot)).ok_or_else(none)
     }
 
     /// A literal value of the node.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kiln_ops::{EightBits, Weight};
 
-use super::slab::View;
 use super::{Cell, RowSource};
+use super::slab::View;
 use crate::error::Result;
 use crate::table::read_rows;
 

@@ -5,7 +5,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use kiln_media::{AlphaRule, StillFormat, decode, encode, header as image_header};
+use kiln_media::{AlphaRule, FileFormat, StillFormat, decode, encode, header as image_header};
 use serde::Deserialize;
 
 use crate::comfy::{FileKind, FileName};
@@ -51,7 +51,7 @@ pub(super) async fn view(
         }
         let kind = match kind {
             Some(kind) => kind,
-            None => image_header(&bytes, "the image", &options).map_err(Refused::unread)?.format.media_type(),
+            None => media_type(image_header(&bytes, "the image", &options).map_err(Refused::unread)?.format),
         };
         Ok((bytes, kind))
     };
@@ -67,5 +67,16 @@ pub(super) async fn view(
             answer
         }
         Err(refused) => refused.into_response(),
+    }
+}
+
+fn media_type(format: FileFormat) -> &'static str {
+    match format {
+        FileFormat::Png => "image/png",
+        FileFormat::Jpeg => "image/jpeg",
+        FileFormat::WebP => "image/webp",
+        FileFormat::Bmp => "image/bmp",
+        FileFormat::Tiff => "image/tiff",
+        FileFormat::Gif => "image/gif",
     }
 }
