@@ -1,4 +1,4 @@
-//! What a sampler begins with: empty latents, an image, or the enlarged result of another sampler.
+//! The begin of a sampler: empty latents, an image, or the enlarged result of another sampler.
 
 use kiln_media::NodeAt;
 

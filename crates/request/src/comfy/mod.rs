@@ -105,13 +105,13 @@ pub struct Output {
     pub node: String,
     /// The number of the run that makes its image.
     pub run: usize,
-    /// What is done with the image's pixels before it is saved.
+    /// Changes of the image's pixels before it is saved.
     pub changes: Vec<Change>,
     /// The begin of the file's name; `None` for a preview.
     pub prefix: Option<String>,
 }
 
-/// What a graph asks for.
+/// The images that a graph asks for, and how they are made.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// The runs that are needed.

@@ -23,11 +23,11 @@ pub struct Change {
     pub node: String,
     /// The node's class.
     pub class: String,
-    /// What it does.
+    /// The change itself.
     pub how: Pixels,
 }
 
-/// What a node does with pixels.
+/// A way to change pixels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pixels {
     /// `ImageScale`: a new size. A side of 0 follows from the other one.

@@ -1,4 +1,4 @@
-//! What clients hear of a prompt while its jobs run, and what is done with the images when they are there.
+//! Follows the jobs of a prompt: messages to its client, and the images when they are there.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const PNG: u32 = 2;
 
 /// Follows a prompt to its end.
 pub(super) async fn follow(app: Arc<App>, prompt: Arc<Prompt>, entries: Vec<Arc<Entry>>) {
-    let mut teller = Teller { app, prompt, node: String::new() };
+    let mut teller = Teller { app, prompt, node: String::new(), reached: 0, told: 0 };
     let result = teller.all(&entries).await;
     // The history has the prompt before its client hears of the end.
     teller.end(result);
@@ -54,6 +54,15 @@ struct Teller {
     prompt: Arc<Prompt>,
     /// The node that runs.
     node: String,
+    /// How many nodes of the run were named, and the last step that was told.
+    reached: usize,
+    told: usize,
+}
+
+/// The nodes of a run in the order of its stages.
+fn order_of(stages: &Stages) -> Vec<String> {
+    let texts = stages.texts.iter().chain(&stages.start).chain(&stages.samplers).chain([&stages.decode]);
+    [&stages.load].into_iter().chain(texts).cloned().collect()
 }
 
 impl Teller {
@@ -72,12 +81,13 @@ impl Teller {
     /// Follows a job to its end.
     async fn run(&mut self, entry: &Arc<Entry>, stages: &Stages) -> Result<(), Stop> {
         let mut seen = Seen::default();
+        (self.reached, self.told) = (0, 0);
         while let Some(news) = entry.news(&mut seen).await {
             for news in news {
                 match news {
                     EventView::Step(step) if step.stage != "queued" => self.step(&step, stages),
                     EventView::Preview(preview) => self.preview(&preview),
-                    EventView::Done(job) => self.begin_if_needed(&job),
+                    EventView::Done(job) => self.done(&job, stages),
                     _ => {}
                 }
             }
@@ -90,9 +100,15 @@ impl Teller {
     }
 
     /// A job may end so soon that no step of it was seen.
-    fn begin_if_needed(&mut self, job: &JobView) {
-        if job.started.is_some() {
-            self.begin();
+    fn done(&mut self, job: &JobView, stages: &Stages) {
+        if job.started.is_none() {
+            return;
+        }
+        self.begin();
+        if !job.images.is_empty() {
+            let order = order_of(stages);
+            self.reach(&order, order.len());
+            self.progress((job.step, job.steps), stages);
         }
     }
 
@@ -107,35 +123,49 @@ impl Teller {
 
     fn step(&mut self, step: &StepView, stages: &Stages) {
         self.begin();
-        let sampler = || {
-            // Both samplers of two passes count as one, the second from its half on.
-            let last = stages.samplers.len().saturating_sub(1);
-            let number = step.step * stages.samplers.len() / step.steps.max(1);
-            stages.samplers.get(number.min(last)).cloned().unwrap_or_default()
-        };
-        let nodes = match step.stage {
-            "load" => vec![stages.load.clone()],
-            "encode" => stages.texts.clone(),
-            "encode-image" => vec![stages.start.clone().unwrap_or_else(|| stages.load.clone())],
-            "denoise" => vec![sampler()],
-            "decode" => vec![stages.decode.clone()],
-            _ => Vec::new(),
-        };
-        if !nodes.contains(&self.node) {
-            for node in nodes {
-                self.executing(&node);
+        let order = order_of(stages);
+        let denoised = stages.texts.len() + 1 + usize::from(stages.start.is_some());
+        let last = match step.stage {
+            "load" => 0,
+            "encode" => stages.texts.len(),
+            "encode-image" => denoised - 1,
+            // The steps of both passes are counted together, the second from its half on.
+            "denoise" => {
+                denoised + (step.step * stages.samplers.len() / step.steps.max(1)).min(stages.samplers.len() - 1)
             }
+            "decode" => order.len() - 1,
+            _ => return,
+        };
+        self.reach(&order, last);
+        if ["denoise", "decode"].contains(&step.stage) {
+            self.progress((step.step, step.steps), stages);
         }
-        if step.stage == "denoise" && step.steps > 0 {
-            let (id, node) = (self.prompt.id.clone(), self.node.clone());
-            self.tell("progress", json!({ "value": step.step, "max": step.steps, "prompt_id": id, "node": node }));
-            let state = json!({
-                "value": step.step, "max": step.steps, "state": "running", "node_id": node, "prompt_id": id,
-                "display_node_id": node, "parent_node_id": null, "real_node_id": node,
-            });
-            let nodes = Map::from_iter([(node, state)]);
-            self.tell("progress_state", json!({ "prompt_id": id, "nodes": nodes }));
+    }
+
+    /// Names the nodes up to number `last` that were not named: stages may end before anybody looks.
+    fn reach(&mut self, order: &[String], last: usize) {
+        while self.reached <= last
+            && let Some(node) = order.get(self.reached)
+        {
+            self.reached += 1;
+            self.executing(node);
         }
+    }
+
+    fn progress(&mut self, (step, steps): (usize, usize), stages: &Stages) {
+        if step == 0 || self.told == step {
+            return;
+        }
+        self.told = step;
+        let last = stages.samplers.len().saturating_sub(1);
+        let number = (step.saturating_sub(1) * stages.samplers.len() / steps.max(1)).min(last);
+        let (id, node) = (self.prompt.id.clone(), stages.samplers.get(number).cloned().unwrap_or_default());
+        self.tell("progress", json!({ "value": step, "max": steps, "prompt_id": id, "node": node }));
+        let state = json!({
+            "value": step, "max": steps, "state": "running", "node_id": node, "prompt_id": id, "display_node_id": node,
+            "parent_node_id": null, "real_node_id": node,
+        });
+        self.tell("progress_state", json!({ "prompt_id": id, "nodes": Map::from_iter([(node, state)]) }));
     }
 
     fn executing(&mut self, node: &str) {
@@ -251,11 +281,10 @@ impl Teller {
                 ("execution_error", data)
             }
         };
-        let began = !prompt.start();
         let data = prompt.note(event, data);
         prompt.end(result.is_ok());
         // A prompt that was taken out of the queue is not heard of.
-        if began || result.is_ok() || event == "execution_error" {
+        if !prompt.is_removed() {
             self.tell(event, data);
             self.tell("executing", json!({ "node": null, "prompt_id": id }));
         }

@@ -1,4 +1,4 @@
-//! What the server has, by the names that ComfyUI's nodes give it.
+//! The files and methods of the server, by the names that ComfyUI's nodes give them.
 
 use std::path::PathBuf;
 

@@ -22,7 +22,7 @@ pub(crate) use submit::{Asked, submit};
 
 use serde_json::{Value, json};
 
-/// What the server remembers for ComfyUI's clients.
+/// The memory of ComfyUI's clients.
 #[derive(Default)]
 pub(crate) struct Comfy {
     pub(crate) files: Files,

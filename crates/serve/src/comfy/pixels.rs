@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
     pub(super) owner: &'a str,
 }
 
-/// What a run begins with.
+/// The image that a run begins with, and its mask.
 pub(super) struct Begin {
     pub(super) image: Rgb8Image,
     pub(super) mask: Option<Gray8Image>,

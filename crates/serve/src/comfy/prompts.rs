@@ -114,6 +114,11 @@ impl Prompt {
         waits
     }
 
+    /// Whether it was taken out of the queue.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.phase() == Phase::Gone
+    }
+
     /// It has ended.
     pub(crate) fn end(&self, succeeded: bool) {
         let mut state = self.state.lock();
@@ -283,7 +288,7 @@ impl Prompts {
     }
 }
 
-/// As many as an answer may have.
+/// The first ones, within the bytes that an answer may have.
 fn listed<T>(all: impl Iterator<Item = (usize, T)>) -> Vec<T> {
     let mut bytes = 0usize;
     all.take_while(|(size, _)| {

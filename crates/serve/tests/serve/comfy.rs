@@ -84,7 +84,7 @@ fn a_client_hears_of_its_prompt_and_of_no_other() {
     assert_eq!((&*kind, &data["sid"]), ("status", &json!("tests")));
     assert_eq!(data["status"]["exec_info"]["queue_remaining"], 0);
     let mut other = Socket::open(&served, "/api/ws?clientId=other");
-    let id = taken(&served, &graph_with(&[("3.steps", json!(30))]));
+    let id = taken(&served, &graph_with(&[("3.steps", json!(60))]));
     let all = socket.until_end(&id);
     let order = kinds(&all);
     let place =
@@ -106,7 +106,7 @@ fn a_client_hears_of_its_prompt_and_of_no_other() {
     let last = events("progress").last().copied().unwrap();
     assert_eq!(
         (&last["value"], &last["max"], &last["node"], &last["prompt_id"]),
-        (&json!(30), &json!(30), &json!("3"), &json!(id))
+        (&json!(60), &json!(60), &json!("3"), &json!(id))
     );
     let executed = events("executed")[0];
     assert_eq!((&executed["node"], &executed["output"]["images"][0]["type"]), (&json!("9"), &json!("output")));
@@ -124,7 +124,7 @@ fn a_client_hears_of_its_prompt_and_of_no_other() {
     assert_eq!(kind, "status");
     // A client that says so gets previews with their node.
     other.send(&json!({ "type": "feature_flags", "data": { "supports_preview_metadata": true } }));
-    let body = json!({ "prompt": graph_with(&[("3.steps", json!(30))]), "client_id": "other", "prompt_id": "mine" });
+    let body = json!({ "prompt": graph_with(&[("3.steps", json!(60))]), "client_id": "other", "prompt_id": "mine" });
     assert_eq!(served.post("/api/prompt", body.to_string().as_bytes()).json()["prompt_id"], "mine");
     let all = other.until_end("mine");
     let with: Vec<&Vec<u8>> =

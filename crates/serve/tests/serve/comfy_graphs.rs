@@ -96,7 +96,7 @@ pub fn image(served: &Served, history: &Value, node: &str) -> Vec<u8> {
 /// A client's socket.
 pub struct Socket(WebSocket<MaybeTlsStream<TcpStream>>);
 
-/// What a socket has heard.
+/// A message that a socket has heard.
 #[derive(Debug)]
 pub enum Heard {
     Event(String, Value),

@@ -1,4 +1,4 @@
-//! What there is: classes of nodes, models, and the machine.
+//! Lists: classes of nodes, models, and the machine.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -80,7 +80,7 @@ pub(super) async fn none() -> Json<Value> {
     Json(json!([]))
 }
 
-/// What the server can do besides.
+/// Features of the server.
 pub(super) async fn features(State(app): Shared) -> Json<Value> {
     Json(server_features(app.options.limits.body))
 }

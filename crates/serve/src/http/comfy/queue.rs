@@ -32,7 +32,7 @@ pub(super) async fn queue(State(app): Shared, Extension(client): Extension<Clien
     Json(app.comfy.prompts.queue(app.owner(&client)))
 }
 
-/// What is done with prompts of a list.
+/// A change of a list of prompts.
 struct Change {
     clear: bool,
     delete: Vec<String>,
