@@ -92,7 +92,10 @@ impl FileName {
         let annotated = [Kind::Input, Kind::Output, Kind::Temp]
             .into_iter()
             .find_map(|kind| Some((text.strip_suffix(&format!("[{}]", kind.id()))?.trim_end(), kind)));
-        let (text, kind) = annotated.unwrap_or((text, kind));
+        let (text, kind) = annotated.filter(|(text, _)| !text.is_empty()).unwrap_or((text, kind));
+        if text.starts_with(['/', '\\']) {
+            return None;
+        }
         let (subfolder, name) = text.rsplit_once(['/', '\\']).unwrap_or(("", text));
         Self::new(kind, subfolder, name)
     }
@@ -105,7 +108,7 @@ impl FileName {
                 && !part.chars().any(|c| c.is_control() || "/\\:\"<>|?*".contains(c))
         };
         let parts: Vec<&str> = subfolder.split(['/', '\\']).filter(|part| !part.is_empty()).collect();
-        let is_one = is_plain(name) && parts.iter().all(|part| is_plain(part));
+        let is_one = is_plain(name) && !subfolder.starts_with(['/', '\\']) && parts.iter().all(|part| is_plain(part));
         let (subfolder, name) = (parts.join("/"), name.to_string());
         (is_one && subfolder.len() + name.len() <= LONGEST_NAME).then_some(Self { kind, subfolder, name })
     }
@@ -290,7 +293,20 @@ mod tests {
             |kind, subfolder: &str, name: &str| Some(FileName { kind, subfolder: subfolder.into(), name: name.into() });
         assert_eq!(parse("a b.png"), name(Kind::Input, "", "a b.png"));
         assert_eq!(parse("x/y/a.png [output]"), name(Kind::Output, "x/y", "a.png"));
-        for wrong in ["", ".", "..", "../a.png", "a/../b.png", "a/..", "/", "C:\\a.png", "a\0.png", "x/ /a.png"] {
+        for wrong in [
+            "",
+            ".",
+            "..",
+            "../a.png",
+            "/etc/passwd",
+            "/a.png",
+            "a/../b.png",
+            "a/..",
+            "/",
+            "C:\\a.png",
+            "a\0.png",
+            "x/ /a.png",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong:?}");
         }
         assert_eq!(prefix_of("a/b c:d"), Some("a/b c_d".into()));

@@ -114,7 +114,7 @@ mod tests {
         let text = |text: &str| Message::Text(text.into());
         sockets.send("ann", Some("1"), &text("a"));
         sockets.send("ann", None, &text("b"));
-        let mut count = |socket: &mut Socket| std::iter::from_fn(|| socket.messages.try_recv().ok()).count();
+        let count = |socket: &mut Socket| std::iter::from_fn(|| socket.messages.try_recv().ok()).count();
         assert_eq!([count(&mut ann), count(&mut other), count(&mut bob)], [2, 1, 0]);
         // A newer socket takes the place of an older one.
         let _newer = sockets.open("ann", "1".into());

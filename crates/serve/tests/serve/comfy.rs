@@ -151,7 +151,7 @@ fn what_is_wrong_is_named_by_its_node() {
         (vec![("3.steps", json!("many"))], "3", "invalid_input_type", "INT"),
         (vec![("3.seed", json!(-1))], "3", "value_smaller_than_min", "smaller"),
         (vec![("3.cfg", json!(1e9))], "3", "value_bigger_than_max", "bigger than max of 100"),
-        (vec![("3.sampler_name", json!("dpm_adaptive"))], "3", "value_not_in_list", "'euler'"),
+        (vec![("3.sampler_name", json!("dpm_adaptive"))], "3", "value_not_in_list", "list of length"),
         (vec![("4.ckpt_name", json!("other.safetensors"))], "4", "value_not_in_list", "['sd1'"),
         (vec![("3.positive", json!(["99", 0]))], "3", "bad_linked_input", "node 99 does not exist"),
         (vec![("3.positive", json!(["4", 9]))], "3", "bad_linked_input", "no output 9"),

@@ -78,5 +78,6 @@ fn media_type(format: FileFormat) -> &'static str {
         FileFormat::Bmp => "image/bmp",
         FileFormat::Tiff => "image/tiff",
         FileFormat::Gif => "image/gif",
+        _ => "application/octet-stream",
     }
 }
