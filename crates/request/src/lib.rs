@@ -23,6 +23,7 @@
 
 mod block_set;
 mod builder;
+pub mod comfy;
 mod control;
 mod error;
 mod few_steps;

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::bodies::Bodies;
 use crate::budget::{Budget, Taken};
+use crate::comfy::Comfy;
 use crate::error::{Refused, RefusedKind};
 use crate::gallery::Gallery;
 use crate::http::{Client, WebOptions};
@@ -74,6 +75,8 @@ pub(crate) struct App {
     web_options: Mutex<HashMap<String, WebOptions>>,
     /// The jobs of its clients, of which they know one.
     pub(crate) web_jobs: Current,
+    /// The prompts, files and sockets of ComfyUI's clients.
+    pub(crate) comfy: Comfy,
 }
 
 /// A request on its way to a job.
@@ -119,6 +122,7 @@ impl App {
             kept_units,
             web_options: Mutex::default(),
             web_jobs: Current::default(),
+            comfy: Comfy::default(),
             loras: LoraList::default(),
             options,
             models,
@@ -219,8 +223,8 @@ impl App {
         self.web_options.lock().insert(self.owner(client).into(), options);
     }
 
-    /// Whose settings a client has.
-    fn owner<'a>(&self, Client(client): &'a Client) -> &'a str {
+    /// Whose settings, prompts and files a client has.
+    pub(crate) fn owner<'a>(&self, Client(client): &'a Client) -> &'a str {
         if self.options.access.is_shared() { "" } else { client }
     }
 

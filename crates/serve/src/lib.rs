@@ -51,6 +51,7 @@ mod app;
 mod base64_image;
 mod bodies;
 mod budget;
+mod comfy;
 mod connections;
 mod error;
 mod gallery;

@@ -1,12 +1,12 @@
 //! Taking connections, until the end of the server.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -42,7 +42,8 @@ pub(crate) async fn serve(
     mut end: watch::Receiver<bool>,
 ) {
     let connections = Connections::new(app.options.limits.connections_per_address);
-    let graceful = GracefulShutdown::new();
+    // Each connection has a receiver for as long as it is open.
+    let (closing, _) = watch::channel(false);
     let (refusals, failures) = (Seldom::new(BETWEEN_LINES), Seldom::new(BETWEEN_LINES));
     let prune = app.clone();
     let pruning = tokio::spawn(async move {
@@ -60,7 +61,7 @@ pub(crate) async fn serve(
         match accepted {
             Ok((stream, address)) => match connections.enter(address.ip()) {
                 Ok(entered) => {
-                    tokio::spawn(run(stream, address, tls.clone(), routes.clone(), entered, graceful.watcher()));
+                    tokio::spawn(run(stream, address, tls.clone(), routes.clone(), entered, closing.subscribe()));
                 }
                 Err(room) => {
                     if refusals.is_due() {
@@ -83,7 +84,8 @@ pub(crate) async fn serve(
         }
     }
     drop(listener);
-    if timeout(LAST_ANSWERS, graceful.shutdown()).await.is_err() {
+    closing.send_replace(true);
+    if timeout(LAST_ANSWERS, closing.closed()).await.is_err() {
         tracing::warn!("clients did not take their answers within {} s", LAST_ANSWERS.as_secs());
     }
     pruning.abort();
@@ -109,19 +111,19 @@ async fn run(
     tls: Option<TlsAcceptor>,
     routes: Router,
     entered: Entered,
-    watcher: Watcher,
+    closing: watch::Receiver<bool>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("a connection: {error}"); // events may come later
     }
-    let connection = &entered.connection;
-    let requests = Requests { routes, address, connection: connection.clone() };
+    let connection = entered.connection.clone();
+    let requests = Requests { routes, address, entered: Arc::new(entered) };
     // A client that goes away, or speaks no HTTP, concerns no one else.
     let served = async {
         match tls {
-            None => talk(stream, requests, connection, watcher).await,
+            None => talk(stream, requests, &connection, closing).await,
             Some(tls) => match timeout(LONGEST_HEAD, tls.accept(stream)).await {
-                Ok(Ok(stream)) => talk(stream, requests, connection, watcher).await,
+                Ok(Ok(stream)) => talk(stream, requests, &connection, closing).await,
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err("the handshake took too long".into()),
             },
@@ -141,10 +143,18 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     requests: Requests,
     connection: &Arc<Connection>,
-    watcher: Watcher,
+    mut closing: watch::Receiver<bool>,
 ) -> Result<(), String> {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
     let stream = TokioIo::new(Timed::new(stream, connection.clone()));
-    watcher.watch(builder.serve_connection(stream, requests)).await.map_err(|error| error.to_string())
+    let mut served = pin!(builder.serve_connection(stream, requests).with_upgrades());
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        () = async { drop(closing.wait_for(|closing| *closing).await) } => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    ended.map_err(|error| error.to_string())
 }

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 pub(crate) use accept::{LAST_ANSWERS, serve};
 pub(crate) use answers::bounded;
 pub(crate) use peer::{CLIENT_NETWORK, Peer};
+pub(crate) use requests::Kept;
 
 /// Connections at once.
 pub(crate) const CONNECTIONS: usize = 1024;

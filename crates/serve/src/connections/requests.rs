@@ -9,17 +9,25 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
+use axum::http::header;
 use axum::response::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 
-use super::Connection;
+use super::{Connection, Entered};
 
 /// Hands requests to the routes, with the address and the [`super::Peer`] that they come from.
 pub(super) struct Requests {
     pub(super) routes: Router,
     pub(super) address: SocketAddr,
-    pub(super) connection: Arc<Connection>,
+    pub(super) entered: Arc<Entered>,
+}
+
+/// Keeps a connection in the list, and busy, when another protocol takes it over.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    _busy: Arc<Busy>,
+    _entered: Arc<Entered>,
 }
 
 /// A request that is not answered.
@@ -44,11 +52,16 @@ impl Service<Request<Incoming>> for Requests {
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let busy = Busy::new(&self.connection);
+        let connection = &self.entered.connection;
+        let busy = Arc::new(Busy::new(connection));
         let mut request = request.map(Body::new);
+        let request_upgrades = request.headers().contains_key(header::UPGRADE);
         let extensions = request.extensions_mut();
         extensions.insert(ConnectInfo(self.address));
-        extensions.insert(self.connection.peer.clone());
+        extensions.insert(connection.peer.clone());
+        if request_upgrades {
+            extensions.insert(Kept { _busy: busy.clone(), _entered: self.entered.clone() });
+        }
         let answer = tower::Service::call(&mut self.routes.clone(), request);
         Box::pin(async move {
             let answer = answer.await?;
@@ -60,7 +73,7 @@ impl Service<Request<Incoming>> for Requests {
 /// The body of an answer: its connection is busy until it ends.
 struct Answered {
     body: Body,
-    _busy: Busy,
+    _busy: Arc<Busy>,
 }
 
 impl HttpBody for Answered {

@@ -2,6 +2,7 @@
 
 mod a1111;
 mod access;
+mod comfy;
 mod docs;
 mod download;
 mod gallery;
@@ -87,6 +88,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/docs", get(docs::page))
         .merge(openai::routes())
         .merge(a1111::routes())
+        .merge(comfy::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed);
     routes

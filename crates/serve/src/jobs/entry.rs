@@ -234,6 +234,16 @@ impl Entry {
         });
     }
 
+    /// Adds an image that was made of the job's others, and returns its number.
+    pub(crate) fn add_image(&self, image: Image) -> usize {
+        let mut index = 0;
+        self.change(|state| {
+            index = state.images.keys().last().map_or(0, |last| last + 1).max(self.total_images);
+            state.images.insert(index, Arc::new(Image { index, ..image }));
+        });
+        index
+    }
+
     /// No more news come.
     pub(super) fn end(&self, end: End) {
         self.change(|state| {

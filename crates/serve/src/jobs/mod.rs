@@ -19,7 +19,7 @@ pub(crate) use entry::{Entry, Image, NewJob, Seen};
 pub(crate) use finisher::Finisher;
 pub(crate) use listener::JobListener;
 pub(crate) use short::{cut_text, cut_texts};
-pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, without_inputs};
+pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, StepView, without_inputs};
 
 /// Jobs in a list.
 const LISTED: usize = 1000;

@@ -2,6 +2,9 @@
 
 mod a1111;
 mod access;
+mod comfy;
+mod comfy_graphs;
+mod comfy_images;
 mod connections;
 mod control;
 mod costs;

@@ -5,7 +5,7 @@
 ///
 /// A backslash before a bracket or a backslash makes it text, and the parser removes any other backslash. A backslash
 /// within a keyword, or after a `<` or `:`, therefore prevents its parsing and leaves no trace.
-pub(super) fn written(spans: &[(String, f64)]) -> String {
+pub(crate) fn written(spans: &[(String, f64)]) -> String {
     let spans = spans.iter().filter(|(text, _)| !text.trim().is_empty());
     let written = spans.map(|(text, weight)| match *weight {
         1.0 => escaped(text),

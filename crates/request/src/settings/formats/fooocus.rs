@@ -4,7 +4,8 @@ use kiln_prompt::Emphasis;
 use serde_json::{Map, Value};
 
 use super::object::Object;
-use super::{Taken, as_in_comfyui, comfy, dialect, stem};
+use super::{Taken, as_in_comfyui, dialect, stem};
+use crate::comfy::text::spans;
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
 
@@ -35,7 +36,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
     };
     // Each style's text is encoded separately, and the results are concatenated.
     let prompt = |texts: Vec<String>| {
-        let written = texts.iter().map(|text| dialect::written(&comfy::spans(text)));
+        let written = texts.iter().map(|text| dialect::written(&spans(text)));
         written.collect::<Vec<_>>().join(" BREAK ")
     };
     let size = fields.get("resolution").and_then(size);

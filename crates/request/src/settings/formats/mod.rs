@@ -5,9 +5,8 @@
 //! sampler is an error, and an unknown text counts as no settings.
 
 mod comfy;
-mod comfy_flow;
 mod compel;
-mod dialect;
+pub(crate) mod dialect;
 mod fooocus;
 mod invoke;
 mod novelai;
@@ -20,6 +19,8 @@ use kiln_scheduler::SigmaSchedule;
 use serde_json::Value;
 
 use super::programs;
+pub(crate) use object::whole;
+
 use crate::request::{Request, Rng};
 
 /// The converted settings of a program.
@@ -101,14 +102,14 @@ fn literal() -> Request {
 
 /// The defaults of ComfyUI, and of SwarmUI and Fooocus, which use its samplers: the initial noise is drawn on the CPU,
 /// texts of unequal length are not padded, and a chunk ends before a word.
-fn as_in_comfyui() -> Request {
+pub(crate) fn as_in_comfyui() -> Request {
     Request { rng: Rng::Cpu, emphasis: Emphasis::Comfy, chunk_cut: ChunkCut::Word, pad_conds: Some(false), ..literal() }
 }
 
 impl Taken {
     /// Sets a sampler and a schedule by ComfyUI's names (`comfy/samplers.py`, `KSAMPLER_NAMES` and `SCHEDULER_NAMES`)
     /// in these fields.
-    fn sampler_of_comfyui(
+    pub(crate) fn sampler_of_comfyui(
         &mut self,
         [field, schedule_field]: [&'static str; 2],
         sampler: Option<&str>,
@@ -135,7 +136,7 @@ impl Taken {
 }
 
 /// A file name without folders and extension, as Kiln names models, VAEs and LoRAs in settings.
-fn stem(name: &str) -> &str {
+pub fn stem(name: &str) -> &str {
     let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let endings = [".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin", ".gguf"];
     endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)

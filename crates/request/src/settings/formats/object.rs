@@ -70,7 +70,7 @@ impl<'a> Object<'a> {
 }
 
 /// A whole number in any JSON notation.
-pub(super) fn whole(value: &Value) -> Option<u64> {
+pub(crate) fn whole(value: &Value) -> Option<u64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
         value => value.as_u64().or_else(|| {

@@ -4,7 +4,8 @@ use kiln_media::short;
 use serde_json::{Map, Value};
 
 use super::object::Object;
-use super::{Taken, as_in_comfyui, comfy, dialect, stem};
+use super::{Taken, as_in_comfyui, dialect, stem};
+use crate::comfy::text::spans;
 use crate::lora::{LoraName, LoraUse};
 use crate::request::Request;
 
@@ -35,7 +36,7 @@ pub(super) fn taken(all: &Map<String, Value>) -> Result<Taken, String> {
         if let Some((tag, _)) = tag(text) {
             return Err(format!("its prompt has <{tag}..>, which Kiln does not support"));
         }
-        Ok(dialect::written(&comfy::spans(text)))
+        Ok(dialect::written(&spans(text)))
     };
     taken.request = Request {
         prompt: prompt("prompt")?,

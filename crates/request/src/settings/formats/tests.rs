@@ -237,14 +237,14 @@ fn parentheses_have_comfyuis_weights() {
         ("(:1.2)", vec![(":1.2", 1.1)]),
         ("(a:1e-1)", vec![("a", 0.1)]),
     ] {
-        let found = comfy::spans(text);
+        let found = crate::comfy::text::spans(text);
         let found: Vec<(&str, f64)> = found.iter().map(|(text, weight)| (text.as_str(), *weight)).collect();
         assert_eq!(found, expected, "{text}");
     }
     for text in ["(", "(a", "(a:1)", ")(", "()"] {
-        comfy::spans(&text.repeat(50_000));
+        crate::comfy::text::spans(&text.repeat(50_000));
     }
-    comfy::spans(&format!("{}{}", "(".repeat(50_000), ")".repeat(50_000)));
+    crate::comfy::text::spans(&format!("{}{}", "(".repeat(50_000), ")".repeat(50_000)));
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! Images and masks that a graph loads, and what it does with their pixels.
+
+use kiln_media::NodeAt;
+use serde_json::Value;
+
+use super::Named;
+use super::problem::{Problem, Result, named};
+use super::reader::{MAX_CHAIN, Reader};
+
+/// An image that a graph loads, with the changes of its size, in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    /// The file's name.
+    pub file: Named,
+    /// The changes.
+    pub changes: Vec<Change>,
+}
+
+/// A change of an image's pixels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The node's id.
+    pub node: String,
+    /// The node's class.
+    pub class: String,
+    /// The change itself.
+    pub how: Pixels,
+}
+
+/// A way to change pixels.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pixels {
+    /// `ImageScale`: a new size. A side of 0 follows from the other one.
+    Size {
+        /// The interpolation.
+        filter: ImageFilter,
+        /// Width and height.
+        size: (usize, usize),
+        /// Whether the middle is cut out first, so that the shape is kept.
+        crop: bool,
+    },
+    /// `ImageScaleBy`: a factor of both sides.
+    Factor {
+        /// The interpolation.
+        filter: ImageFilter,
+        /// The factor.
+        factor: f64,
+    },
+    /// `ImageUpscaleWithModel`: a network.
+    Network(Named),
+}
+
+/// The interpolations of ComfyUI that are those of Pillow. Its others are PyTorch's without antialiasing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFilter {
+    /// `nearest-exact`.
+    Nearest,
+    /// `lanczos`.
+    Lanczos,
+}
+
+/// A mask: 1 is generated again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MaskPicture {
+    /// The file's name.
+    pub file: Named,
+    /// The channel of the file. The alpha channel is inverted, as there.
+    pub channel: Channel,
+    /// Whether it is inverted.
+    pub inverted: bool,
+}
+
+/// A channel of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// Transparency.
+    Alpha,
+    /// Red, green or blue, by its number.
+    Color(usize),
+}
+
+impl<'a> Reader<'a> {
+    /// The image behind an input.
+    pub(super) fn picture(&self, from: NodeAt<'a>, input: &str) -> Result<Picture> {
+        let (mut changes, (mut at, mut slot)) = (Vec::new(), self.slot(from, input)?);
+        for _ in 0..MAX_CHAIN {
+            if at.1.class_type == "LoadImage" && slot == 0 {
+                changes.reverse();
+                return Ok(Picture { file: self.file_name(at, "image")?, changes });
+            }
+            // A network enlarges results only: it takes a turn between the steps of jobs.
+            let change = self.change(at)?.filter(|change| !matches!(change.how, Pixels::Network(_)));
+            changes.push(change.ok_or_else(|| Problem::not_understood(at))?);
+            (at, slot) = self.slot(at, "image")?;
+        }
+        Err(Problem::of_node(from, format!("the nodes after {} do not end", named(from))))
+    }
+
+    /// The change of pixels that a node makes; `None` for other nodes.
+    pub(super) fn change(&self, at: NodeAt<'a>) -> Result<Option<Change>> {
+        let how = match at.1.class_type.as_str() {
+            "ImageScale" => Pixels::Size {
+                filter: self.image_filter(at)?,
+                size: (self.count(at, "width")?, self.count(at, "height")?),
+                crop: match self.name(at, "crop")? {
+                    "disabled" => false,
+                    "center" => true,
+                    _ => return Err(Self::wrong(at, "crop", self.value(at, "crop")?, "disabled or center")),
+                },
+            },
+            "ImageScaleBy" => Pixels::Factor { filter: self.image_filter(at)?, factor: self.number(at, "scale_by")? },
+            "ImageUpscaleWithModel" => {
+                let loader = self.link(at, "upscale_model")?;
+                if loader.1.class_type != "UpscaleModelLoader" {
+                    return Err(Problem::not_understood(loader));
+                }
+                Pixels::Network(self.file_name(loader, "model_name")?)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Change { node: at.0.into(), class: at.1.class_type.clone(), how }))
+    }
+
+    fn image_filter(&self, at: NodeAt<'a>) -> Result<ImageFilter> {
+        match self.name(at, "upscale_method")? {
+            "nearest-exact" => Ok(ImageFilter::Nearest),
+            "lanczos" => Ok(ImageFilter::Lanczos),
+            other => {
+                let other = Value::from(other);
+                Err(Self::wrong(
+                    at,
+                    "upscale_method",
+                    &other,
+                    "nearest-exact or lanczos: Kiln has no others of ComfyUI",
+                ))
+            }
+        }
+    }
+
+    /// The mask behind an input.
+    pub(super) fn mask(&self, from: NodeAt<'a>, input: &str) -> Result<MaskPicture> {
+        let (mut inverted, (mut at, slot)) = (false, self.slot(from, input)?);
+        let mut slot = slot;
+        for _ in 0..MAX_CHAIN {
+            let channel = match at.1.class_type.as_str() {
+                "InvertMask" => {
+                    inverted = !inverted;
+                    (at, slot) = self.slot(at, "mask")?;
+                    continue;
+                }
+                "LoadImage" if slot == 1 => Channel::Alpha,
+                "LoadImageMask" => match self.name(at, "channel")? {
+                    "alpha" => Channel::Alpha,
+                    "red" => Channel::Color(0),
+                    "green" => Channel::Color(1),
+                    "blue" => Channel::Color(2),
+                    _ => {
+                        return Err(Self::wrong(
+                            at,
+                            "channel",
+                            self.value(at, "channel")?,
+                            "alpha, red, green or blue",
+                        ));
+                    }
+                },
+                _ => return Err(Problem::not_understood(at)),
+            };
+            return Ok(MaskPicture { file: self.file_name(at, "image")?, channel, inverted });
+        }
+        Err(Problem::of_node(from, format!("the nodes after {} do not end", named(from))))
+    }
+}
