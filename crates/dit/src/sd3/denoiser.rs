@@ -4,13 +4,16 @@ use std::any::Any;
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, POSITIONS, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{
+    Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape,
+};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
 use super::control::{CONTROL_POSITIONS, Running, Sd3ControlInput, Sd3ControlNet};
 use super::inputs::{POOLED_EMBEDDING, StepInputs, TEXT_TOKENS, refused, tokens};
 use super::transformer::Sd3Transformer;
+use crate::block_cache::is_residual;
 use crate::error::Error;
 
 impl<T: TensorLike> Forward<T> for Sd3Transformer {
@@ -57,6 +60,11 @@ impl Denoiser for Sd3Transformer {
 
     fn skippable_layers(&self) -> usize {
         self.config().num_layers.min(u64::BITS as usize)
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        let (patch, channels) = (self.config().patch_size, self.config().channels());
+        is_residual(slot).then_some([shape.rows, shape.height / patch, shape.width / patch, channels])
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
@@ -112,7 +120,7 @@ impl<'a> ControlledSd3<'a> {
         let blocks = self.transformer.config().num_layers;
         let add =
             |block: usize, image: T| running.iter_mut().try_fold(image, |image, net| net.add(image, block, blocks));
-        Ok(self.transformer.finish(tokens, step.skipped, step.size, add)?)
+        Ok(self.transformer.finish(tokens, &step, None, add)?)
     }
 }
 
