@@ -2,7 +2,7 @@
 """Speed and error of the first-block cache by threshold, as a table for docs/guidance.md.
 
     benches/block_cache.py KILN MODEL [--thresholds 0.05,0.1,0.2] [--prompts "a rocket;a red apple"] [--steps 28]
-                           [--seeds 1,2] [-- FURTHER FLAGS]
+                           [--seeds 1,2] [--predict] [--more "--device cpu --dtype f32"]
 
 For each prompt and seed one image without the cache and one with each threshold, in turns, since the speed of a machine moves.
 The share of skipped evaluations, the time of the stage denoise as a ratio to that of the image without the cache before it,
@@ -50,17 +50,21 @@ def main():
     parser.add_argument("--prompts", default=PROMPTS)
     parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--seeds", default="1,2")
-    parser.add_argument("more", nargs="*", help="further flags of kiln txt2img")
+    parser.add_argument("--predict", action="store_true", help="with --block-cache-predict")
+    parser.add_argument("--more", default="", help="further flags of kiln txt2img")
     args = parser.parse_args()
     thresholds = args.thresholds.split(",")
+    predict = ["--block-cache-predict"] if args.predict else []
     rows = {threshold: ([], [], []) for threshold in thresholds}
     with tempfile.TemporaryDirectory() as folder:
         for prompt in args.prompts.split(";"):
             for seed in args.seeds.split(","):
-                base = [args.kiln, "txt2img", prompt, "-m", args.model, "--steps", str(args.steps), "--seed", seed, *args.more]
+                base = [args.kiln, "txt2img", prompt, "-m", args.model, "--steps", str(args.steps), "--seed", seed]
+                base += args.more.split()
                 for threshold in thresholds:
-                    plain, expected = run(base, Path(folder) / f"plain-{prompt}-{seed}-{threshold}.png")
-                    cached, found = run([*base, "--block-cache", threshold], Path(folder) / f"{prompt}-{seed}-{threshold}.png")
+                    file = lambda name: Path(folder) / f"{name}-{prompt}-{seed}-{threshold}.png"
+                    plain, expected = run(base, file("plain"))
+                    cached, found = run([*base, "--block-cache", threshold, *predict], file("cached"))
                     shares, times, errors = rows[threshold]
                     shares.append(cached["skipped"] / cached["steps"])
                     times.append(cached["stages"]["denoise"] / plain["stages"]["denoise"])

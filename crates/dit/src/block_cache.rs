@@ -3,7 +3,7 @@
 //! ([`crate::residual_trend`]).
 //!
 //! The measure is the mean of `|r - p|` over the mean of `|p|`, for what the first block adds to an image's tokens now (`r`) and what
-//! it added at the last evaluation at which all blocks ran (`p`). An image skips the other blocks where that is less than the
+//! it added at the last evaluation at which all blocks ran (`p`). An image skips the other blocks if that is less than the
 //! threshold. All rows of an image decide together, those with and without its prompt. An image does not see the others of its
 //! batch: the other blocks run for the rows of those images that need them.
 
@@ -24,7 +24,7 @@ pub(crate) trait Tokens<T>: Sized {
     /// The tokens of the image `(b, n, c)`.
     fn image(&self) -> Result<T>;
 
-    /// Those of some rows of the batch alone.
+    /// The tokens of some rows of the batch alone.
     fn pick(self, rows: Rows) -> Result<Self>;
 }
 
@@ -127,7 +127,7 @@ impl<T: TensorLike> BlockCache<T> {
         }
     }
 
-    /// The same for row `row`, whose tokens are `first` `(1, n, c)`.
+    /// [`Self::skip`] for row `row`, whose tokens are `first` `(1, n, c)`.
     fn skip_row(&self, first: &T, row: usize) -> Result<T> {
         let others = row_of(&self.others, row)?;
         match &self.trend {

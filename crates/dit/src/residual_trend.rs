@@ -1,5 +1,5 @@
-//! What blocks that are skipped would add, on a straight line through what they added at the last two evaluations at which they ran
-//! (the first order of TaylorSeer; arXiv 2503.06923).
+//! A prediction of what skipped blocks would add, on a straight line through what they added at the last two evaluations at which
+//! they ran (the first order of TaylorSeer; arXiv 2503.06923).
 
 use candle_core::{Device, Tensor};
 use kiln_nn::{Result, TensorLike};

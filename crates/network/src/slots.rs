@@ -40,10 +40,10 @@ pub const SKIPPED_LAYERS: &str = "skipped layers";
 /// images ([`crate::Inputs::with_rows`]). Row `r` of the batch belongs to image `r` modulo that number. A call with it reads a
 /// decision back from the device, so that it cannot be recorded.
 pub const BLOCK_CACHE: &str = "block cache";
-/// What the first block has added to the tokens of each row's image, `(b, h, w, c)`, at the last evaluation at which all blocks ran
-/// for the row. Zeros before the first one.
+/// The sum that the first block has added to the tokens of each row's image, `(b, h, w, c)`, at the last evaluation at which all
+/// blocks ran for the row. Zeros before the first one.
 pub const FIRST_RESIDUAL: Slot = Slot::each("residual of the first block").output();
-/// What the other blocks have added to them.
+/// The sum that the other blocks have added to them.
 pub const OTHER_RESIDUAL: Slot = Slot::each("residual of the other blocks").output();
 /// For each row the number of evaluations at which the other blocks did not run, `(b)` in f32.
 pub const SKIPPED_EVALUATIONS: Slot = Slot::each("skipped evaluations").keeping_dtype().output();

@@ -58,7 +58,7 @@ impl<T: TensorLike> Streams<T> {
         self.n
     }
 
-    /// Those of some rows.
+    /// The tokens of some rows of the batch.
     pub(crate) fn pick(self, rows: &Rows) -> Result<Self> {
         let text = self.text.as_ref().map(|text| rows.of(text)).transpose()?;
         Ok(Self { first: rows.of(&self.first)?, text, n: self.n })

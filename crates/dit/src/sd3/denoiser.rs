@@ -10,10 +10,11 @@ use kiln_network::{
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
+use super::NETWORK;
 use super::control::{CONTROL_POSITIONS, Running, Sd3ControlInput, Sd3ControlNet};
 use super::inputs::{POOLED_EMBEDDING, StepInputs, TEXT_TOKENS, refused, tokens};
 use super::transformer::Sd3Transformer;
-use crate::block_cache::is_residual;
+use crate::block_cache::{BlockCache, is_residual};
 use crate::error::Error;
 
 impl<T: TensorLike> Forward<T> for Sd3Transformer {
@@ -118,9 +119,14 @@ impl<'a> ControlledSd3<'a> {
             running.push(net.start((x, &tokens.image), timesteps, &step, positions, input)?);
         }
         let blocks = self.transformer.config().num_layers;
+        // Control networks add to blocks that the cache skips.
+        let cache = match running.is_empty() {
+            true => BlockCache::of(NETWORK, inputs, tokens.image.size3()?, timesteps)?,
+            false => None,
+        };
         let add =
             |block: usize, image: T| running.iter_mut().try_fold(image, |image, net| net.add(image, block, blocks));
-        Ok(self.transformer.finish(tokens, &step, None, add)?)
+        Ok(self.transformer.finish(tokens, &step, cache, add)?)
     }
 }
 
@@ -168,6 +174,10 @@ impl Denoiser for ControlledSd3<'_> {
 
     fn skippable_layers(&self) -> usize {
         self.transformer.skippable_layers()
+    }
+
+    fn state(&self, slot: Slot, index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        if self.nets.is_empty() { self.transformer.state(slot, index, shape) } else { None }
     }
 
     /// The transformer's inputs; those of control networks are added to them.

@@ -45,7 +45,7 @@ impl SkippedLayers {
         if bit == 1 { self.rows } else { 0 }
     }
 
-    /// The same blocks, for as many of the last rows as `count` says of their number.
+    /// These blocks, for as many of the last rows as `count` says of their number.
     pub(super) fn of_last(self, count: impl FnOnce(usize) -> usize) -> Self {
         Self { rows: count(self.rows), ..self }
     }

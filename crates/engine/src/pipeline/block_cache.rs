@@ -1,7 +1,7 @@
 //! The first-block cache of a group of images: the tensors that a transformer keeps from step to step.
 //!
 //! The network decides within the call which images skip its other blocks (`kiln_dit`), by what the first block adds now and what
-//! it added before. It starts anew where the rows of the step change, as where guidance begins or ends, and with each pass.
+//! it added before. It is empty again when the rows of the step change, as when guidance begins or ends, and in each pass.
 
 use candle_core::{DType, Device, Tensor};
 use kiln_network::slots::{
@@ -23,7 +23,7 @@ pub(crate) struct BlockCache {
     skipped: usize,
 }
 
-/// What is kept for the rows of a step.
+/// The tensors that are kept for the rows of a step.
 struct Stored {
     rows: StepRows,
     images: usize,

@@ -69,7 +69,7 @@ fn a_threshold_of_zero_changes_no_bit_of_a_run() {
 fn modes_and_batches_change_no_bit() {
     let one = guided(12, 5, Some(0.3));
     let expected = images(&mut load(&model(), &cpu()), &one);
-    // Guidance that ends has other rows, for which the cache begins anew.
+    // Guidance that ends has other rows, for which the cache is empty again.
     let ends = Request { guidance_end: Some(0.5), ..one.clone() };
     let ended = images(&mut load(&model(), &cpu()), &ends);
     let predicts = Request { block_cache_predict: true, ..one.clone() };
@@ -128,7 +128,7 @@ fn prediction_is_nearer_to_the_image_of_all_blocks() {
 
 /// The second pass has a cache of its own, in another size.
 #[test]
-fn a_second_pass_begins_anew() {
+fn a_second_pass_has_its_own_cache() {
     let wanted = |block_cache| Request {
         hires_scale: Some(1.5),
         hires_strength: Some(0.6),

@@ -34,7 +34,7 @@ pub fn change_sums(now: &Tensor, before: &Tensor, out: Option<&Tensor>) -> Resul
 pub struct ChangeSumsOp<'a, T = Tensor> {
     /// `(b, ..)`.
     pub now: &'a T,
-    /// The same shape.
+    /// A tensor of the shape of `now`.
     pub before: &'a T,
 }
 

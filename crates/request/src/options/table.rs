@@ -261,7 +261,7 @@ input_options! {
             kind: Form("deepcache:3"), default: "off", infotext: Changed("Cache"),
             needs: Some(Unet),
         }
-        /// First-block cache of transformers: an evaluation runs the first block alone where that adds nearly the same as before,
+        /// First-block cache of transformers: an evaluation runs the first block alone if that adds nearly the same as before,
         /// and what the other blocks added then stands for theirs. The threshold is the change of what the first block adds, as a
         /// part of it: the more, the faster and the larger the differences. For 10 steps or more.
         block_cache as block_cache: Option<f64> = None; Option<f64> {
