@@ -12,6 +12,9 @@ pub enum Error {
     /// A stage of U-Nets is measured with another denoiser.
     #[error("the stage {} needs a U-Net, and the model has a transformer; leave it out of `stages`", .0.id())]
     NoUnet(BenchStage),
+    /// A stage of transformers is measured with another denoiser.
+    #[error("the stage {} needs a transformer, and the model has a U-Net; leave it out of `stages`", .0.id())]
+    NoTransformer(BenchStage),
     /// A measurement does not fit into memory.
     #[error(
         "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
@@ -35,7 +38,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Engine(error) => error.is_usage(),
-            Self::NoUnet(_) => true,
+            Self::NoUnet(_) | Self::NoTransformer(_) => true,
             Self::Memory { .. } => false,
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn check(
     for &stage in &plan.stages {
         let of = |mode| planner.plan(mode, &work, on, None);
         let (needed, n) = match stage {
-            BenchStage::Step | BenchStage::IpAdapterStep | BenchStage::DeepCacheSteps => {
+            BenchStage::Step | BenchStage::IpAdapterStep | BenchStage::DeepCacheSteps | BenchStage::BlockCacheStep => {
                 (total(&of(Mode::Medvram)?, Stage::Denoise), plan.batch)
             }
             BenchStage::ControlStep => {

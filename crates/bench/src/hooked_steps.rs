@@ -1,9 +1,9 @@
-//! Guided steps with parts that change the network: an image prompt, and DeepCache.
+//! Guided steps with parts that change the network: an image prompt, DeepCache, and the first-block cache.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use kiln_engine::pipeline::{GuidedStep, RecordedStep};
 use kiln_network::StepShape;
-use kiln_network::slots::CACHED_FEATURE;
+use kiln_network::slots::{BLOCK_CACHE, CACHED_FEATURE, FIRST_RESIDUAL, OTHER_RESIDUAL, SKIPPED_EVALUATIONS};
 use kiln_unet::{FeatureCache, HookInputs, ImagePrompt, ImagePromptConfig, ImagePromptNet, Projection, PromptInput};
 
 use super::BenchStage;
@@ -18,6 +18,9 @@ const BRANCH: usize = 0;
 /// Tokens of an image, and channels of its embedding, of all published plain IP-Adapters for Stable Diffusion 1.
 const IMAGE_TOKENS: usize = 4;
 const EMBED_DIM: usize = 1024;
+
+/// A threshold of the first-block cache, which latents that stay the same are below.
+const THRESHOLD: f64 = 0.1;
 
 impl Meter<'_, '_> {
     /// The step of [`BenchStage::Step`] with an image prompt. Its keys and values are made before: that happens once a run.
@@ -86,5 +89,33 @@ impl Meter<'_, '_> {
         // The operations of the steps without it: what is left out shows as speed.
         let flop = DEEP_CACHE_STEPS as f64 * flop.iter().sum::<f64>();
         self.time(BenchStage::DeepCacheSteps, &loaded, flop, &mut steps)
+    }
+
+    /// The step of [`BenchStage::Step`] with the first-block cache, of latents that stay the same: after the first one, at which
+    /// all blocks run, it has the first block alone.
+    pub(super) fn block_cache_step(&mut self) -> Result<StageReport> {
+        let (model, n, dtype) = (self.model, self.plan.batch, self.dtype);
+        let denoiser = self.unet()?;
+        let ((h, w), rows) = (model.latent_size(), model.halves() * n);
+        let flop = self.step_flop(&*denoiser, rows)?;
+        let loaded = self.load("the denoiser", &[Weights { segments: denoiser.segments(), dtype, flop: &flop }])?;
+        let latents = self.normal(n, (model.latents().channels, h, w))?;
+        let shape = StepShape { rows, height: h, width: w, tokens: TOKENS };
+        let residual = |slot| denoiser.state(slot, 0, shape).ok_or(Error::NoTransformer(BenchStage::BlockCacheStep));
+        let mut inputs = self.inputs(&*denoiser, rows)?;
+        for slot in [FIRST_RESIDUAL, OTHER_RESIDUAL] {
+            inputs = inputs.with(slot, Tensor::zeros(&residual(slot)?, dtype, self.device)?);
+        }
+        let inputs = inputs.with(SKIPPED_EVALUATIONS, Tensor::zeros(rows, DType::F32, self.device)?);
+        let inputs = inputs.with_constant(BLOCK_CACHE, THRESHOLD.to_bits()).with_rows(BLOCK_CACHE, n);
+        let guidance = model.guided.then_some(CFG_SCALE);
+        let step = GuidedStep::new(&inputs, guidance, dtype)?.prepared(&*denoiser)?;
+        let mut guided = || -> Result<()> {
+            step.run(&*denoiser, None, &latents, &[TIMESTEP], None)?;
+            Ok(())
+        };
+        guided()?;
+        // The operations of a step without it: what is left out shows as speed.
+        self.time(BenchStage::BlockCacheStep, &loaded, flop.iter().sum(), &mut guided)
     }
 }

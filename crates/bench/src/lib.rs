@@ -59,6 +59,8 @@ pub enum BenchStage {
     IpAdapterStep,
     /// [`DEEP_CACHE_STEPS`] guided steps with DeepCache, the first of which runs the whole network.
     DeepCacheSteps,
+    /// The step with the first-block cache of a transformer, at which the first block alone runs.
+    BlockCacheStep,
     /// Latents to one image.
     Vae,
     /// One image to its latents.
@@ -73,11 +75,12 @@ pub enum BenchStage {
 
 impl BenchStage {
     /// All stages in the order of measurement.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Step,
         Self::ControlStep,
         Self::IpAdapterStep,
         Self::DeepCacheSteps,
+        Self::BlockCacheStep,
         Self::Vae,
         Self::VaeEncode,
         Self::Upscale,
@@ -92,6 +95,11 @@ impl BenchStage {
         matches!(self, Self::ControlStep | Self::IpAdapterStep | Self::DeepCacheSteps)
     }
 
+    /// Whether it is measured with transformers alone.
+    fn needs_transformer(self) -> bool {
+        self == Self::BlockCacheStep
+    }
+
     /// The name on the command line.
     pub fn id(self) -> &'static str {
         match self {
@@ -99,6 +107,7 @@ impl BenchStage {
             Self::ControlStep => "control-step",
             Self::IpAdapterStep => "ip-adapter-step",
             Self::DeepCacheSteps => "deepcache-steps",
+            Self::BlockCacheStep => "block-cache-step",
             Self::Vae => "vae",
             Self::VaeEncode => "vae-encode",
             Self::Upscale => "upscale",
@@ -243,6 +252,9 @@ impl BenchPlan {
         if let Some(stage) = self.stages.iter().find(|stage| stage.needs_unet() && model.unet().is_none()) {
             return Err(Error::NoUnet(*stage));
         }
+        if let Some(stage) = self.stages.iter().find(|stage| stage.needs_transformer() && model.unet().is_some()) {
+            return Err(Error::NoTransformer(*stage));
+        }
         let multiple = (model.vae.downscale() * model.denoiser().latents().multiple).max(8);
         side("size", width, multiple)?;
         side("size", height, multiple)?;
@@ -269,18 +281,19 @@ mod tests {
     #[test]
     fn every_stage_of_every_family_is_measured() {
         let mut events = 0;
-        let plan = BenchPlan { batch: 2, steps: 2, stages: BenchStage::ALL.to_vec(), ..plan() };
+        let of_unets = BenchStage::ALL.into_iter().filter(|stage| !stage.needs_transformer()).collect::<Vec<_>>();
+        let plan = BenchPlan { batch: 2, steps: 2, stages: of_unets.clone(), ..plan() };
         let models = ["sd1", "sd2v", "sdxl"].map(tiny);
         let report = plan.run(&models, &mut |event| {
             events += usize::from(event.done.is_some());
             ControlFlow::Continue(())
         });
         let report = report.unwrap();
-        assert_eq!(events, 3 * BenchStage::ALL.len() * 4);
+        assert_eq!(events, 3 * of_unets.len() * 4);
         assert_eq!(report.models.len(), 3);
         for model in &report.models {
             assert_eq!((model.width, model.height, model.batch), (64, 32, 2));
-            assert_eq!(model.stages.iter().map(|stage| stage.stage).collect::<Vec<_>>(), BenchStage::ALL);
+            assert_eq!(model.stages.iter().map(|stage| stage.stage).collect::<Vec<_>>(), of_unets);
             for stage in &model.stages {
                 assert_eq!(stage.runs.len(), 3);
                 assert!(0.0 < stage.seconds.min && stage.seconds.min <= stage.seconds.median);
@@ -295,6 +308,13 @@ mod tests {
             assert!((call.flop / flop - 1.0).abs() < 1e-9);
             assert_eq!(call.parameters, step.parameters + vae.parameters + text.parameters);
         }
+        let refused = BenchPlan { stages: vec![BenchStage::BlockCacheStep], ..plan };
+        let error = refused.run(&models, &mut |_| panic!("a stage began")).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        assert!(
+            error.to_string().starts_with("the stage block-cache-step needs a transformer, and the model"),
+            "{error}"
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["models"][2]["stages"][0]["stage"], "step");
         assert!(json["machine"]["threads"].as_u64().unwrap() > 0);
@@ -304,13 +324,16 @@ mod tests {
     #[test]
     fn transformers_are_measured_without_the_stages_of_unets() {
         let model = Architecture::from_folder(&ModelFolder::open(&repository().join("models/emoji-sd3")).unwrap());
-        let stages = vec![BenchStage::Step, BenchStage::Vae, BenchStage::Text, BenchStage::Call];
+        let stages =
+            vec![BenchStage::Step, BenchStage::Vae, BenchStage::Text, BenchStage::Call, BenchStage::BlockCacheStep];
         for stream in [None, Some(StreamPlan::default())] {
             let plan = BenchPlan { stages: stages.clone(), steps: 2, runs: 1, stream, ..plan() };
             let report = plan.run(std::slice::from_ref(&model), &mut |_| ControlFlow::Continue(())).unwrap();
             let stages = &report.models[0].stages;
             assert!(stages.iter().all(|stage| stage.flop > 0.0 && stage.seconds.min > 0.0));
             assert_eq!(stages[3].parameters, stages[..3].iter().map(|stage| stage.parameters).sum::<usize>());
+            let (step, cached) = (&stages[0], &stages[4]);
+            assert!(cached.seconds.min < step.seconds.min, "one block of six took as long as all");
         }
         for stage in [BenchStage::ControlStep, BenchStage::IpAdapterStep, BenchStage::DeepCacheSteps] {
             let plan = BenchPlan { stages: vec![BenchStage::Step, stage], ..plan() };

@@ -82,6 +82,7 @@ impl Meter<'_, '_> {
             BenchStage::ControlStep => self.control_step(),
             BenchStage::IpAdapterStep => self.ip_adapter_step(),
             BenchStage::DeepCacheSteps => self.deep_cache_steps(),
+            BenchStage::BlockCacheStep => self.block_cache_step(),
             BenchStage::Vae => self.vae(),
             BenchStage::VaeEncode => self.vae_encode(),
             BenchStage::Upscale => self.upscale(),
@@ -267,6 +268,7 @@ impl Meter<'_, '_> {
             | BenchStage::ControlStep
             | BenchStage::IpAdapterStep
             | BenchStage::DeepCacheSteps
+            | BenchStage::BlockCacheStep
             | BenchStage::Call => Some(seconds.median / self.plan.batch as f64),
             BenchStage::Vae | BenchStage::VaeEncode | BenchStage::Upscale => Some(seconds.median),
             BenchStage::Text => None,

@@ -103,6 +103,9 @@ fn text(report: &BenchReport) -> String {
                 BenchStage::DeepCacheSteps => {
                     format!("{DEEP_CACHE_STEPS} steps, {} of {}x{}", model.batch, model.width, model.height)
                 }
+                BenchStage::BlockCacheStep => {
+                    format!("with the first block alone, {} of {}x{}", model.batch, model.width, model.height)
+                }
                 BenchStage::Vae => format!("an image of {}x{} in {}", model.width, model.height, model.decoder_dtype),
                 BenchStage::VaeEncode => {
                     format!("latents of {}x{} in {}", model.width, model.height, model.decoder_dtype)

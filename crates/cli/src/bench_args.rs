@@ -29,7 +29,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "20")]
     steps: usize,
     /// The stages: step (one guided step), control-step (a guided step with a ControlNet), ip-adapter-step (with an image prompt), deepcache-steps
-    /// (3 steps with DeepCache), vae (latents to an image),
+    /// (3 steps with DeepCache), block-cache-step (a guided step of a transformer with the first-block cache, at which the first
+    /// block alone runs), vae (latents to an image),
     /// vae-encode (an image to latents), upscale (an image through a network of RealESRGAN_x4plus's shape), text (a text of
     /// 77 tokens), call (both prompts to PNG files in memory, once the model is loaded).
     #[arg(long, value_name = "STAGES", value_delimiter = ',', default_value = "step,vae,text")]
@@ -135,7 +136,8 @@ mod tests {
             ("sd14", "expected emoji, sd15-512, sdxl-1024"),
             (
                 "--stages step,unet",
-                "expected step, control-step, ip-adapter-step, deepcache-steps, vae, vae-encode, upscale, text, call",
+                "expected step, control-step, ip-adapter-step, deepcache-steps, block-cache-step, vae, \
+                 vae-encode, upscale, text, call",
             ),
             ("--size 512", "as in 512x768"),
             ("--runs few", "invalid digit"),

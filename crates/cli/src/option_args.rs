@@ -33,7 +33,7 @@ pub struct Input;
 /// The options of a second pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hires;
-/// The options that change how the denoiser computes: PAG, SAG, FreeU, DeepCache and deep shrink. `kiln plan` has them, too.
+/// The options that change how the denoiser computes: PAG, SAG, FreeU, DeepCache, the first-block cache and deep shrink. `kiln plan` has them, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Network;
 

@@ -120,10 +120,11 @@ impl Progress {
 /// One line with the times of all stages.
 pub fn summary(timings: &Timings) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.2} s", duration.as_secs_f64());
-    let Timings { texts_encoded, texts_known, steps, .. } = *timings;
+    let Timings { texts_encoded, texts_known, steps, skipped, .. } = *timings;
     let cached = if texts_known > 0 { format!(", {texts_known} cached") } else { String::new() };
+    let skipped = if skipped > 0 { format!(", {skipped} of them by the block cache") } else { String::new() };
     format!(
-        "load {}, encode {} ({}{cached}), denoise {} ({}, {:.3} s each), decode {}, save {}",
+        "load {}, encode {} ({}{cached}), denoise {} ({}{skipped}, {:.3} s each), decode {}, save {}",
         seconds(timings.load),
         seconds(timings.encode),
         counted(texts_encoded, "prompt"),
@@ -140,5 +141,7 @@ pub fn summary_event(all: usize, made: usize, timings: &Timings) -> Value {
     let [load, encode, denoise, decode, save] =
         [timings.load, timings.encode, timings.denoise, timings.decode, timings.save].map(|time| time.as_secs_f64());
     let stages = json!({ "load": load, "encode": encode, "denoise": denoise, "decode": decode, "save": save });
-    json!({ "event": "done", "all": all, "made": made, "steps": timings.steps, "stages": stages })
+    json!({
+        "event": "done", "all": all, "made": made, "steps": timings.steps, "skipped": timings.skipped, "stages": stages,
+    })
 }

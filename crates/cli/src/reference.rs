@@ -25,7 +25,7 @@ seconds.
 | `made` | txt2img, img2img, batch | `number`, `file`, `seed`; of batch also `seconds` of its stages and `progress` of the set |
 | `failed` | batch, upscale | `number`, `error`; of batch `line` and `progress`, of upscale `image` |
 | `problem` | batch --check | `file`, `line`, `error` |
-| `done` | txt2img, img2img, batch | `all`, `made`, `stages` (the seconds of each); of one request `steps`, of batch `known`, `failed`, `seconds`, `peak_memory`, `devices` |
+| `done` | txt2img, img2img, batch | `all`, `made`, `stages` (the seconds of each); of one request `steps` and `skipped` (evaluations with the first-block cache in place of blocks), of batch `known`, `failed`, `seconds`, `peak_memory`, `devices` |
 | `interrupted` | batch | as `done` |
 | `saved`, `done` | upscale | `number`, `file`, `width`, `height`; `done`, `load`, `upscale`, `save` |
 | `download`, `download-file`, `download-progress` | all that download | `files`, `bytes`; `file`, `bytes`; `done`, `bytes`, `eta_seconds` |

@@ -5,10 +5,12 @@
 //! This crate does not depend on files, text, schedules or guidance.
 #![forbid(unsafe_code)]
 
+mod block_cache;
 mod error;
 mod flux;
 mod flux2;
 mod qwen_image;
+mod residual_trend;
 mod rotary;
 pub mod sd3;
 mod tokens;

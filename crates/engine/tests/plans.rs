@@ -129,6 +129,10 @@ fn plans_equal_the_memory_of_runs() {
         widened(columns, &wide);
         compare(what, &ModelFolder::open(&wide).unwrap(), &plain, &request, false);
     }
+    // All blocks run in each step.
+    let transformer = ModelFolder::open(&models.join("emoji-sd3")).unwrap();
+    let cached = Request { block_cache: Some(0.0), steps: Some(10), ..request(256, 2) };
+    compare("the first-block cache", &transformer, &plain, &cached, false);
     let control = ControlUse { image: Some(path.clone()), ..ControlUse::new(models.join("emoji-controlnet-edges")) };
     let adapter = IpAdapterUse {
         image: Some(path),

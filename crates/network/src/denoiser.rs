@@ -14,7 +14,8 @@ use crate::slot::Slot;
 /// A network that predicts noise, or the quantity that the schedule says.
 ///
 /// It runs with tensors in a run and with shapes in a plan, from one `forward`. A GPU records a call and replays it, so that
-/// it reads nothing back from the device and takes nothing from the host but its inputs.
+/// it reads nothing back from the device and takes nothing from the host but its inputs. A call with
+/// [`crate::slots::BLOCK_CACHE`] is not recorded.
 pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
     /// The segments of the network.
     fn segments(&self) -> &Segments;
@@ -43,8 +44,9 @@ pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
         0
     }
 
-    /// The shape of the feature map `(b, h, w, c)` that belongs to a tensor which calls write, at the place `index` of the network.
-    /// `None` if the network has no such tensor or no such place.
+    /// The shape of the feature map `(b, h, w, c)` that belongs to a tensor which calls write, at the place `index` of the network:
+    /// for [`crate::slots::CACHED_FEATURE`] a skip connection, for others 0. `None` if the network has no such tensor or no such
+    /// place.
     fn state(&self, _slot: Slot, _index: usize, _shape: StepShape) -> Option<[usize; 4]> {
         None
     }

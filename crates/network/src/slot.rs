@@ -18,7 +18,7 @@ pub enum Access {
     Input,
     /// The call reads the values of an earlier call's output.
     State,
-    /// The call overwrites it.
+    /// The call may overwrite it, and may read what an earlier call has written.
     Output,
 }
 
@@ -56,7 +56,7 @@ impl Slot {
         Self { keeps_dtype: true, ..self }
     }
 
-    /// A slot for tensors that the call overwrites.
+    /// A slot for tensors that the call may overwrite.
     pub const fn output(self) -> Self {
         Self { access: Access::Output, ..self }
     }

@@ -35,3 +35,20 @@ pub const POSITIONS: Slot = Slot::shared("positions");
 /// The blocks of a transformer that some rows skip, a bit for each of the first 64 ([`crate::Inputs::with_constant`]), and the number
 /// of these rows, which are the last ones of the batch ([`crate::Inputs::with_rows`]).
 pub const SKIPPED_LAYERS: &str = "skipped layers";
+
+/// The first-block cache of a transformer: its threshold as the bits of an f64 ([`crate::Inputs::with_constant`]), and the number of
+/// images ([`crate::Inputs::with_rows`]). Row `r` of the batch belongs to image `r` modulo that number. A call with it reads a
+/// decision back from the device, so that it cannot be recorded.
+pub const BLOCK_CACHE: &str = "block cache";
+/// The sum that the first block has added to the tokens of each row's image, `(b, h, w, c)`, at the last evaluation at which all
+/// blocks ran for the row. Zeros before the first one.
+pub const FIRST_RESIDUAL: Slot = Slot::each("residual of the first block").output();
+/// The sum that the other blocks have added to them.
+pub const OTHER_RESIDUAL: Slot = Slot::each("residual of the other blocks").output();
+/// For each row the number of evaluations at which the other blocks did not run, `(b)` in f32.
+pub const SKIPPED_EVALUATIONS: Slot = Slot::each("skipped evaluations").keeping_dtype().output();
+/// How much [`OTHER_RESIDUAL`] had changed when it was stored, in its shape. An input of calls that predict it on a straight line.
+pub const RESIDUAL_CHANGE: Slot = Slot::each("change of the residual").output();
+/// The timesteps of the last two evaluations at which all blocks ran for each row, the later one first: `(b, 2)` in f32. Zeros
+/// before the first one. An input with [`RESIDUAL_CHANGE`].
+pub const RESIDUAL_TIMES: Slot = Slot::each("timesteps of the residual").keeping_dtype().output();

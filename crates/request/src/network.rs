@@ -1,4 +1,4 @@
-//! Options that change the network: perturbed attention, FreeU, DeepCache, and deep shrink.
+//! Options that change the network: perturbed attention, FreeU, DeepCache, deep shrink, and the first-block cache.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::input::{choice, named};
+use crate::job::Job;
 use crate::options::{NetworkOptions, OptionSet, Request, check};
 
 /// Layers of the network, as `mid,up_blocks.1`.
@@ -172,10 +173,16 @@ impl NetworkOptions {
 
     /// Whether anything of the network changes.
     pub fn is_on(&self) -> bool {
-        self.name_of_first().is_some()
+        self.name_of_first().or_else(|| self.named_block_cache()).is_some()
     }
 
-    /// The option that turns on the first part.
+    /// The option that turns on the first-block cache, or goes with it.
+    fn named_block_cache(&self) -> Option<(&'static str, String)> {
+        let cache = self.block_cache.map(|threshold| ("block_cache", format!("{threshold:?}")));
+        cache.or_else(|| self.block_cache_predict.then(|| ("block_cache_predict", "true".into())))
+    }
+
+    /// The option that turns on the first part of a U-Net.
     fn name_of_first(&self) -> Option<(&'static str, String)> {
         let pag = (self.pag_scale > 0.0).then(|| ("pag_scale", format!("{:?}", self.pag_scale)));
         let freeu = || self.freeu.map(|freeu| ("freeu", freeu.to_string()));
@@ -187,7 +194,8 @@ impl NetworkOptions {
 }
 
 impl Request {
-    /// Options of a U-Net with the configuration `unet`, without a job; `None` for another denoiser, which has none of them.
+    /// Options of a U-Net with the configuration `unet`, without a job; `None` for a transformer, which has the first-block cache
+    /// alone.
     ///
     /// # Errors
     /// [`Error::Value`] names an option that is out of its range, that needs another one, or that this network cannot have.
@@ -203,9 +211,12 @@ impl Request {
         let Some(unet) = unet else {
             return match options.name_of_first() {
                 Some((name, found)) => fail(name, found, "none: this model has no U-Net"),
-                None => Ok(options),
+                None => self.with_block_cache(options),
             };
         };
+        if let Some((name, found)) = options.named_block_cache() {
+            return fail(name, found, "none: it works with transformers, and this model has a U-Net");
+        }
         if let (Some(fall), 0.0) = (self.pag_adaptive_scale, options.pag_scale) {
             return fail("pag_adaptive_scale", format!("{fall:?}"), "`pag_scale` too");
         }
@@ -290,14 +301,76 @@ impl Request {
     }
 }
 
+impl Request {
+    /// `options` of a transformer, if the other options allow its first-block cache.
+    fn with_block_cache(&self, options: NetworkOptions) -> Result<NetworkOptions> {
+        let Some((name, found)) = options.named_block_cache() else { return Ok(options) };
+        let expected = match options.block_cache {
+            None => "`block_cache` too",
+            Some(_) if !self.controls.is_empty() => {
+                "none with `controls`, which act on the blocks that the cache leaves out"
+            }
+            Some(_) => return Ok(options),
+        };
+        Err(Error::Value { name, found, expected: expected.into() })
+    }
+}
+
+/// The fewest steps with the first-block cache.
+const STEPS_OF_BLOCK_CACHE: usize = 10;
+
+impl Job {
+    /// Refuses the first-block cache for few steps. `name` is the option with their number.
+    ///
+    /// # Errors
+    /// [`Error::Value`] with that option.
+    pub(crate) fn check_block_cache(&self, name: &'static str) -> Result<()> {
+        match self.network.block_cache {
+            Some(_) if self.steps < STEPS_OF_BLOCK_CACHE => {
+                let expected = format!(
+                    "{STEPS_OF_BLOCK_CACHE} or more with `block_cache`: with fewer, one step differs too much from the \
+                     next for the cache to stand for it"
+                );
+                Err(Error::Value { name, found: self.steps.to_string(), expected })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ControlUse;
 
     #[test]
     fn adaptive_strength_falls_with_the_noise() {
         let options = NetworkOptions { pag_scale: 3.0, pag_adaptive_scale: 0.01, ..Default::default() };
         assert_eq!([1000.0, 900.0, 500.0].map(|timestep| options.pag_scale_at(timestep)), [3.0, 2.0, 0.0]);
+    }
+
+    #[test]
+    fn a_transformer_has_the_block_cache_alone() {
+        let request = Request { block_cache: Some(0.1), ..Request::default() };
+        let options = request.network_options(None).unwrap();
+        assert!(options.is_on() && options.block_cache == Some(0.1));
+        let message = |request: Request| request.network_options(None).unwrap_err().to_string();
+        let controls = vec![ControlUse::new("edges")];
+        let found = message(Request { controls, ..request.clone() });
+        assert!(found.starts_with("`block_cache` is 0.1, expected none with `controls`"), "{found}");
+        let found = message(Request { block_cache: None, block_cache_predict: true, ..request.clone() });
+        assert_eq!(found, "`block_cache_predict` is true, expected `block_cache` too");
+        let found = message(Request { freeu: "1,1,1,1".parse().ok(), ..request.clone() });
+        assert_eq!(found, "`freeu` is 1,1,1,1, expected none: this model has no U-Net");
+        let unet = UnetConfig::from_json(
+            r#"{"block_out_channels": [32], "layers_per_block": 1, "cross_attention_dim": 48, "attention_head_dim": 4,
+                "down_block_types": ["DownBlock2D"], "up_block_types": ["UpBlock2D"]}"#,
+        );
+        let found = request.network_options(Some(&unet.unwrap())).unwrap_err().to_string();
+        assert_eq!(
+            found,
+            "`block_cache` is 0.1, expected none: it works with transformers, and this model has a U-Net"
+        );
     }
 
     #[test]

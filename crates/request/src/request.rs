@@ -141,6 +141,7 @@ impl Request {
         };
         job.check_extra_channels(model)?;
         job.check_rule(model)?;
+        job.check_block_cache("steps")?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         let hires = self.second_pass(&job, model)?;
         let job = Job { hires, ..job };

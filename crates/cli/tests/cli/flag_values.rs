@@ -185,6 +185,10 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
             ("", "expected"),
         ],
     ),
+    (
+        "--block-cache",
+        &[("-1", "a number from 0 to 10"), ("0.1", "it works with transformers"), ("x", NUMBER), ("", NUMBER)],
+    ),
     ("--deep-shrink", &[("0.5", "a number from 1 to 8"), ("9", "from 1 to 8"), ("some", NUMBER), ("", NUMBER)]),
     ("--deep-shrink-block", &[("33", "from 0 to 32"), ("3", "--deep-shrink too"), ("-1", WHOLE), ("", WHOLE)]),
     ("--deep-shrink-start", &[("2", "from 0 to 1"), ("0.1", "--deep-shrink too"), ("x", NUMBER), ("", NUMBER)]),

@@ -83,6 +83,12 @@ fn what_changes_the_network_is_planned() {
     let perturbed = peak(&["--pag-scale", "3"]);
     assert!(perturbed as f64 > 1.3 * plain as f64, "three rows instead of two: {perturbed} of {plain}");
     assert!(peak(&["--cache", "deepcache:3"]) > plain);
+    let of_transformer = |more: &[&str]| {
+        let model = format!("{}/../../models/emoji-sd3", env!("CARGO_MANIFEST_DIR"));
+        let of_mode = plan(&[&["--model", &model, "--device", "cpu", "--dtype", "f32", "-t", "2"], more].concat());
+        of_mode["plans"][0]["stages"].as_array().unwrap()[1]["activations"].as_u64().unwrap()
+    };
+    assert!(of_transformer(&["--block-cache", "0.1"]) > of_transformer(&[]));
     assert!(peak(&["--freeu", "1.5,1.6,0.9,0.2"]) >= plain);
     assert!(peak(&["--sag-scale", "0.75"]) >= plain);
     let sandbox = Sandbox::new();
@@ -91,6 +97,7 @@ fn what_changes_the_network_is_planned() {
     };
     refused(&["--pag-layers", "mid"], &["--pag-layers is mid, expected --pag-scale too"]);
     refused(&["--cache", "deepcache:3:99"], &["--cache is deepcache:3:99, expected a branch less than"]);
+    refused(&["--block-cache", "0.1"], &["--block-cache is 0.1, expected none: it works with transformers"]);
     refused(&["--sag-scale", "1", "--cache", "deepcache"], &["--sag-scale is 1.0, expected 0 with --cache"]);
     refused(&["--pag-scale", "-1"], &["--pag-scale is -1.0, expected a number from 0 to 1000"]);
 }

@@ -7,6 +7,7 @@ use kiln_nn::ops::{Attention, GroupedAttention, RopePairs};
 use kiln_nn::{Linear, Result, Rope, RopeTables, TensorLike};
 use kiln_weights::ParamBuilder;
 
+use crate::block_cache::Rows;
 use crate::tokens::{join_tokens, tokens};
 
 /// The heads of an attention.
@@ -68,6 +69,12 @@ pub(crate) struct Attending<T> {
 }
 
 impl<T: TensorLike> Attending<T> {
+    /// The attention of some rows.
+    pub(crate) fn pick(self, rows: &Rows) -> Result<Self> {
+        let lengths = self.lengths.as_ref().map(|lengths| rows.of(lengths)).transpose()?;
+        Ok(Self { tables: rows.of_tables(&self.tables)?, lengths, ..self })
+    }
+
     /// Attention of queries `(b, s, c)` to keys and values `(b, s, c)`.
     pub(crate) fn attend(&self, [q, k, v]: [T; 3]) -> Result<T> {
         let num_heads = self.num_heads;

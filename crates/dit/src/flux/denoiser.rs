@@ -2,7 +2,9 @@
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, GUIDANCE, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Control, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{
+    Capabilities, Control, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, Slot, StepShape,
+};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
@@ -10,6 +12,7 @@ use super::control::ControlledFlux;
 use super::dims::{FluxDims, PATCH};
 use super::positions;
 use super::transformer::FluxTransformer;
+use crate::block_cache::is_residual;
 use crate::error::Error;
 
 impl<T: TensorLike> Forward<T> for FluxTransformer {
@@ -51,6 +54,10 @@ impl Denoiser for FluxTransformer {
         Ok(Box::new(ControlledFlux::new(self, controls)?))
     }
 
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        is_residual(slot).then(|| residual(&self.config().dims, shape))
+    }
+
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
         let config = self.config();
         let pooled = device.tensor(&[shape.rows, config.pooled_dim], dtype);
@@ -65,6 +72,11 @@ impl Denoiser for FluxTransformer {
 /// The latents of a network of these sizes.
 pub(super) fn latents(dims: &FluxDims) -> LatentSpec {
     LatentSpec { channels: dims.latent_channels(), extra_channels: dims.extra_channels(), multiple: PATCH }
+}
+
+/// The shape of what blocks add to the tokens of an image.
+pub(crate) fn residual(dims: &FluxDims, StepShape { rows, height, width, .. }: StepShape) -> [usize; 4] {
+    [rows, height / PATCH, width / PATCH, dims.channels()]
 }
 
 /// `inputs` with the shapes of the text, and of channels besides the latents if there are any.

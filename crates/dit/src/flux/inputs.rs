@@ -8,6 +8,7 @@ use super::attention::Attending;
 use super::dims::{FluxDims, PATCH};
 use super::packing::{join_channels, pack};
 use super::positions::{self, Grid};
+use crate::block_cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::rotary;
 use crate::tokens::{join_tokens, repeated};
@@ -36,6 +37,22 @@ pub(crate) struct Sizes {
     pub(crate) image: Grid,
     /// Text tokens.
     pub(crate) text: usize,
+}
+
+impl Sizes {
+    /// The first-block cache among `inputs` of the network named `network`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for tensors that do not fit.
+    pub(crate) fn cache<T: TensorLike>(
+        self,
+        network: &'static str,
+        inputs: &Inputs<T>,
+        dims: &FluxDims,
+        timesteps: &T,
+    ) -> Result<Option<BlockCache<T>>> {
+        BlockCache::of(network, inputs, [self.b, self.image.tokens(), dims.channels()], timesteps)
+    }
 }
 
 /// The error for an input of the network named `network`.

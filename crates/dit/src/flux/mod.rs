@@ -10,13 +10,14 @@ pub(crate) mod block;
 mod chroma;
 mod config;
 mod control;
-mod denoiser;
+pub(crate) mod denoiser;
 pub(crate) mod dims;
 pub(crate) mod embedders;
 pub(crate) mod inputs;
 pub(crate) mod output;
 pub(crate) mod packing;
 pub(crate) mod positions;
+pub(crate) mod streams;
 mod transformer;
 mod trunk;
 

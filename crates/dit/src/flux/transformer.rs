@@ -80,9 +80,12 @@ impl FluxTransformer {
         hook: Option<ImageHook<'_, T>>,
     ) -> Result<T> {
         let dims = &self.config.dims;
+        let all = inputs;
         let inputs = TokenInputs::of(NETWORK, inputs)?;
         let sizes = inputs.check(NETWORK, dims, x, timesteps)?;
         let Sizes { b, image, .. } = sizes;
+        // Control networks add to blocks that the cache skips.
+        let cache = if hook.is_none() { sizes.cache(NETWORK, all, dims, timesteps)? } else { None };
         let pooled = pooled_of(NETWORK, &inputs, b, self.config.pooled_dim)?;
         let guidance = if self.config.guidance { Some(guidance_of(NETWORK, &inputs)?) } else { None };
         let (packed, dtype) = (inputs.image_tokens(x)?, x.dtype());
@@ -93,7 +96,7 @@ impl FluxTransformer {
         drop(packed);
         let attending = inputs.attending(dims, sizes, timesteps)?;
         let vectors = |_, own: &[kiln_nn::Modulation]| modulations(own, &emb);
-        let y = self.trunk.run(tokens, image.tokens(), &vectors, &attending, hook)?;
+        let y = self.trunk.run(tokens, image.tokens(), &vectors, attending, hook, cache)?;
         let y = T::run(&self.output, |output| output.forward(&y, &emb))?;
         Ok(unpack(&y, (image.height, image.width))?)
     }

@@ -6,6 +6,8 @@ use kiln_weights::{SegmentModule, Segments};
 use super::attention::Attending;
 use super::block::{DoubleBlock, SingleBlock, Vectors};
 use super::dims::FluxDims;
+use super::streams::Streams;
+use crate::block_cache::{BlockCache, Rows, Tokens, run_blocks};
 use crate::tokens::{join_tokens, tokens};
 
 /// A block's kind and number.
@@ -65,29 +67,62 @@ impl Trunk {
     /// image's `(b, n, c)`.
     pub(super) fn run<T: TensorLike>(
         &self,
-        [mut x, mut y]: [T; 2],
+        [x, y]: [T; 2],
         n: usize,
         vectors: MakeVectors<'_, T>,
-        attending: &Attending<T>,
+        attending: Attending<T>,
         mut hook: Option<ImageHook<'_, T>>,
+        cache: Option<BlockCache<T>>,
     ) -> Result<T> {
-        for (i, block) in self.double.iter().enumerate() {
-            let place = Place::Double(i);
-            [x, y] = T::run(block, |Modulated { own, block }| {
-                block.forward([x, y], &Vectors::of(vectors(place, own)?)?, attending)
-            })?;
-            x = hooked(x, n, place, &mut hook)?;
-        }
-        let mut z = if self.single.is_empty() { x } else { join_tokens(&x, &y)? };
-        drop(y);
-        for (i, block) in self.single.iter().enumerate() {
-            let place = Place::Single(i);
-            z = T::run(block, |Modulated { own, block }| {
-                block.forward(z, &Vectors::of(vectors(place, own)?)?, attending)
-            })?;
-            z = hooked(z, n, place, &mut hook)?;
-        }
-        tokens(&z, 0, n)
+        let running = Running { streams: Streams::new(x, y, n), attending, rows: None };
+        run_blocks(cache, running, self.double.len() + self.single.len(), |running, range| {
+            let Running { mut streams, attending, rows } = running;
+            let vectors = |place, own: &[Modulation]| {
+                let all = vectors(place, own)?;
+                match &rows {
+                    Some(rows) => all.iter().map(|vector| rows.of(vector)).collect(),
+                    None => Ok(all),
+                }
+            };
+            for i in range {
+                match i.checked_sub(self.double.len()) {
+                    None => {
+                        let (place, [x, y]) = (Place::Double(i), streams.apart()?);
+                        let [x, y] = T::run(&self.double[i], |Modulated { own, block }| {
+                            block.forward([x, y], &Vectors::of(vectors(place, own)?)?, &attending)
+                        })?;
+                        streams = Streams::new(hooked(x, n, place, &mut hook)?, y, n);
+                    }
+                    Some(i) => {
+                        let (place, z) = (Place::Single(i), streams.joined()?);
+                        let z = T::run(&self.single[i], |Modulated { own, block }| {
+                            block.forward(z, &Vectors::of(vectors(place, own)?)?, &attending)
+                        })?;
+                        streams = Streams::of_all(hooked(z, n, place, &mut hook)?, n);
+                    }
+                }
+            }
+            Ok(Running { streams, attending, rows })
+        })
+    }
+}
+
+/// The tensors between two blocks.
+struct Running<T> {
+    streams: Streams<T>,
+    attending: Attending<T>,
+    /// The rows of the batch, if they are some of them.
+    rows: Option<Rows>,
+}
+
+impl<T: TensorLike> Tokens<T> for Running<T> {
+    fn image(&self) -> Result<T> {
+        self.streams.image()
+    }
+
+    fn pick(self, rows: Rows) -> Result<Self> {
+        let (streams, attending) = (self.streams.pick(&rows)?, self.attending.pick(&rows)?);
+        Ok(Self { streams, attending, rows: Some(rows) })
     }
 }
 

@@ -2,11 +2,12 @@
 
 use candle_core::DType;
 use kiln_network::slots::CONTEXT;
-use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
 use super::transformer::Flux2Transformer;
+use crate::block_cache::is_residual;
 use crate::error::Error;
 use crate::rotary::USUAL;
 
@@ -29,6 +30,10 @@ impl Denoiser for Flux2Transformer {
 
     fn latents(&self) -> LatentSpec {
         LatentSpec { channels: self.config().in_channels, extra_channels: 0, multiple: 1 }
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        is_residual(slot).then(|| [shape.rows, shape.height, shape.width, self.config().channels()])
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {

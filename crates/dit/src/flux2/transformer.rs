@@ -1,16 +1,21 @@
 //! The whole network.
 
+use std::ops::Range;
+
 use kiln_network::Inputs;
 use kiln_nn::TensorLike;
 use kiln_weights::{SegmentModule, Segments};
 
+use super::NETWORK;
 use super::block::SingleBlock;
 use super::config::Flux2Config;
 use super::inputs::StepInputs;
 use super::layers::{Embedded, Embedders, Output};
+use crate::block_cache::{BlockCache, Rows, Tokens, run_blocks};
 use crate::error::Result;
+use crate::flux::attention::Attending;
 use crate::flux::block::{DoubleBlock, Vectors};
-use crate::tokens::{join_tokens, tokens};
+use crate::flux::streams::Streams;
 
 /// FLUX.2's transformer over image and text tokens (diffusers' `Flux2Transformer2DModel`) without a guidance scale: klein. It is
 /// built from its configuration; its [`Segments`] are loaded before it runs.
@@ -62,22 +67,59 @@ impl Flux2Transformer {
     pub fn forward<T: TensorLike>(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T> {
         let StepInputs { context, tokens: all, size: [h, w], attending } =
             StepInputs::of(inputs, &self.config, x, timesteps)?;
-        let Embedded { mut image, mut text, emb, double, single } =
+        let Embedded { image, text, emb, double, single } =
             T::run(&self.embedders, |layers| layers.forward(&all, &context, timesteps))?;
         drop((all, context));
-        let (double, single): ([Vectors<T>; 4], [Vectors<T>; 1]) = (Vectors::of(double)?, Vectors::of(single)?);
-        for block in &self.double {
-            [image, text] = T::run(block, |block| block.forward([image, text], &double, &attending))?;
-        }
-        let mut z = if self.single.is_empty() { image } else { join_tokens(&image, &text)? };
-        drop(text);
-        for block in &self.single {
-            z = T::run(block, |block| block.forward(z, &single, &attending))?;
-        }
-        let image = tokens(&z, 0, h * w)?;
-        drop(z);
+        let [b, _, c] = image.size3()?;
+        let cache = BlockCache::of(NETWORK, inputs, [b, h * w, c], timesteps)?;
+        let running = Running { streams: Streams::new(image, text, h * w), vectors: [double, single], attending };
+        let count = self.double.len() + self.single.len();
+        let image = run_blocks(cache, running, count, |running, range| self.run_blocks(running, range))?;
         let y = T::run(&self.output, |output| output.forward(&image, &emb))?;
         let [b, _, c] = y.size3()?;
         Ok(y.reshape(&[b, h, w, c])?.to_channels_first()?)
+    }
+
+    /// The blocks of these numbers: double blocks, then single ones.
+    fn run_blocks<T: TensorLike>(&self, running: Running<T>, range: Range<usize>) -> kiln_nn::Result<Running<T>> {
+        let Running { mut streams, vectors, attending } = running;
+        let [double, single] = vectors.clone();
+        let (double, single): ([Vectors<T>; 4], [Vectors<T>; 1]) = (Vectors::of(double)?, Vectors::of(single)?);
+        for i in range {
+            let n = streams.image_tokens();
+            streams = match i.checked_sub(self.double.len()) {
+                None => {
+                    let both = streams.apart()?;
+                    let [image, text] = T::run(&self.double[i], |block| block.forward(both, &double, &attending))?;
+                    Streams::new(image, text, n)
+                }
+                Some(i) => {
+                    let z = streams.joined()?;
+                    Streams::of_all(T::run(&self.single[i], |block| block.forward(z, &single, &attending))?, n)
+                }
+            };
+        }
+        Ok(Running { streams, vectors, attending })
+    }
+}
+
+/// The tensors between two blocks.
+struct Running<T> {
+    streams: Streams<T>,
+    /// The vectors of double and of single blocks.
+    vectors: [Vec<T>; 2],
+    attending: Attending<T>,
+}
+
+impl<T: TensorLike> Tokens<T> for Running<T> {
+    fn image(&self) -> kiln_nn::Result<T> {
+        self.streams.image()
+    }
+
+    fn pick(self, rows: Rows) -> kiln_nn::Result<Self> {
+        let [double, single] = &self.vectors;
+        let of = |all: &[T]| all.iter().map(|vector| rows.of(vector)).collect::<kiln_nn::Result<Vec<T>>>();
+        let vectors = [of(double)?, of(single)?];
+        Ok(Self { streams: self.streams.pick(&rows)?, vectors, attending: self.attending.pick(&rows)? })
     }
 }

@@ -2,13 +2,15 @@
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, TEXT_LENGTHS};
-use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
 use super::positions;
 use super::transformer::QwenImageTransformer;
+use crate::block_cache::is_residual;
 use crate::error::Error;
+use crate::flux::denoiser::residual;
 use crate::flux::dims::PATCH;
 
 impl<T: TensorLike> Forward<T> for QwenImageTransformer {
@@ -29,6 +31,10 @@ impl Denoiser for QwenImageTransformer {
 
     fn latents(&self) -> LatentSpec {
         LatentSpec { channels: self.config().dims.latent_channels(), extra_channels: 0, multiple: PATCH }
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        is_residual(slot).then(|| residual(&self.config().dims, shape))
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {

@@ -8,6 +8,7 @@ use kiln_weights::{SegmentModule, Segments};
 use super::config::QwenImageConfig;
 use super::layers::{Block, Embedders};
 use super::{NETWORK, positions};
+use crate::block_cache::{Rows, Tokens, run_blocks};
 use crate::error::Result;
 use crate::flux::attention::Attending;
 use crate::flux::inputs::{Sizes, TokenInputs, refused};
@@ -60,9 +61,10 @@ impl QwenImageTransformer {
         if let Some(reference) = inputs.all(REFERENCE).next() {
             return Err(refused(NETWORK, REFERENCE.name, "none".into(), reference.dims()));
         }
-        let prepared = rotary::prepared(inputs);
+        let (prepared, all) = (rotary::prepared(inputs), inputs);
         let inputs = TokenInputs::of(NETWORK, inputs)?;
-        let Sizes { image, text, .. } = inputs.check(NETWORK, dims, x, timesteps)?;
+        let sizes @ Sizes { image, text, .. } = inputs.check(NETWORK, dims, x, timesteps)?;
+        let cache = sizes.cache(NETWORK, all, dims, timesteps)?;
         let lengths = inputs.text_lengths.as_ref();
         let attending = Attending {
             num_heads: dims.num_heads,
@@ -70,16 +72,40 @@ impl QwenImageTransformer {
             lengths: lengths.map(|text| text.affine(1.0, image.tokens() as f64)).transpose()?,
         };
         let (packed, dtype) = (inputs.image_tokens(x)?, x.dtype());
-        let (mut tokens, emb) = T::run(&self.embedders, |layers| {
+        let (tokens, emb) = T::run(&self.embedders, |layers| {
             let emb = layers.timestep(timesteps, dtype)?;
             Ok((layers.tokens(&packed, &inputs.context.to_dtype(dtype)?)?, emb))
         })?;
         drop(packed);
-        for block in &self.blocks {
-            tokens = T::run(block, |block| block.forward(tokens, &emb, &attending))?;
-        }
-        let [tokens, _] = tokens;
-        let y = T::run(&self.output, |output| output.forward(&tokens, &emb))?;
+        let running = Running { tokens, emb: emb.clone(), attending };
+        let image_tokens = run_blocks(cache, running, self.blocks.len(), |running, range| {
+            let Running { mut tokens, emb, attending } = running;
+            for block in &self.blocks[range] {
+                tokens = T::run(block, |block| block.forward(tokens, &emb, &attending))?;
+            }
+            Ok(Running { tokens, emb, attending })
+        })?;
+        let y = T::run(&self.output, |output| output.forward(&image_tokens, &emb))?;
         Ok(unpack(&y, (image.height, image.width))?)
+    }
+}
+
+/// The tensors between two blocks.
+struct Running<T> {
+    /// Of the image and of the text.
+    tokens: [T; 2],
+    emb: T,
+    attending: Attending<T>,
+}
+
+impl<T: TensorLike> Tokens<T> for Running<T> {
+    fn image(&self) -> kiln_nn::Result<T> {
+        Ok(self.tokens[0].clone())
+    }
+
+    fn pick(self, rows: Rows) -> kiln_nn::Result<Self> {
+        let [image, text] = &self.tokens;
+        let (tokens, emb) = ([rows.of(image)?, rows.of(text)?], rows.of(&self.emb)?);
+        Ok(Self { tokens, emb, attending: self.attending.pick(&rows)? })
     }
 }

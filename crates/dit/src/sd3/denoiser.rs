@@ -4,13 +4,17 @@ use std::any::Any;
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, EXTRA_CHANNELS, POSITIONS, TEXT_EMBEDS};
-use kiln_network::{Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{
+    Capabilities, Control, ControlImage, Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape,
+};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
+use super::NETWORK;
 use super::control::{CONTROL_POSITIONS, Running, Sd3ControlInput, Sd3ControlNet};
 use super::inputs::{POOLED_EMBEDDING, StepInputs, TEXT_TOKENS, refused, tokens};
 use super::transformer::Sd3Transformer;
+use crate::block_cache::{BlockCache, is_residual};
 use crate::error::Error;
 
 impl<T: TensorLike> Forward<T> for Sd3Transformer {
@@ -57,6 +61,11 @@ impl Denoiser for Sd3Transformer {
 
     fn skippable_layers(&self) -> usize {
         self.config().num_layers.min(u64::BITS as usize)
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        let (patch, channels) = (self.config().patch_size, self.config().channels());
+        is_residual(slot).then_some([shape.rows, shape.height / patch, shape.width / patch, channels])
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {
@@ -110,9 +119,14 @@ impl<'a> ControlledSd3<'a> {
             running.push(net.start((x, &tokens.image), timesteps, &step, positions, input)?);
         }
         let blocks = self.transformer.config().num_layers;
+        // Control networks add to blocks that the cache skips.
+        let cache = match running.is_empty() {
+            true => BlockCache::of(NETWORK, inputs, tokens.image.size3()?, timesteps)?,
+            false => None,
+        };
         let add =
             |block: usize, image: T| running.iter_mut().try_fold(image, |image, net| net.add(image, block, blocks));
-        Ok(self.transformer.finish(tokens, step.skipped, step.size, add)?)
+        Ok(self.transformer.finish(tokens, &step, cache, add)?)
     }
 }
 
@@ -160,6 +174,10 @@ impl Denoiser for ControlledSd3<'_> {
 
     fn skippable_layers(&self) -> usize {
         self.transformer.skippable_layers()
+    }
+
+    fn state(&self, slot: Slot, index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        if self.nets.is_empty() { self.transformer.state(slot, index, shape) } else { None }
     }
 
     /// The transformer's inputs; those of control networks are added to them.

@@ -44,6 +44,11 @@ impl SkippedLayers {
         let bit = u32::try_from(layer).ok().and_then(|layer| self.layers.checked_shr(layer)).unwrap_or(0) & 1;
         if bit == 1 { self.rows } else { 0 }
     }
+
+    /// These blocks, for as many of the last rows as `count` says of their number.
+    pub(super) fn of_last(self, count: impl FnOnce(usize) -> usize) -> Self {
+        Self { rows: count(self.rows), ..self }
+    }
 }
 
 impl<'a, T: TensorLike> StepInputs<'a, T> {

@@ -4,12 +4,13 @@ use kiln_network::Inputs;
 use kiln_nn::{Linear, Modulation, TensorLike, modulate};
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
-use super::EPS;
 use super::block::JointBlock;
 use super::config::Sd3Config;
 use super::embedder::Embedder;
 use super::inputs::{SkippedLayers, StepInputs};
 use super::positions::Positions;
+use super::{EPS, NETWORK};
+use crate::block_cache::{BlockCache, Rows, Tokens as BlockTokens, run_blocks};
 use crate::error::Result;
 use crate::tokens::unpatchify;
 
@@ -56,6 +57,25 @@ pub(super) struct Tokens<T> {
     emb: T,
 }
 
+/// The tensors between two blocks, and the blocks that rows skip.
+struct Running<T> {
+    tokens: Tokens<T>,
+    skipped: SkippedLayers,
+}
+
+impl<T: TensorLike> BlockTokens<T> for Running<T> {
+    fn image(&self) -> kiln_nn::Result<T> {
+        Ok(self.tokens.image.clone())
+    }
+
+    fn pick(self, rows: Rows) -> kiln_nn::Result<Self> {
+        let Self { tokens: Tokens { image, text, emb }, skipped } = self;
+        let [b, ..] = image.size3()?;
+        let tokens = Tokens { image: rows.of(&image)?, text: rows.of(&text)?, emb: rows.of(&emb)? };
+        Ok(Self { tokens, skipped: skipped.of_last(|last| rows.among(b.saturating_sub(last)..b)) })
+    }
+}
+
 impl Sd3Transformer {
     /// Declares the network that `config` describes.
     pub fn new(config: Sd3Config) -> Self {
@@ -95,7 +115,8 @@ impl Sd3Transformer {
     pub fn forward<T: TensorLike>(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T> {
         let step = StepInputs::of(inputs, &self.config, x, timesteps)?;
         let tokens = self.embed(x, timesteps, &step)?;
-        Ok(self.finish(tokens, step.skipped, step.size, |_, image| Ok(image))?)
+        let cache = BlockCache::of(NETWORK, inputs, tokens.image.size3()?, timesteps)?;
+        Ok(self.finish(tokens, &step, cache, |_, image| Ok(image))?)
     }
 
     /// The tensors that run through the blocks, from latents `x` `(b, c, h, w)`.
@@ -133,21 +154,25 @@ impl Sd3Transformer {
     pub(super) fn finish<T: TensorLike>(
         &self,
         tokens: Tokens<T>,
-        skipped: SkippedLayers,
-        size: [usize; 2],
+        step: &StepInputs<'_, T>,
+        cache: Option<BlockCache<T>>,
         mut after: impl FnMut(usize, T) -> kiln_nn::Result<T>,
     ) -> kiln_nn::Result<T> {
-        let Tokens { mut image, mut text, emb } = tokens;
-        for (i, block) in self.blocks.iter().enumerate() {
-            (image, text) = T::run(block, |block| forward_first(block, (image, text), &emb, skipped.rows(i)))?;
-            if i + 1 < self.blocks.len() {
-                image = after(i, image)?;
+        let (emb, count) = (tokens.emb.clone(), self.blocks.len());
+        let running = Running { tokens, skipped: step.skipped };
+        let image = run_blocks(cache, running, count, |running, range| {
+            let Running { tokens: Tokens { mut image, mut text, emb }, skipped } = running;
+            for (i, block) in self.blocks.iter().enumerate().take(range.end).skip(range.start) {
+                (image, text) = T::run(block, |block| forward_first(block, (image, text), &emb, skipped.rows(i)))?;
+                if i + 1 < count {
+                    image = after(i, image)?;
+                }
             }
-        }
-        drop(text);
+            Ok(Running { tokens: Tokens { image, text, emb }, skipped })
+        })?;
         let patches = T::run(&self.head, |head| head.forward(&image, &emb))?;
         drop(image);
-        unpatchify(&patches, size, self.config.patch_size)?.to_channels_first()
+        unpatchify(&patches, step.size, self.config.patch_size)?.to_channels_first()
     }
 
     /// The text `(b, s, context_dim)` and the pooled text `(b, pooled_dim)` embedded: `(b, s, c)` and `(b, c)`.

@@ -2,12 +2,13 @@
 
 use candle_core::DType;
 use kiln_network::slots::{CONTEXT, TEXT_LENGTHS};
-use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, StepShape};
+use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Result, Slot, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
 
 use super::transformer::ZImageTransformer;
 use super::{PATCH, positions};
+use crate::block_cache::is_residual;
 use crate::error::Error;
 
 impl<T: TensorLike> Forward<T> for ZImageTransformer {
@@ -28,6 +29,10 @@ impl Denoiser for ZImageTransformer {
 
     fn latents(&self) -> LatentSpec {
         LatentSpec { channels: self.config().in_channels, extra_channels: 0, multiple: PATCH }
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        is_residual(slot).then(|| [shape.rows, shape.height / PATCH, shape.width / PATCH, self.config().dim])
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {

@@ -4,12 +4,14 @@ use kiln_network::Inputs;
 use kiln_nn::TensorLike;
 use kiln_weights::{SegmentModule, Segments};
 
-use super::PATCH;
 use super::block::Block;
 use super::config::ZImageConfig;
 use super::embedders::{Embedders, Output};
 use super::inputs::StepInputs;
+use super::{NETWORK, PATCH};
+use crate::block_cache::{BlockCache, Rows, Tokens, run_blocks};
 use crate::error::Result;
+use crate::flux::attention::Attending;
 use crate::tokens::{join_tokens, patchify, tokens, unpatchify};
 
 /// Z-Image's transformer (diffusers' `ZImageTransformer2DModel`). It is built from its configuration; its [`Segments`] are loaded
@@ -74,16 +76,42 @@ impl ZImageTransformer {
         for block in &self.context_refiner {
             text = T::run(block, |block| block.forward(text, &emb, &of_text))?;
         }
-        let mut all = join_tokens(&image, &text)?;
+        let all = join_tokens(&image, &text)?;
         drop((image, text));
-        for block in &self.layers {
-            all = T::run(block, |block| block.forward(all, &emb, &of_all))?;
-        }
-        let image = tokens(&all, 0, n)?;
-        drop(all);
+        let [b, _, c] = all.size3()?;
+        let cache = BlockCache::of(NETWORK, inputs, [b, n, c], timesteps)?;
+        let running = Running { all, n, emb: emb.clone(), attending: of_all };
+        let image = run_blocks(cache, running, self.layers.len(), |running, range| {
+            let Running { mut all, n, emb, attending } = running;
+            for block in &self.layers[range] {
+                all = T::run(block, |block| block.forward(all, &emb, &attending))?;
+            }
+            Ok(Running { all, n, emb, attending })
+        })?;
         let patches = T::run(&self.output, |output| output.forward(&image, &emb))?;
         drop(image);
         // The network predicts the way from noise to image.
         Ok(unpatchify(&patches, size, PATCH)?.to_channels_first()?.affine(-1.0, 0.0)?)
+    }
+}
+
+/// The tensors between two blocks.
+struct Running<T> {
+    /// Tokens of the image with their filling, then of the text.
+    all: T,
+    /// The image's tokens without their filling.
+    n: usize,
+    emb: T,
+    attending: Attending<T>,
+}
+
+impl<T: TensorLike> Tokens<T> for Running<T> {
+    fn image(&self) -> kiln_nn::Result<T> {
+        tokens(&self.all, 0, self.n)
+    }
+
+    fn pick(self, rows: Rows) -> kiln_nn::Result<Self> {
+        let (all, emb) = (rows.of(&self.all)?, rows.of(&self.emb)?);
+        Ok(Self { all, emb, attending: self.attending.pick(&rows)?, ..self })
     }
 }

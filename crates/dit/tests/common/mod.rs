@@ -43,7 +43,7 @@ pub fn inputs(config: &dyn DenoiserConfig, latents: LatentSpec, [b, h, w]: [usiz
     let TextWidths { context, pooled } = config.text();
     let mut inputs = match pooled {
         Some(pooled) => Inputs::new().with(TEXT_EMBEDS, tensor(&[b, pooled], 2)),
-        None => Inputs::new().with(TEXT_LENGTHS, Tensor::new(&[5f32, 7.0, 2.0][..b], &Device::Cpu).unwrap()),
+        None => Inputs::new().with(TEXT_LENGTHS, Tensor::new(&[5f32, 7.0, 2.0, 6.0][..b], &Device::Cpu).unwrap()),
     };
     if config.takes_guidance() {
         inputs = inputs.with(GUIDANCE, Tensor::new(&[3500f32], &Device::Cpu).unwrap());

@@ -88,7 +88,9 @@ pub(super) fn denoise(
     }
     engine.log_of_stream(acting.first().copied().unwrap_or_default(), calls)?;
     host_memory::log_steps(calls.saturating_sub(1), SystemRequests::so_far().since(warm));
-    let denoised = finished(&running.finish(id)?)?;
+    let group = running.finish(id)?;
+    let denoised = finished(&group)?;
+    engine.timings.skipped += group.network().skipped_evaluations()?.unwrap_or(0);
     if told < calls {
         on_event(progress.event(calls))?; // the values were read, so that the GPU is done
     }
@@ -115,6 +117,10 @@ const UNUSUAL_WEIGHT: f32 = 100.0;
 /// [`Error::NotANumber`] if values are not finite.
 pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     let latents = group.latents().to_device(&Device::Cpu)?;
+    if let Some(skipped) = group.network().skipped_evaluations()? {
+        let evaluations = group.images() * group.evaluations();
+        tracing::info!(skipped, evaluations, "the first-block cache stood for all blocks but the first");
+    }
     match count_not_finite(&latents)? {
         0 => Ok(Denoised { latents, visible: group.visible()? }),
         count => {

@@ -95,6 +95,8 @@ pub struct Timings {
     pub denoise: Duration,
     /// How many calls of the denoiser.
     pub steps: usize,
+    /// How many evaluations, of each image, had the first-block cache in place of blocks.
+    pub skipped: usize,
     /// Decoding latents.
     pub decode: Duration,
     /// Compressing and writing images.
@@ -112,6 +114,7 @@ impl AddAssign for Timings {
         self.texts_shared += other.texts_shared;
         self.denoise += other.denoise;
         self.steps += other.steps;
+        self.skipped += other.skipped;
         self.decode += other.decode;
         self.save += other.save;
         self.images += other.images;
@@ -131,6 +134,7 @@ impl Sub for Timings {
             texts_shared: self.texts_shared.saturating_sub(before.texts_shared),
             denoise: self.denoise.saturating_sub(before.denoise),
             steps: self.steps.saturating_sub(before.steps),
+            skipped: self.skipped.saturating_sub(before.skipped),
             decode: self.decode.saturating_sub(before.decode),
             save: self.save.saturating_sub(before.save),
             images: self.images.saturating_sub(before.images),

@@ -286,6 +286,7 @@ impl Group {
             hooks.map = self.network.map(shape, denoiser, on.1)?;
             hooks.shrink = self.network.shrink(now.timestep, shape, denoiser, on.1)?;
             inputs = self.network.add_skipped(hooks.add_to(inputs), now.rows(), images, of_image.1);
+            inputs = self.network.add_block_cache(inputs, (now.rows(), images), shape, denoiser, on)?;
         }
         self.key = Some(Arc::new(inputs.group_key(images)));
         self.state = inputs.state().map(|(slot, tensor)| (*slot, tensor.clone())).collect();

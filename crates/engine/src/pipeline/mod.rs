@@ -9,6 +9,7 @@
 
 mod ahead_noise;
 pub(crate) mod batch;
+mod block_cache;
 mod call_rows;
 mod calls;
 pub(crate) mod conditioning;

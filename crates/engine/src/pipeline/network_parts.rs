@@ -9,6 +9,7 @@ use kiln_request::{CacheUse, Job, NetworkOptions};
 use kiln_unet::{AttentionMap, DeepShrink, FeatureCache, HookInputs, PerturbedAttention};
 
 use crate::error::{Error, Result};
+use crate::pipeline::block_cache::BlockCache;
 use crate::pipeline::conditioning::StepRows;
 use crate::pipeline::self_attention::degraded;
 
@@ -19,6 +20,8 @@ pub(crate) struct NetworkParts {
     /// The blocks that skip-layer guidance leaves out, a bit each.
     skipped: u64,
     stored: Option<Stored>,
+    /// The first-block cache of a transformer.
+    blocks: Option<BlockCache>,
     /// Groups with self-attention guidance run by themselves: each has a number of its own.
     alone: Option<u64>,
     /// The attention that tokens get, `(b, tokens)`, and the size of their map.
@@ -49,7 +52,8 @@ impl NetworkParts {
     /// The hooks of a job.
     pub(crate) fn new(job: &Job) -> Self {
         let alone = (job.network.sag_scale > 0.0).then(|| ALONE.fetch_add(1, Ordering::Relaxed));
-        Self { options: job.network, skipped: job.guidance.slg_layers.bits(), stored: None, alone, map: None }
+        let blocks = BlockCache::of(&job.network);
+        Self { options: job.network, skipped: job.guidance.slg_layers.bits(), stored: None, blocks, alone, map: None }
     }
 
     /// The hooks without state at an evaluation with these rows: for each of `images` images, `others` follow the unconditional
@@ -68,6 +72,27 @@ impl NetworkParts {
             true => inputs.with_constant(SKIPPED_LAYERS, self.skipped).with_rows(SKIPPED_LAYERS, images * (others / 2)),
             false => inputs,
         }
+    }
+
+    /// Adds the first-block cache of a transformer, if it is on, to the inputs of an evaluation with these rows of `images`
+    /// images.
+    pub(crate) fn add_block_cache(
+        &mut self,
+        inputs: Inputs,
+        of: (StepRows, usize),
+        shape: StepShape,
+        denoiser: &dyn Denoiser,
+        on: (DType, &Device),
+    ) -> Result<Inputs> {
+        match &mut self.blocks {
+            Some(blocks) => blocks.add_to(inputs, of, shape, denoiser, on),
+            None => Ok(inputs),
+        }
+    }
+
+    /// The number of evaluations, of each image, at which the first-block cache stood for blocks; `None` without it.
+    pub(crate) fn skipped_evaluations(&self) -> Result<Option<usize>> {
+        self.blocks.as_ref().map(BlockCache::skipped).transpose()
     }
 
     /// Whether an evaluation with these rows uses the stored feature.

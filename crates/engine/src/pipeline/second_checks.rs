@@ -20,6 +20,10 @@ impl SecondDenoiser {
         if let Some(cache) = job.network.cache {
             return refuse("cache", cache.to_string(), "the feature that it stores is of both halves of a step");
         }
+        if let Some(threshold) = job.network.block_cache {
+            let why = "both halves of a step decide together which blocks they skip";
+            return refuse("block_cache", threshold.to_string(), why);
+        }
         if job.network.sag_scale > 0.0 {
             let why = "self-attention guidance runs the network once more after both halves";
             return refuse("sag_scale", job.network.sag_scale.to_string(), why);

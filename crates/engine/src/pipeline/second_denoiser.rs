@@ -9,7 +9,7 @@
 //! are joined: what follows is the code of one device. Each part is a `GuidedStep` without strength, recorded on its
 //! device. A thread of the second device launches its part, so that no launch waits for another device's. Copies
 //! between GPUs are ordered by events (`ops::peer`): the host waits for neither. What keeps something of all rows from
-//! step to step (DeepCache, self-attention guidance) is refused.
+//! step to step (DeepCache, the first-block cache, self-attention guidance) is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

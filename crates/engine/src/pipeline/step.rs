@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::slots::{ATTENTION_MAP, PERTURBED, SKIPPED_LAYERS};
+use kiln_network::slots::{ATTENTION_MAP, BLOCK_CACHE, PERTURBED, SKIPPED_LAYERS};
 use kiln_network::{Access, Denoiser, Forward, Inputs, Rows, Slot};
 use kiln_nn::TensorLike;
 use kiln_ops::graph::is_recordable;
@@ -133,7 +133,9 @@ impl GuidedStep {
             many => Tensor::new(many.iter().map(|&timestep| timestep as f32).collect::<Vec<_>>(), device)?,
         };
         // Weights that are streamed are elsewhere before they are used: the host must be there to order that.
-        let recordable = is_recordable(device) && !denoiser.is_streamed();
+        // The first-block cache reads a decision back.
+        let decides = self.inputs.constant(BLOCK_CACHE).is_some();
+        let recordable = is_recordable(device) && !denoiser.is_streamed() && !decides;
         match recorded.filter(|_| recordable) {
             Some(recorded) => {
                 let inputs = [&latents, &timestep];

@@ -328,13 +328,15 @@ impl Networks<'_> {
         let before = inputs.bytes();
         let inputs = denoiser.prepare(inputs.clone())?;
         let prepared = inputs.bytes() - before;
+        let inputs = work.network.add_block_cache(work, (denoiser, shape), (device, self.dtype), inputs);
         let hooked = |is_shortcut| {
             let hooks = work.network.inputs(work, shape.rows, feature.as_ref(), is_shortcut);
             work.network.add_skipped(work, shape.rows, hooks.add_to(inputs.clone()))
         };
         let whole = hooked(false);
-        // A recorded step has inputs of its own.
-        let _recorded = device.target().is_gpu().then(|| whole.copy()).transpose()?;
+        // A recorded step has inputs of its own. A step with the first-block cache is not recorded.
+        let is_recorded = device.target().is_gpu() && !work.network.block_cache;
+        let _recorded = is_recorded.then(|| whole.copy()).transpose()?;
         let timestep = device.tensor(&[1], DType::F32);
         let cfg_scale = (work.text.guided && !work.network.repeats()).then(|| device.uncounted(&[1], DType::F32));
         let weights = (work.text.guided && work.text.parts > 1)
@@ -362,7 +364,7 @@ impl Networks<'_> {
         }
         let whole = with_step_inputs(whole, cfg_scale, weights);
         guided_step(denoiser, latents, &timestep, &whole, self.dtype, None)?;
-        Ok(if device.target().is_gpu() { 2 * prepared } else { prepared })
+        Ok(if is_recorded { 2 * prepared } else { prepared })
     }
 
     /// One image, up to its bytes.

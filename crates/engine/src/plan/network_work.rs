@@ -1,8 +1,11 @@
 //! Changes of the network, as far as memory depends on them.
 
-use kiln_network::Inputs;
-use kiln_network::slots::SKIPPED_LAYERS;
-use kiln_nn::MetaTensor;
+use candle_core::DType;
+use kiln_network::slots::{
+    BLOCK_CACHE, FIRST_RESIDUAL, OTHER_RESIDUAL, RESIDUAL_CHANGE, RESIDUAL_TIMES, SKIPPED_EVALUATIONS, SKIPPED_LAYERS,
+};
+use kiln_network::{Denoiser, Inputs, StepShape};
+use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_request::{FreeuFactors, FreeuVersion, GuidanceOptions, NetworkOptions};
 use kiln_unet::{FeatureCache, HookInputs, LayerSelection, PerturbedAttention};
 
@@ -21,6 +24,10 @@ pub struct NetworkWork {
     pub degraded: bool,
     /// The skip connection at the shortcut of DeepCache.
     pub cached: Option<usize>,
+    /// Whether a transformer has the first-block cache.
+    pub block_cache: bool,
+    /// Whether the cache predicts what other blocks would add.
+    pub predicts_blocks: bool,
 }
 
 impl NetworkWork {
@@ -32,6 +39,8 @@ impl NetworkWork {
             freeu: options.freeu.map(|_| options.freeu_version),
             degraded: options.sag_scale > 0.0,
             cached: options.cache.map(|cache| cache.branch),
+            block_cache: options.block_cache.is_some(),
+            predicts_blocks: options.block_cache_predict,
         }
     }
 
@@ -49,6 +58,8 @@ impl NetworkWork {
             degraded: self.degraded || other.degraded,
             // Features of the outer layers are the largest.
             cached: self.cached.into_iter().chain(other.cached).min(),
+            block_cache: self.block_cache || other.block_cache,
+            predicts_blocks: self.predicts_blocks || other.predicts_blocks,
         }
     }
 
@@ -65,6 +76,30 @@ impl NetworkWork {
             true => inputs.with_constant(SKIPPED_LAYERS, 0).with_rows(SKIPPED_LAYERS, Self::repeated_rows(work, rows)),
             false => inputs,
         }
+    }
+
+    /// Adds the first-block cache of the rows of `shape`, with the tensors that it keeps from step to step. All blocks run: an
+    /// evaluation that leaves some of them out needs less.
+    pub(super) fn add_block_cache(
+        self,
+        work: &Workload,
+        (denoiser, shape): (&dyn Denoiser, StepShape),
+        (device, dtype): (&MetaDevice, DType),
+        inputs: Inputs<MetaTensor>,
+    ) -> Inputs<MetaTensor> {
+        if !self.block_cache {
+            return inputs;
+        }
+        let slots = [FIRST_RESIDUAL, OTHER_RESIDUAL].into_iter().chain(self.predicts_blocks.then_some(RESIDUAL_CHANGE));
+        let mut inputs = inputs.with(SKIPPED_EVALUATIONS, device.tensor(&[shape.rows], DType::F32));
+        for slot in slots {
+            let Some(dims) = denoiser.state(slot, 0, shape) else { continue };
+            inputs = inputs.with(slot, device.tensor(&dims, dtype));
+        }
+        if self.predicts_blocks {
+            inputs = inputs.with(RESIDUAL_TIMES, device.tensor(&[shape.rows, 2], DType::F32));
+        }
+        inputs.with_constant(BLOCK_CACHE, 0).with_rows(BLOCK_CACHE, work.batch_size)
     }
 
     /// The hooks' inputs for `rows` rows, with values that stand for all others. `feature` is the stored feature.

@@ -1,6 +1,7 @@
 //! The engine through its public interface. Separate programs are the tests that count the memory of the process or
 //! replace its allocator, and `parity`, which runs with every type.
 
+mod block_cache;
 mod calibration;
 mod convert;
 mod extra_channels;

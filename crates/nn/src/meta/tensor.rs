@@ -154,6 +154,10 @@ impl TensorLike for MetaTensor {
         if self.device.is(device) { Ok(self.clone()) } else { Ok(device.tensor(&self.shape, self.dtype)) }
     }
 
+    fn values(&self) -> Result<Option<Vec<f32>>> {
+        Ok(None)
+    }
+
     fn slice_set(&self, source: &Self, dim: usize, offset: usize) -> Result<()> {
         let len = source.shape.get(dim).copied().unwrap_or(0);
         let part = self.narrow(dim, offset, len)?;

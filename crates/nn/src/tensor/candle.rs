@@ -79,6 +79,10 @@ impl TensorLike for Tensor {
         Ok(Tensor::to_device(self, device)?)
     }
 
+    fn values(&self) -> Result<Option<Vec<f32>>> {
+        Ok(Some(kiln_ops::cast(self, DType::F32)?.flatten_all()?.to_vec1()?))
+    }
+
     fn slice_set(&self, source: &Self, dim: usize, offset: usize) -> Result<()> {
         Ok(Tensor::slice_set(self, source, dim, offset)?)
     }

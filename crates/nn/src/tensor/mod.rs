@@ -98,6 +98,10 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
     /// These values on another device; a clone if the device is the same.
     fn to_device(&self, device: &Self::Device) -> Result<Self>;
 
+    /// The elements in f32, in row-major order, once the device has computed them; `None` for a tensor without elements. A call that
+    /// decides by them cannot be recorded.
+    fn values(&self) -> Result<Option<Vec<f32>>>;
+
     /// Overwrites the elements of dimension `dim` from `offset` on with `source`. This tensor is contiguous.
     fn slice_set(&self, source: &Self, dim: usize, offset: usize) -> Result<()>;
 

@@ -2,11 +2,11 @@
 
 use candle_core::DType;
 use kiln_ops::{
-    Activation, Attention, AttentionOp, AttentionReceivedOp, ConcatOp, Conv2d, Conv2dInputs, Conv2dOp, FusedConv2d,
-    FusedConv2dOp, GatedActivationOp, GatedResidualOp, GegluLinearOp, GegluOp, GroupNorm, GroupNormApplyOp,
-    GroupNormOp, GroupedAttention, GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearOp, MaskedAttentionOp,
-    ModulatedNormOp, NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs, RowNorm, Strip,
-    TimestepEmbedding, TimestepEmbeddingOp, UpsampleOp,
+    Activation, Attention, AttentionOp, AttentionReceivedOp, ChangeSumsOp, ConcatOp, Conv2d, Conv2dInputs, Conv2dOp,
+    FusedConv2d, FusedConv2dOp, GatedActivationOp, GatedResidualOp, GegluLinearOp, GegluOp, GroupNorm,
+    GroupNormApplyOp, GroupNormOp, GroupedAttention, GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearOp,
+    MaskedAttentionOp, ModulatedNormOp, NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs, RowNorm,
+    Strip, TimestepEmbedding, TimestepEmbeddingOp, UpsampleOp,
 };
 
 use super::TensorLike;
@@ -237,6 +237,14 @@ pub trait Operators: Sized {
         Self: TensorLike,
     {
         self.apply(&GatedResidualOp { x: self, gate, y })
+    }
+
+    /// [`kiln_ops::change_sums`] since `before`.
+    fn change_sums(&self, before: &Self) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        self.apply(&ChangeSumsOp { now: self, before })
     }
 
     /// [`kiln_ops::guidance`].

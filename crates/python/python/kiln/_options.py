@@ -262,6 +262,10 @@ class RequestOptions(TypedDict, total=False):
     cache: str | None
     """DeepCache (arXiv 2312.00858): deepcache:3 runs the whole network in every third evaluation, and in the others only its outermost layers; deepcache:3:1 has more of them. Faster, with small differences."""
 
+    block_cache: float | None
+    """First-block cache of transformers: an evaluation runs the first block alone if that adds nearly the same as before, and what the other blocks added then stands for theirs. The threshold is the change of what the first block adds, as a part of it: the more, the faster and the larger the differences. For 10 steps or more."""
+    block_cache_predict: bool | None
+    """First-block cache: predicts what the other blocks would add on a straight line through what they added at the last two evaluations at which they ran (TaylorSeer of the first order, arXiv 2503.06923)."""
     deep_shrink: float | None
     """Deep shrink (kohya-ss's high-resolution fix): by how much the maps of the deep part of the network are smaller in the first steps, for images larger than those that the model was trained with; 2 is usual."""
 

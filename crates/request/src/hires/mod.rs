@@ -185,6 +185,7 @@ impl Request {
             ..first.clone()
         };
         job.check_rule(model)?;
+        job.check_block_cache("hires_steps")?;
         job.schedule(model)?;
         let (upscaler, network) = self.opened_upscaler((first.width, first.height), enlarged)?;
         let request = Request {

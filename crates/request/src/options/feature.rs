@@ -9,6 +9,8 @@ use kiln_scheduler::Convention;
 pub enum ModelFeature {
     /// The denoiser is a U-Net.
     Unet,
+    /// The denoiser is a transformer.
+    Transformer,
     /// The denoiser is a transformer of which rows of a batch can leave out blocks.
     SkippedBlocks,
     /// The model is a flow model: its noise levels are shifted, and it predicts a velocity.
@@ -29,7 +31,7 @@ impl ModelFeature {
             Self::Guidance => model.takes_guidance(),
             // A model with channels for a masked image has no place for others.
             Self::References => self.may_be_of(model.family()) && !model.takes_mask(),
-            Self::Unet | Self::SkippedBlocks | Self::Sizes => self.may_be_of(model.family()),
+            Self::Unet | Self::Transformer | Self::SkippedBlocks | Self::Sizes => self.may_be_of(model.family()),
         }
     }
 
@@ -38,6 +40,7 @@ impl ModelFeature {
         let has = |kind| family.components().iter().any(|component| component.kind == kind);
         match self {
             Self::Unet => has(ComponentKind::Unet),
+            Self::Transformer => !has(ComponentKind::Unet),
             Self::SkippedBlocks => family.skips_blocks(),
             Self::Flow | Self::Guidance => family.flow(true, Convention::Diffusers).is_some(),
             Self::Sizes => family.takes_sizes(),
@@ -49,6 +52,7 @@ impl ModelFeature {
     pub fn reason(self, name: &str) -> String {
         let (others, own) = match self {
             Self::Unet => ("U-Nets", "has a transformer"),
+            Self::Transformer => ("transformers", "has a U-Net, for which there is `cache`"),
             Self::SkippedBlocks => ("transformers of Stable Diffusion 3", "has another network"),
             Self::Flow => ("flow models", "is none"),
             Self::Guidance => ("models that were distilled with guidance, as FLUX.1 dev", "is none"),

@@ -8,7 +8,7 @@ use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, Si
 use serde::{Deserialize, Serialize};
 
 use super::declare::{EMPTY, options};
-use super::feature::ModelFeature::{Flow, Guidance, References, Sizes, SkippedBlocks, Unet};
+use super::feature::ModelFeature::{Flow, Guidance, References, Sizes, SkippedBlocks, Transformer, Unet};
 use super::input_table::input_options;
 use super::kinds::{
     BACKTRACK, CHUNK_CUT, CHURN, CONVENTION, EMPHASIS, ETA, FIRST_LATENTS, IMAGES, LENGTH, NOISE_LEVEL, PART, RHO,
@@ -260,6 +260,18 @@ input_options! {
         cache as cache: Option<CacheUse> = None; Option<CacheUse> {
             kind: Form("deepcache:3"), default: "off", infotext: Changed("Cache"),
             needs: Some(Unet),
+        }
+        /// First-block cache of transformers: an evaluation runs the first block alone if that adds nearly the same as before,
+        /// and what the other blocks added then stands for theirs. The threshold is the change of what the first block adds, as a
+        /// part of it: the more, the faster and the larger the differences. For 10 steps or more.
+        block_cache as block_cache: Option<f64> = None; Option<f64> {
+            kind: Number { min: 0.0, max: 10.0 }, usual: "0.05 to 0.2", default: "off", infotext: Changed("Block cache"),
+            needs: Some(Transformer),
+        }
+        /// First-block cache: predicts what the other blocks would add on a straight line through what they added at the last two
+        /// evaluations at which they ran (TaylorSeer of the first order, arXiv 2503.06923).
+        block_cache_predict as block_cache_predict: bool = false; bool {
+            kind: Flag, infotext: Changed("Block cache predict"), needs: Some(Transformer),
         }
         /// Deep shrink (kohya-ss's high-resolution fix): by how much the maps of the deep part of the network are smaller in the
         /// first steps, for images larger than those that the model was trained with; 2 is usual.

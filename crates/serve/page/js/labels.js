@@ -77,6 +77,8 @@ const LABELS = {
   freeu: "FreeU: factors b1, b2, s1, s2",
   freeu_version: "FreeU: version",
   cache: "DeepCache",
+  block_cache: "First-block cache",
+  block_cache_predict: "First-block cache: prediction",
   deep_shrink: "Deep shrink: factor",
   deep_shrink_block: "Deep shrink: block",
   deep_shrink_start: "Deep shrink: start",
@@ -127,7 +129,7 @@ export const GROUPS = [
   ["Perturbed attention", ["pag_"]],
   ["Self-attention guidance", ["sag_"]],
   ["FreeU", ["freeu"]],
-  ["Speed and large images", ["cache", "deep_shrink"]],
+  ["Speed and large images", ["cache", "block_cache", "deep_shrink"]],
   [
     "Sizes as conditions (SDXL)",
     ["original_size", "crop", "target_size", "negative_original_size", "negative_crop", "negative_target_size"],

@@ -6,17 +6,18 @@ mod config;
 
 use candle_core::DType;
 use kiln_network::slots::TEXT_LENGTHS;
-use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
+use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, Slot, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
-use super::denoiser::{latents, with_meta_inputs};
+use super::denoiser::{latents, residual, with_meta_inputs};
 use super::embedders::TokenEmbedders;
 use super::inputs::TokenInputs;
 use super::output::Output;
 use super::packing::unpack;
 use super::positions;
 use super::trunk::Trunk;
+use crate::block_cache::is_residual;
 use crate::error::{Error, Result};
 use approximator::Approximator;
 pub use config::ChromaConfig;
@@ -68,9 +69,10 @@ impl ChromaTransformer {
     /// [`crate::Error::Input`] for an input that does not fit; errors of a layer, with the layer's path.
     pub fn forward<T: TensorLike>(&self, x: &T, timesteps: &T, inputs: &Inputs<T>) -> Result<T> {
         let dims = &self.config.dims;
-        let rows = approximator::prepared(inputs);
+        let (rows, all) = (approximator::prepared(inputs), inputs);
         let inputs = TokenInputs::of(NETWORK, inputs)?;
         let sizes = inputs.check(NETWORK, dims, x, timesteps)?;
+        let cache = sizes.cache(NETWORK, all, dims, timesteps)?;
         let packed = inputs.image_tokens(x)?;
         let context = inputs.context.to_dtype(x.dtype())?;
         let tokens = T::run(&self.embedders, |layers| layers.forward(&packed, &context))?;
@@ -78,7 +80,7 @@ impl ChromaTransformer {
         let vectors = self.approximator.forward(timesteps, rows, x.dtype())?;
         let attending = inputs.attending(dims, sizes, timesteps)?;
         let of_block = |place, _: &[_]| vectors.of_block(place);
-        let y = self.trunk.run(tokens, sizes.image.tokens(), &of_block, &attending, None)?;
+        let y = self.trunk.run(tokens, sizes.image.tokens(), &of_block, attending, None, cache)?;
         let [shift, scale] = vectors.of_output()?;
         let y = T::run(&self.output, |output| output.forward(&y, [&scale, &shift]))?;
         Ok(unpack(&y, (sizes.image.height, sizes.image.width))?)
@@ -104,6 +106,10 @@ impl Denoiser for ChromaTransformer {
 
     fn latents(&self) -> LatentSpec {
         latents(&self.config.dims)
+    }
+
+    fn state(&self, slot: Slot, _index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        is_residual(slot).then(|| residual(&self.config.dims, shape))
     }
 
     fn meta_inputs(&self, device: &MetaDevice, shape: StepShape, dtype: DType) -> Inputs<MetaTensor> {

@@ -5,7 +5,7 @@ use std::any::Any;
 
 use candle_core::DType;
 use kiln_network::{
-    Capabilities, Control, ControlImage, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, StepShape,
+    Capabilities, Control, ControlImage, Denoiser, ExtraChannels, Forward, Inputs, LatentSpec, Result, Slot, StepShape,
 };
 use kiln_nn::{MetaDevice, MetaTensor, TensorLike};
 use kiln_weights::Segments;
@@ -102,6 +102,10 @@ impl Denoiser for ControlledFlux<'_> {
 
     fn capabilities(&self) -> Capabilities {
         self.flux.capabilities()
+    }
+
+    fn state(&self, slot: Slot, index: usize, shape: StepShape) -> Option<[usize; 4]> {
+        if self.nets.is_empty() { self.flux.state(slot, index, shape) } else { None }
     }
 
     /// The transformer's inputs; those of control networks are added to them.

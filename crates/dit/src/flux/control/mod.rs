@@ -154,7 +154,7 @@ impl FluxControlNet {
             }
             Ok(None)
         };
-        self.trunk.run(tokens, sizes.image.tokens(), &vectors, &attending, Some(&mut keep))?;
+        self.trunk.run(tokens, sizes.image.tokens(), &vectors, attending, Some(&mut keep), None)?;
         let residuals = T::run(&self.taps, |taps| {
             let tapped = |taps: &[Linear], kept: Vec<T>| {
                 let one = |(tap, image): (&Linear, T)| scaled(tap.forward(&image)?, input.scale);

@@ -97,6 +97,8 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
         ("sag_sigma", large(on("sag_scale", json!(0.75))), json!(3), Bits, Some(Refused("sag_sigma"))),
         ("sag_threshold", large(on("sag_scale", json!(0.75))), json!(0.5), Bits, Some(Refused("sag_threshold"))),
         ("cache", none(), json!("deepcache:2"), Bits, None),
+        ("block_cache", none(), json!(0.1), Refused("block_cache"), None),
+        ("block_cache_predict", none(), json!(true), Refused("block_cache_predict"), None),
         ("deep_shrink", none(), json!(2), Bits, None),
         ("deep_shrink_block", on("deep_shrink", json!(2)), json!(1), Bits, Some(Refused("deep_shrink_block"))),
         ("deep_shrink_start", on("deep_shrink", json!(2)), json!(0.3), Bits, Some(Refused("deep_shrink_start"))),
