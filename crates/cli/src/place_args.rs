@@ -24,8 +24,8 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
           value_parser = named::<DTypeChoice>(DTYPES))]
     pub dtype: DTypeChoice,
-    /// Keeps the weights of linear layers in another type than --dtype, which saves memory and costs time: auto (no), f32,
-    /// f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
+    /// Keeps the weights of linear layers in another type than --dtype, which saves memory and costs time: auto (as the file stores
+    /// them, if it does in 8 bits or less), f32, f16, bf16, f8, q8_0, q5_0, q5_1, q4_0, q4_1, q6_k, q5_k, q4_k, q3_k, q2_k.
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,
           value_parser = named::<LinearWeightType>(WEIGHT_TYPES))]
     weight_type: LinearWeightType,

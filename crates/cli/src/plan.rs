@@ -22,7 +22,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
             let layers = setup.scaled_layers(Some(&model))?;
-            let mut planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers);
+            let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers);
+            let mut planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
             planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
             planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
             (model.name(), planner)
@@ -66,11 +67,11 @@ fn named(model: &str, refiner: Option<&str>) -> String {
 }
 
 fn text(name: &str, report: &PlanReport) -> String {
-    let PlanReport { work, on, room, plans, chosen } = report;
+    let PlanReport { work, on, room, plans, chosen, .. } = report;
     let Workload { width, height, batch_size, .. } = *work;
     let images = if batch_size == 1 { "one image".into() } else { format!("{batch_size} images") };
     let then = work.second.map(|second| format!(", then {}x{}", second.width, second.height)).unwrap_or_default();
-    let mut text = format!("{name}: {images} of {width}x{height}{then}, {} on {}\n\n", on.types(), on.device());
+    let mut text = format!("{name}: {images} of {width}x{height}{then}, {} on {}\n\n", report.types(), on.device());
     let heads = [
         "mode",
         "peak stage",

@@ -148,6 +148,7 @@ impl Engine {
         let refiner = job.and_then(|job| job.refiner.as_ref());
         let layers = setup.scaled_layers(Some(&model))?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers.clone());
+        let planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;
         let memory_manager = MemoryManager::new(planner, &device, on, setup, job.map(Workload::of))?;
         let mode = memory_manager.mode();

@@ -2,6 +2,7 @@
 
 use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
 
+use crate::component::LoadedComponent;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::loaded_model::Opening;
@@ -71,7 +72,15 @@ impl Engine {
         let result = self.networks.first.set_loras(&all);
         self.origin.start_loras(loras);
         result?;
-        self.networks.others.iter_mut().try_for_each(|(_, model)| model.set_loras(loras))
+        self.networks.others.iter_mut().try_for_each(|(_, model)| model.set_loras(loras))?;
+        // What LoRAs are merged into has another type than in the file.
+        let models = std::iter::once(&self.networks.first).chain(self.networks.others.iter().map(|(_, model)| model));
+        for (number, model) in models.enumerate() {
+            let text = model.text();
+            let texts = text.parts().map(LoadedComponent::segments);
+            self.memory_manager.keep_as(number, model.component.segments(), texts);
+        }
+        Ok(())
     }
 
     /// Makes the control networks of `controls` the open ones; none closes all. Networks that stay keep their weights, and

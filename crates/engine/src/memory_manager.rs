@@ -6,6 +6,7 @@ use candle_core::Device;
 use kiln_models::ModelFolder;
 use kiln_network::ControlConfig;
 use kiln_vae::Tiling;
+use kiln_weights::Segment;
 
 use crate::component::WeightResidency;
 use crate::error::{Error, Result};
@@ -123,6 +124,19 @@ impl MemoryManager {
             self.is_prepared = false;
         }
         Ok(())
+    }
+
+    /// Plans from now on with the types of matrices that the networks of model `number` have. The next
+    /// [`MemoryManager::prepare`] plans again if these are others than before.
+    pub(crate) fn keep_as<'a>(
+        &mut self,
+        number: usize,
+        denoiser: &[Segment],
+        texts: impl IntoIterator<Item = &'a [Segment]>,
+    ) {
+        if self.chooser.planner.keep_as(number, denoiser, texts) {
+            self.is_prepared = false;
+        }
     }
 
     /// See [`PlanChooser::batch_size`].

@@ -30,6 +30,8 @@ pub struct ComponentOptions {
     pub shared: Option<SharedSlabs>,
     /// The folder of packed slabs from earlier runs.
     pub slab_cache: Option<SlabCache>,
+    /// Whether matrices stay as their files store them ([`ComponentSpec::keeps_stored`]).
+    pub keeps_stored: bool,
 }
 
 impl ComponentOptions {
@@ -44,6 +46,7 @@ impl ComponentOptions {
             copy_stream: options.cuda_stream,
             shared: setup.shared.clone(),
             slab_cache: setup.weight_cache.as_deref().map(SlabCache::new),
+            keeps_stored: setup.weight_type.keeps_stored(),
         }
     }
 }
@@ -142,13 +145,22 @@ impl LoadedComponent {
         placement: &Placement,
         options: &ComponentOptions,
     ) -> Self {
-        Self {
+        let component = Self {
             spec,
             segments: segments.clone(),
             source: Arc::new(source),
             placement: placement.clone(),
             options: options.clone(),
             stream: Mutex::default(),
+        };
+        component.keep_stored();
+        component
+    }
+
+    /// Keeps the types of the file from the next load on, if it may. Matrices with patches have another one.
+    fn keep_stored(&self) {
+        if self.options.keeps_stored && self.spec.keeps_stored() {
+            self.segments.keep_stored(self.source.inner(), |key| self.source.is_changed(key));
         }
     }
 
@@ -178,6 +190,7 @@ impl LoadedComponent {
             self.segments.iter().filter(|segment| segment.is_loaded()).filter(is_changed).cloned().collect();
         // All of their memory is freed first: old and new weights need not fit together.
         again.iter().for_each(Segment::unload);
+        self.keep_stored();
         self.load(&again)?;
         let added = self.source.added()?;
         self.segments.iter().try_for_each(|segment| segment.set_added_biases(&added, &self.placement))?;

@@ -64,6 +64,12 @@ impl ComponentSpec {
         Self::new(Stage::of_denoiser(number), Per::Step, Streaming::Divided)
     }
 
+    /// Whether its matrices may stay as their files store them: those of text encoders and denoisers, which have nearly all
+    /// weights of a run.
+    pub fn keeps_stored(&self) -> bool {
+        *self == Self::TEXT || Stage::DENOISERS.contains(&self.stage) && self.streaming == Streaming::Divided
+    }
+
     /// Whether networks of this kind run one after another, so that one at a time needs memory.
     pub fn takes_turns(&self) -> bool {
         matches!(self.per, Per::Text | Per::Input)

@@ -90,7 +90,7 @@ impl Attention {
     /// may be parts of one product's rows.
     pub fn keys_values<T: TensorLike>(&self, context: &T) -> Result<[T; 2]> {
         match &self.stacked {
-            Some(Stacked::KeysValues(stacked)) if self.is_in_place(context) => {
+            Some(Stacked::KeysValues(stacked)) if stacked.is_uniform() && self.is_in_place(context) => {
                 let kv = context.linear(&context.stacked_weight(stacked)?, None, None)?; // (b, t, 2 channels)
                 let c = kv.size3()?[2] / 2;
                 Ok([kv.narrow(2, 0, c)?, kv.narrow(2, c, c)?])
@@ -162,7 +162,7 @@ impl Attention {
     /// attention operator supports strided inputs.
     fn project<T: TensorLike>(&self, x: &T, context: Option<&T>) -> Result<[T; 3]> {
         match (&self.stacked, context) {
-            (Some(Stacked::QueriesKeysValues(stacked)), None) if self.is_in_place(x) => {
+            (Some(Stacked::QueriesKeysValues(stacked)), None) if stacked.is_uniform() && self.is_in_place(x) => {
                 let qkv = x.linear(&x.stacked_weight(stacked)?, None, None)?; // (b, s, 3 channels)
                 let c = qkv.size3()?[2] / 3;
                 Ok([qkv.narrow(2, 0, c)?, qkv.narrow(2, c, c)?, qkv.narrow(2, 2 * c, c)?])

@@ -105,7 +105,7 @@ pub use int8::{Int8Input, Int8Matrix, int8_workspace};
 pub use layer_norm::{LayerNormOp, layer_norm};
 pub use layout::LayoutOp;
 pub use linear::{LinearOp, linear};
-pub use matrix::{BlockType, F8_FACTOR, MatrixType, f8_e4m3, linear_workspace, to_f8_e4m3};
+pub use matrix::{BlockType, MatrixType, ROW_FACTOR, Rotation, f8_e4m3, f8_e5m2, linear_workspace, to_f8_e4m3};
 pub use modulated_norm::{ModulatedNormOp, RowNorm, modulated_norm, rms_norm};
 pub use observer::InputObserver;
 pub use operation::{Cost, Elements, Operand, Operation, WeightOperand};

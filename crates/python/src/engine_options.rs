@@ -56,7 +56,8 @@ engine_options! {
     parallel: String, "str";
     /// The type of weights and activations: auto, f32, bf16 or f16.
     dtype: String, "str";
-    /// Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others.
+    /// Keeps the weights of linear layers in another type than `dtype`: auto (as the file stores them, if it does in 8 bits or less),
+    /// f32, f16, bf16, f8, q8_0, q4_k and others.
     weight_type: String, "str";
     /// How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers, on the
     /// CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0).

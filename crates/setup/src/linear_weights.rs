@@ -10,10 +10,12 @@ use kiln_weights::{BlockType, MatrixType};
 /// are stored in the type of the activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinearWeightType {
-    /// The type of the activations, which is fastest. Quantized weights of a file are dequantized on load.
+    /// Matrices that a file stores in 8 bits or less stay as they are, those of text encoders and denoisers; all others have the
+    /// type of the activations.
     #[default]
     Auto,
-    /// 32 bits in an f32 run; otherwise the type of the activations, because that is all that a run reads.
+    /// 32 bits in an f32 run; otherwise the type of the activations, because that is all that a run reads. Quantized weights
+    /// of a file are dequantized when they are loaded.
     F32,
     /// Another type. Weights that the file stores in this type are kept bit by bit.
     Kept(MatrixType),
@@ -23,7 +25,7 @@ impl FromStr for LinearWeightType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let block = BlockType::ALL.into_iter().map(MatrixType::Blocks).find(|block| block.to_string() == text);
+        let block = BlockType::writable().map(MatrixType::Blocks).find(|block| block.to_string() == text);
         match (text, block) {
             ("auto", _) => Ok(Self::Auto),
             ("f32" | "fp32", _) => Ok(Self::F32),
@@ -32,14 +34,19 @@ impl FromStr for LinearWeightType {
             ("f8" | "fp8" | "f8_e4m3", _) => Ok(Self::Kept(MatrixType::F8)),
             (_, Some(block)) => Ok(Self::Kept(block)),
             _ => {
-                let blocks = BlockType::ALL.map(|block| MatrixType::Blocks(block).to_string()).join(", ");
-                Err(format!("expected auto, f32, f16, bf16, f8, {blocks}"))
+                let blocks: Vec<_> = BlockType::writable().map(|block| MatrixType::Blocks(block).to_string()).collect();
+                Err(format!("expected auto, f32, f16, bf16, f8, {}", blocks.join(", ")))
             }
         }
     }
 }
 
 impl LinearWeightType {
+    /// Whether matrices stay as their files store them.
+    pub fn keeps_stored(self) -> bool {
+        self == Self::Auto
+    }
+
     /// The type in a run with activations of `dtype`, if it differs.
     pub fn resolve(self, dtype: DType) -> Option<MatrixType> {
         match (self, dtype) {
@@ -56,7 +63,7 @@ mod tests {
 
     #[test]
     fn all_types_have_names() {
-        for block in BlockType::ALL {
+        for block in BlockType::writable() {
             let name = format!("{block:?}").to_lowercase();
             assert_eq!(name.parse(), Ok(LinearWeightType::Kept(MatrixType::Blocks(block))));
         }

@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
 use kiln_mempool::{HostPool, Number};
-use kiln_ops::{BlockType, f8_e4m3, f16_to_bf16, f16_to_f32, f32_to_bf16};
+use kiln_ops::{BlockType, MatrixType, ROW_FACTOR, f8_e4m3, f8_e5m2, f16_to_bf16, f16_to_f32, f32_to_bf16};
 use safetensors::Dtype;
 
 use crate::stored_type::StoredType;
@@ -146,6 +146,8 @@ enum Layout {
     /// A type, and its size in bytes.
     Plain(Dtype, usize),
     Blocks(BlockType),
+    /// Rows with factors, and the number of elements of each.
+    Rows(MatrixType, usize),
 }
 
 impl<'a> Stored<'a> {
@@ -153,6 +155,13 @@ impl<'a> Stored<'a> {
     /// length.
     pub(crate) fn new(dtype: impl Into<StoredType>, bytes: &'a [u8], elements: usize) -> Option<Self> {
         let dtype = dtype.into();
+        if let StoredType::Rows(kind) = dtype {
+            let rows =
+                bytes.len().checked_sub(elements).filter(|factors| factors.is_multiple_of(ROW_FACTOR))? / ROW_FACTOR;
+            let fits = elements.checked_rem(rows).map_or(elements == 0, |rest| rest == 0);
+            let layout = Layout::Rows(kind, elements.checked_div(rows).unwrap_or(0));
+            return fits.then_some(Self { layout, bytes });
+        }
         let layout = match dtype {
             StoredType::Plain(Dtype::F64) => Layout::Plain(Dtype::F64, 8),
             StoredType::Plain(Dtype::F32) => Layout::Plain(Dtype::F32, 4),
@@ -160,8 +169,21 @@ impl<'a> Stored<'a> {
             StoredType::Plain(dtype @ (Dtype::F8_E4M3 | Dtype::F8_E5M2)) => Layout::Plain(dtype, 1),
             StoredType::Plain(_) => return None,
             StoredType::Blocks(block) => Layout::Blocks(block),
+            StoredType::Rows(_) => return None, // above
         };
         (dtype.bytes(&[elements])? == bytes.len()).then_some(Self { layout, bytes })
+    }
+
+    /// Whether all scales are finite; types without scales have none that are not. Others come from damaged files.
+    pub(crate) fn has_finite_scales(&self) -> bool {
+        match self.layout {
+            Layout::Plain(..) => true,
+            Layout::Blocks(block) => block.has_finite_scales(self.bytes),
+            Layout::Rows(_, k) => self
+                .bytes
+                .chunks(ROW_FACTOR + k)
+                .all(|row| row.first_chunk().is_some_and(|factor| f32::from_le_bytes(*factor).is_finite())),
+        }
     }
 
     /// Converts the elements from index `start` on. Elements of `out` past the stored ones do not change.
@@ -170,11 +192,20 @@ impl<'a> Stored<'a> {
             Layout::Plain(dtype, size) => (dtype, size),
             Layout::Blocks(block) => {
                 let (count, mut rest) = (out.len(), out);
-                return block.read(self.bytes, start, count, |values| {
-                    let (part, after) = std::mem::take(&mut rest).split_at_mut(values.len());
-                    T::round(values, part);
-                    rest = after;
-                });
+                return block.read(self.bytes, start, count, |values| rest = put(values, std::mem::take(&mut rest)));
+            }
+            Layout::Rows(_, 0) => return,
+            Layout::Rows(kind, k) => {
+                let (mut at, mut rest) = (start, out);
+                for row in self.bytes.chunks(ROW_FACTOR + k).skip(start.checked_div(k).unwrap_or(0)) {
+                    let count = rest.len().min(k - at % k);
+                    kind.each(row, at % k, count, |values| rest = put(values, std::mem::take(&mut rest)));
+                    at += count;
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+                return;
             }
         };
         let bytes = self.bytes;
@@ -193,12 +224,18 @@ impl<'a> Stored<'a> {
                 Dtype::F32 => each(bytes, values, f32::from_le_bytes),
                 Dtype::BF16 => each(bytes, values, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
                 Dtype::F8_E4M3 => each(bytes, values, |[b]: [u8; 1]| f8_e4m3(b)),
-                // E5M2 is the upper half of an f16.
-                _ => each(bytes, values, |[b]: [u8; 1]| f16::from_bits(u16::from(b) << 8).to_f32()),
+                _ => each(bytes, values, |[b]: [u8; 1]| f8_e5m2(b)),
             }
             T::round(values, out);
         }
     }
+}
+
+/// Rounds values to the first elements of `out`, and returns the others.
+fn put<'a, T: Element>(values: &[f32], out: &'a mut [T]) -> &'a mut [T] {
+    let (part, after) = out.split_at_mut(values.len());
+    T::round(values, part);
+    after
 }
 
 fn each<const N: usize, V>(bytes: &[u8], out: &mut [V], value: impl Fn([u8; N]) -> V) {
@@ -209,6 +246,8 @@ fn each<const N: usize, V>(bytes: &[u8], out: &mut [V], value: impl Fn([u8; N]) 
 
 #[cfg(test)]
 mod tests {
+    use kiln_ops::Rotation;
+
     use super::*;
 
     #[test]
@@ -230,6 +269,27 @@ mod tests {
         assert_eq!(decode_one(Dtype::F8_E5M2, &[0x7b]), 57344.0);
         assert!(Stored::new(Dtype::I64, &[0; 8], 1).is_none());
         assert!(Stored::new(Dtype::F32, &[0; 3], 1).is_none());
+    }
+
+    #[test]
+    fn rows_have_factors() {
+        let row = |factor: f32, numbers: [u8; 3]| [&factor.to_le_bytes()[..], &numbers].concat();
+        let bytes = [row(0.5, [1, 0xff, 4]), row(-2.0, [3, 0, 0x80])].concat();
+        let rows = StoredType::Rows(MatrixType::Int8(Rotation::None));
+        assert_eq!(rows.bytes(&[2, 3]), Some(bytes.len()));
+        let stored = Stored::new(rows, &bytes, 6).unwrap();
+        let mut all = [0f32; 6];
+        stored.read(0, &mut all);
+        assert_eq!(all, [0.5, -0.5, 2.0, -6.0, 0.0, 256.0]);
+        let mut part = [f16::ZERO; 3];
+        stored.read(2, &mut part);
+        assert_eq!(part.map(f16::to_f32), [2.0, -6.0, 0.0]);
+        assert!(stored.has_finite_scales());
+        let nan = row(f32::NAN, [0; 3]);
+        assert!(!Stored::new(rows, &nan, 3).unwrap().has_finite_scales());
+        for (bytes, elements) in [(&bytes[..13], 6), (&bytes[..], 7), (&bytes[..], 5), (&[][..], 1)] {
+            assert!(Stored::new(rows, bytes, elements).is_none(), "{elements}");
+        }
     }
 
     #[test]

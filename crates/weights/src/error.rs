@@ -62,6 +62,18 @@ pub enum Error {
         /// The type in the file.
         found: String,
     },
+    /// A scale of a tensor is infinite or no number.
+    #[error(
+        "{origin}: tensor `{key}`, stored as {dtype}, has a scale that is infinite or no number; download the file again"
+    )]
+    Scale {
+        /// The file or folder.
+        origin: String,
+        /// The tensor.
+        key: String,
+        /// The type in the file.
+        dtype: crate::stored_type::StoredType,
+    },
     /// A checkpoint could not be written.
     #[error("{0}")]
     Write(std::io::Error),

@@ -7,7 +7,7 @@ use kiln_files::read_small;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::formats::Checkpoint;
+use crate::formats::{Checkpoint, unpacked};
 use crate::limits::{MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::safetensors_file::SafetensorsFile;
 use crate::source::{ParamData, ParamInfo, ParamSource};
@@ -23,14 +23,24 @@ const VARIANTS: [&str; 3] = ["", ".fp16", ".bf16"];
 /// `model.safetensors`, also sharded (`*.safetensors.index.json`), also as the variants `fp16` and `bf16`; else
 /// `diffusion_pytorch_model.bin` or `pytorch_model.bin`.
 ///
+/// Weights that are stored as several tensors are one tensor each, as in [`Checkpoint::open`].
+///
 /// # Errors
 /// [`Error::NoWeights`] with the names that were tried, or an error about the file that was found.
 pub fn open_component(folder: &Path) -> Result<Box<dyn ParamSource>> {
-    Ok(match find(folder)? {
-        Found::File(path) => Box::new(SafetensorsFile::open(&path)?),
-        Found::Shards(index) => Box::new(Sharded::open(folder, &index)?),
-        Found::Pickle(path) => Box::new(Checkpoint::open(&path)?),
-    })
+    match find(folder)? {
+        Found::File(path) => {
+            let file = SafetensorsFile::open(&path)?;
+            let metadata = file.metadata().clone().into_iter().collect();
+            unpacked(Box::new(file), &metadata, &path)
+        }
+        Found::Pickle(path) => Ok(Box::new(Checkpoint::open(&path)?)),
+        Found::Shards(index) => {
+            let shards = Sharded::open(folder, &index)?;
+            let metadata = shards.files.iter().flat_map(|file| file.metadata().clone()).collect();
+            unpacked(Box::new(shards), &metadata, &index)
+        }
+    }
 }
 
 /// The files that [`open_component`] would read weights from, sorted by name.

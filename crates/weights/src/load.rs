@@ -226,11 +226,12 @@ pub(crate) fn fill_slabs<T: Element>(
         for (i, (param, ends)) in segment.params().iter().zip(layout.params.windows(2)).enumerate() {
             let (memory, after) = rest.split_at_mut(ends[1] - ends[0]);
             let (of_param, others) = scales.split_at_mut(layout.scales[i].map_or(0, |(_, len)| len));
-            places.push(Place { param, int8: segment.int8(i), memory, scales: of_param });
+            let rows = segment.rows(i, slab);
+            places.push(Place { param, int8: segment.int8(i), rows, memory, scales: of_param });
             (rest, scales) = (after, others);
         }
     }
-    places.into_par_iter().try_for_each(|place| fill(place, source, slab, layout))
+    places.into_par_iter().try_for_each(|place| fill(place, source, layout))
 }
 
 /// Where a parameter is packed.
@@ -238,6 +239,8 @@ struct Place<'a, T> {
     param: &'a ParamSpec,
     /// Where it is in 8-bit integers.
     int8: Option<Int8Param>,
+    /// Its rows, where they have a type of their own.
+    rows: Option<StoredRows>,
     memory: &'a mut [T],
     /// Room for the scales of a parameter in 8-bit floats; empty for others.
     scales: &'a mut [T],
@@ -258,7 +261,7 @@ impl Slab {
                 let scales = slab.narrow(0, start, len)?;
                 return Ok(View::Weight(Weight::fp8(&memory, &scales, param.packing, &param.shape)?));
             }
-            if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
+            if let Some(StoredRows { kind, n, k, .. }) = segment.rows(i, types) {
                 let rows = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
                 return Ok(View::Weight(Weight::rows(&rows, kind, [n, k], 1)?));
             }
@@ -281,7 +284,10 @@ impl Slab {
                 let stacked = [stack.count * param.shape[0], param.shape[1]];
                 return Ok(Some(Weight::fp8(&memory, &scales, param.packing, &stacked)?));
             }
-            if let Some(StoredRows { kind, n, k, .. }) = param.rows(types) {
+            if types.matrices.is_none() && !segment.is_uniform(stack) {
+                return Ok(None);
+            }
+            if let Some(StoredRows { kind, n, k, .. }) = segment.rows(stack.first, types) {
                 let (start, end) = (offsets[stack.first], offsets[stack.first + stack.count]);
                 let rows = slab.narrow(0, start, end - start)?;
                 return Ok(Some(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?));
@@ -295,8 +301,8 @@ impl Slab {
     }
 }
 
-fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, slab: SlabType, layout: WeightLayout) -> Result<()> {
-    let Place { param, int8, memory: place, scales } = to;
+fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, layout: WeightLayout) -> Result<()> {
+    let Place { param, int8, rows, memory: place, scales } = to;
     let origin = || source.origin(&param.key);
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
@@ -307,7 +313,10 @@ fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, slab: SlabType, 
         key: param.key.clone(),
         found: format!("{:?}", data.info.dtype),
     })?;
-    match param.rows(slab) {
+    if !stored.has_finite_scales() {
+        return Err(Error::Scale { origin: origin(), key: param.key.clone(), dtype: data.info.dtype });
+    }
+    match rows {
         _ if let Some(Int8Param { matrix, input }) = int8 => {
             let places = place.par_chunks_exact_mut(matrix.panel_bytes() / size_of::<T>());
             places.take(matrix.panels()).enumerate().for_each(|(panel, place)| {

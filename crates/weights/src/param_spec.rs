@@ -14,7 +14,7 @@ pub struct SlabType {
     /// The type of all parameters except the matrices of linear layers: f32, f16 or bf16.
     pub dtype: DType,
     /// The type of those matrices of linear layers whose rows it supports. The others have type `dtype`, and all of
-    /// them do if this is `None`.
+    /// them do if this is `None`, except for those that stay as they are stored ([`crate::Segments::keep_stored`]).
     pub matrices: Option<MatrixType>,
 }
 
@@ -65,20 +65,7 @@ impl ParamSpec {
 
     /// The stored rows of the parameter as a matrix in a slab of these types. `None` if it has the elements' type.
     pub fn rows(&self, slab: SlabType) -> Option<StoredRows> {
-        match (slab.matrices, self.packing, self.shape.as_slice()) {
-            (Some(kind), Packing::Linear, &[n, k]) => {
-                kind.row_bytes(k).map(|row_bytes| StoredRows { kind, n, k, row_bytes })
-            }
-            _ => None,
-        }
-    }
-
-    /// The bytes that it takes in a slab of these types, before alignment.
-    pub(crate) fn bytes(&self, slab: SlabType) -> usize {
-        match self.rows(slab) {
-            Some(rows) => rows.n * rows.row_bytes,
-            None => self.packed_elements() * slab.dtype.size_in_bytes(),
-        }
+        self.rows_of(slab.matrices?)
     }
 }
 

@@ -18,6 +18,7 @@ pub fn replicate(loaded: &[Segment], segments: &[Segment], placement: &Placement
         let contents = from.contents().filter(|_| !from.is_streamed());
         let contents = contents.ok_or_else(|| Error::NotLoaded(from.name().to_string()))?;
         let device = if to.on_host() { &Device::Cpu } else { &placement.device };
+        to.keep_as(from);
         let memory = peer::to_device(&contents.memory, device)?;
         let slab = Slab::new(to, &memory, placement.slab(), layout_on(device))?;
         to.set_slab(Some(Slab { held: contents.held, ..slab }));

@@ -4,12 +4,12 @@ use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use kiln_ops::{F8_FACTOR, MatrixType, to_f8_e4m3};
+use kiln_ops::{MatrixType, ROW_FACTOR, to_f8_e4m3};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
 use crate::element::{Element, Stored};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::param_spec::StoredRows;
 use crate::stored_type::StoredType;
 
@@ -39,13 +39,16 @@ pub(crate) fn store<T: Element>(
     let place = &mut place[..(n * row_bytes).div_ceil(size_of::<T>())];
     place.par_chunks_mut(part).enumerate().try_for_each(|(i, place)| {
         let (first, count) = (i * count, count.min(n - i * count));
-        let mut encoded = match copied(kind, dtype) {
-            true => bytes[first * row_bytes..(first + count) * row_bytes].to_vec(),
-            false => {
-                let mut values = vec![0f32; count * k];
-                stored.read(first * k, &mut values);
-                encode(kind, values, k, (dtype == Dtype::F8_E4M3.into()).then_some(1.0))?
-            }
+        let mut encoded = if copied(kind, dtype) {
+            bytes[first * row_bytes..(first + count) * row_bytes].to_vec()
+        } else if dtype.matrix() == Some(kind) {
+            // A file's plain 8-bit floats: rows with the factor 1.
+            let rows = bytes[first * k..(first + count) * k].chunks_exact(k.max(1));
+            rows.flat_map(|row| [&1f32.to_le_bytes()[..], row].concat()).collect()
+        } else {
+            let mut values = vec![0f32; count * k];
+            stored.read(first * k, &mut values);
+            encode(kind, values, k)?
         };
         encoded.resize(encoded.len().next_multiple_of(size_of::<T>()), 0);
         T::copy(&encoded, place);
@@ -58,14 +61,17 @@ fn copied(kind: MatrixType, dtype: StoredType) -> bool {
     match kind {
         MatrixType::F16 => dtype == Dtype::F16.into(),
         MatrixType::Bf16 => dtype == Dtype::BF16.into(),
-        MatrixType::F8 => false, // a file has no scales between rows
+        MatrixType::F8 | MatrixType::F8E5M2 | MatrixType::Int8(_) => dtype == StoredType::Rows(kind),
         MatrixType::Blocks(block) => dtype == StoredType::Blocks(block),
     }
 }
 
-/// Rows of `k` values. `factor` is the scale of all rows of 8-bit floats; without it, the scale of each row maps its
-/// largest value to the largest float.
-fn encode(kind: MatrixType, values: Vec<f32>, k: usize, factor: Option<f32>) -> Result<Vec<u8>> {
+/// Rows of `k` values. The factor of each row of 8-bit floats maps its largest value to the largest float.
+fn encode(kind: MatrixType, values: Vec<f32>, k: usize) -> Result<Vec<u8>> {
+    let read_only = || {
+        let message = format!("numbers cannot be converted to {kind}, which is for weights that are stored so");
+        Error::Ops(kiln_ops::Error::Config { op: "weight", message })
+    };
     Ok(match kind {
         MatrixType::F16 => {
             let mut halves = vec![f16::ZERO; values.len()];
@@ -78,20 +84,21 @@ fn encode(kind: MatrixType, values: Vec<f32>, k: usize, factor: Option<f32>) -> 
             halves.iter().flat_map(|half| half.to_le_bytes()).collect()
         }
         MatrixType::F8 => {
-            let mut encoded = Vec::with_capacity(values.len() / k.max(1) * (k + F8_FACTOR));
+            let mut encoded = Vec::with_capacity(values.len() / k.max(1) * (k + ROW_FACTOR));
             for row in values.chunks_exact(k.max(1)) {
                 let largest = row.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-                let usual = if largest > 0.0 && largest.is_finite() { largest / F8_MAX } else { 1.0 };
-                let factor = factor.unwrap_or(usual);
+                let factor = if largest > 0.0 && largest.is_finite() { largest / F8_MAX } else { 1.0 };
                 encoded.extend(factor.to_le_bytes());
                 encoded.extend(row.iter().map(|value| to_f8_e4m3(value / factor)));
             }
             encoded
         }
+        MatrixType::F8E5M2 | MatrixType::Int8(_) => return Err(read_only()),
         MatrixType::Blocks(block) => {
             // The quantizers are candle's.
             let shape = (values.len() / k.max(1), k);
-            QTensor::quantize(&Tensor::from_vec(values, shape, &Device::Cpu)?, block.ggml())?.data()?.into_owned()
+            let ggml = block.quantizer().ok_or_else(read_only)?;
+            QTensor::quantize(&Tensor::from_vec(values, shape, &Device::Cpu)?, ggml)?.data()?.into_owned()
         }
     })
 }

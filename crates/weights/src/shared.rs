@@ -93,6 +93,7 @@ pub(crate) fn slab_name(
         name += &segment
             .in_8_bits(i)
             .map_or_else(String::new, |In8Bits { kind, input }| format!(":{kind:?}:{:?}", input.balance));
+        name += &segment.kept(i).map_or_else(String::new, |kind| format!(":{kind}"));
     }
     Some(name)
 }

@@ -26,7 +26,9 @@ impl SlabLayout {
                 Some(EightBits::Fp8) => param.fp8().map(|matrix| matrix.bytes()),
                 None => None,
             };
-            end = (end + bytes.unwrap_or_else(|| param.bytes(slab))).next_multiple_of(ALIGNMENT);
+            let bytes = bytes.or_else(|| segment.rows(i, slab).map(|rows| rows.n * rows.row_bytes));
+            let bytes = bytes.unwrap_or_else(|| param.packed_elements() * slab.dtype.size_in_bytes());
+            end = (end + bytes).next_multiple_of(ALIGNMENT);
             params.push(end);
             let fp8 = (segment.eight_bits(i) == Some(EightBits::Fp8)).then(|| param.fp8()).flatten();
             rows.push(fp8.map(|matrix| matrix.rows() * size_of::<f32>()));

@@ -2,16 +2,19 @@
 
 use std::fmt;
 
-use kiln_ops::BlockType;
+use kiln_ops::{BlockType, MatrixType, ROW_FACTOR, Rotation};
 use safetensors::Dtype;
 
-/// The type of stored elements. `Debug` and `Display` write the name that its format uses: `F16`, `Q4_K`.
+/// The type of stored elements. `Debug` and `Display` write the name that its format uses: `F16`, `Q4_K`, `F8_E4M3_SCALED`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StoredType {
     /// Plain numbers.
     Plain(Dtype),
-    /// Blocks of a GGUF file: rows of numbers that share scales.
+    /// Blocks of a GGUF file or of bitsandbytes: numbers of a row that share scales.
     Blocks(BlockType),
+    /// Rows of 8-bit numbers, each after its factor ([`MatrixType::has_row_factors`]). Files have the factors in a tensor of
+    /// their own.
+    Rows(MatrixType),
 }
 
 impl StoredType {
@@ -28,6 +31,18 @@ impl StoredType {
                 row.is_multiple_of(block.elements())
                     .then(|| (elements / block.elements()).checked_mul(block.bytes()))?
             }
+            Self::Rows(_) => shape.first().unwrap_or(&1).checked_mul(ROW_FACTOR)?.checked_add(elements),
+        }
+    }
+
+    /// The type in which a matrix stays as it is stored. `None` for plain numbers of 16 bits and more.
+    pub fn matrix(self) -> Option<MatrixType> {
+        match self {
+            Self::Plain(Dtype::F8_E4M3) => Some(MatrixType::F8),
+            Self::Plain(Dtype::F8_E5M2) => Some(MatrixType::F8E5M2),
+            Self::Plain(_) => None,
+            Self::Blocks(block) => Some(MatrixType::Blocks(block)),
+            Self::Rows(kind) => Some(kind),
         }
     }
 }
@@ -43,6 +58,11 @@ impl fmt::Debug for StoredType {
         match self {
             Self::Plain(dtype) => write!(f, "{dtype:?}"),
             Self::Blocks(block) => write!(f, "{block:?}"),
+            Self::Rows(MatrixType::F8) => f.write_str("F8_E4M3_SCALED"),
+            Self::Rows(MatrixType::F8E5M2) => f.write_str("F8_E5M2_SCALED"),
+            Self::Rows(MatrixType::Int8(Rotation::None)) => f.write_str("INT8"),
+            Self::Rows(MatrixType::Int8(_)) => f.write_str("INT8_CONVROT"),
+            Self::Rows(kind) => write!(f, "{kind}"),
         }
     }
 }

@@ -15,6 +15,7 @@ mod planner;
 mod prompts;
 mod references;
 mod report;
+mod stored_types;
 #[cfg(test)]
 mod tests;
 mod text_work;

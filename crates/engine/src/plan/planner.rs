@@ -15,6 +15,7 @@ use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 use super::dry_run::{DryRun, Networks};
 use super::flop::control_flop;
 use super::prompts::PromptNetworks;
+use super::stored_types::keep_stored;
 use super::{
     Enlargement, ExecutionTarget, NetworkWork, Pass, ReferenceWork, SecondPassWork, TextWork, Workload, decoder_flop,
     denoiser_flop,
@@ -37,8 +38,8 @@ const USUAL_STEPS: usize = 20;
 /// Plans the runs of one model.
 pub struct Planner {
     model: Architecture,
-    text: Box<dyn TextStage>,
-    unet: Box<dyn Denoiser>,
+    pub(super) text: Box<dyn TextStage>,
+    pub(super) unet: Box<dyn Denoiser>,
     /// Control networks.
     controls: Vec<Box<dyn Control>>,
     /// IP-Adapters with their image encoders.
@@ -46,16 +47,18 @@ pub struct Planner {
     decoder: Network,
     encoder: image_encoder::Network,
     /// The models that follow this one in a run: its refiner.
-    others: Vec<ModelNetworks>,
+    pub(super) others: Vec<ModelNetworks>,
     /// The U-Net's layers that are computed in 8 bits.
     eight_bits: Option<Arc<EightBitLayers>>,
+    /// Whether matrices stay as their files store them.
+    pub(super) keeps_stored: bool,
 }
 
 /// The networks of another model that a run uses.
-struct ModelNetworks {
+pub(super) struct ModelNetworks {
     path: PathBuf,
-    text: Box<dyn TextStage>,
-    unet: Box<dyn Denoiser>,
+    pub(super) text: Box<dyn TextStage>,
+    pub(super) unet: Box<dyn Denoiser>,
 }
 
 impl Planner {
@@ -87,6 +90,7 @@ impl Planner {
             model: model.clone(),
             others: Vec::new(),
             eight_bits: None,
+            keeps_stored: false,
         })
     }
 
@@ -152,6 +156,9 @@ impl Planner {
             let text = Architecture::from_folder(model).text_stage()?;
             let unet = model.denoiser();
             unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
+            if self.keeps_stored {
+                keep_stored(model, text.as_ref(), &*unet);
+            }
             Ok(ModelNetworks { path: model.path().to_path_buf(), text, unet })
         };
         self.others = refiner.into_iter().map(networks).collect::<Result<_>>()?;

@@ -23,6 +23,7 @@ mod sampling;
 mod single_file;
 mod size_conditions;
 mod stop;
+mod stored_types;
 #[path = "../support/mod.rs"]
 mod support;
 mod taesd;

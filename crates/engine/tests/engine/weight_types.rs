@@ -21,17 +21,17 @@ use kiln_weights::{BlockType, Checkpoint, MatrixType, NewTensor, ParamSource, Se
 use crate::support::{bits, images, request};
 
 /// Its rows are long enough for every type: a block of 256 divides the second layers of its feed-forward networks.
-fn emoji() -> std::path::PathBuf {
+pub(crate) fn emoji() -> std::path::PathBuf {
     repository().join("models/emoji")
 }
 
 /// All types as a user types them.
 fn names() -> Vec<String> {
-    let blocks = BlockType::ALL.map(|block| MatrixType::Blocks(block).to_string());
+    let blocks = BlockType::writable().map(|block| MatrixType::Blocks(block).to_string());
     ["f16", "bf16", "f8"].into_iter().map(String::from).chain(blocks).collect()
 }
 
-fn setup(dtype: DTypeChoice, weight_type: &str, mode: ModeChoice) -> Setup {
+pub(crate) fn setup(dtype: DTypeChoice, weight_type: &str, mode: ModeChoice) -> Setup {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
     let weight_type = weight_type.parse().unwrap();
     Setup { device: DeviceChoice::Cpu, dtype, weight_type, memory, ..Setup::default() }
@@ -46,7 +46,7 @@ fn run_with(model: &Path, options: &ModelOptions, setup: &Setup) -> (Vec<u32>, V
     draw(model, options, setup, "a red apple")
 }
 
-fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (Vec<u32>, Vec<u8>) {
+pub(crate) fn draw(model: &Path, options: &ModelOptions, setup: &Setup, prompt: &str) -> (Vec<u32>, Vec<u8>) {
     let model = ModelFolder::open_with(model, options).unwrap();
     let mut engine = Engine::load(model, setup, &mut |_| ControlFlow::Continue(())).unwrap();
     let image = images(&mut engine, &request(prompt, (64, 64), 2, 7)).remove(0);
@@ -71,7 +71,10 @@ fn through(matrix: &Tensor, kind: MatrixType) -> Tensor {
             let rows: Vec<Vec<f32>> = matrix.to_vec2().unwrap().iter().map(row).collect();
             Tensor::new(rows, &Device::Cpu).unwrap()
         }
-        MatrixType::Blocks(block) => QTensor::quantize(matrix, block.ggml()).unwrap().dequantize(&Device::Cpu).unwrap(),
+        MatrixType::Blocks(block) => {
+            QTensor::quantize(matrix, block.quantizer().unwrap()).unwrap().dequantize(&Device::Cpu).unwrap()
+        }
+        MatrixType::F8E5M2 | MatrixType::Int8(_) => panic!("{kind} is for weights that are stored so"),
     }
 }
 

@@ -39,7 +39,7 @@ impl FromStr for WeightType {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let block = BlockType::ALL.into_iter().find(|block| format!("{block:?}").to_lowercase() == text);
+        let block = BlockType::writable().find(|block| format!("{block:?}").to_lowercase() == text);
         match (text, block) {
             ("auto", _) => Ok(Self::Keep),
             ("f32", _) => Ok(Self::Plain(Dtype::F32)),
@@ -47,8 +47,8 @@ impl FromStr for WeightType {
             ("bf16", _) => Ok(Self::Plain(Dtype::BF16)),
             (_, Some(block)) => Ok(Self::Blocks(block)),
             _ => {
-                let blocks = BlockType::ALL.map(|block| format!("{block:?}").to_lowercase()).join(", ");
-                Err(format!("expected auto, f32, f16, bf16 or, for GGUF, {blocks}"))
+                let blocks: Vec<_> = BlockType::writable().map(|block| format!("{block:?}").to_lowercase()).collect();
+                Err(format!("expected auto, f32, f16, bf16 or, for GGUF, {}", blocks.join(", ")))
             }
         }
     }
@@ -156,12 +156,13 @@ impl WeightType {
                 use Dtype::{BF16, F8_E4M3, F8_E5M2, F16, F32, F64};
                 [F64, F32, F16, BF16, F8_E4M3, F8_E5M2].contains(&dtype)
             }
-            StoredType::Blocks(_) => true,
+            StoredType::Blocks(_) | StoredType::Rows(_) => true,
         };
+        let is_plain = matches!(stored, StoredType::Plain(_));
         match self {
             _ if !is_float => stored,
-            Self::Keep if is_gguf && !kiln_weights::gguf_has(stored) => Dtype::F16.into(), // 8-bit floats fit into f16
-            Self::Keep if !is_gguf && matches!(stored, StoredType::Blocks(_)) => Dtype::F32.into(),
+            Self::Keep if is_plain && is_gguf && !kiln_weights::gguf_has(stored) => Dtype::F16.into(), // 8-bit floats fit into f16
+            Self::Keep if !is_plain && !(is_gguf && kiln_weights::gguf_has(stored)) => Dtype::F32.into(),
             Self::Keep => stored,
             Self::Plain(dtype) => dtype.into(),
             Self::Blocks(block) => {

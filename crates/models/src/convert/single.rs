@@ -60,7 +60,7 @@ fn stored<'a>(
         let ParamInfo { shape: declared, dtype } = part.info(first)?;
         let shape = piece.stored_shape(&declared);
         let mut dtype = weight_type.of(dtype, first, &shape, is_gguf);
-        if piece == Piece::Transposed && matches!(dtype, StoredType::Blocks(_)) {
+        if piece == Piece::Transposed && !matches!(dtype, StoredType::Plain(_)) {
             dtype = Dtype::F16.into();
         }
         let keys: Vec<&str> = pieces.into_iter().map(|(_, key)| key).collect();

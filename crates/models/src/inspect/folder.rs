@@ -105,7 +105,8 @@ pub(crate) fn report(model: &ModelFolder, dtype: DTypeChoice) -> Result<FolderRe
     let texts = stage.networks();
     for part in architecture.components() {
         let mut report = |name: &str, segments: &Segments| -> Result<()> {
-            components.push(component(name.into(), files.weights(part), segments, dtype)?);
+            let keeps_stored = part != Component::Vae;
+            components.push(component(name.into(), files.weights(part), segments, dtype, keeps_stored)?);
             Ok(())
         };
         match part {
@@ -143,12 +144,16 @@ fn component(
     source: Result<Box<dyn ParamSource>>,
     segments: &Segments,
     dtype: DType,
+    keeps_stored: bool,
 ) -> Result<ComponentReport> {
     let source = match source {
         Ok(source) => Some(source),
         Err(Error::Weights(kiln_weights::Error::NoWeights { .. })) => None,
         Err(error) => return Err(error),
     };
+    if let Some(source) = source.as_deref().filter(|_| keeps_stored) {
+        segments.keep_stored(source, |_| false);
+    }
     let params = || segments.iter().flat_map(|segment| segment.params());
     let segment = |segment: &kiln_weights::Segment| SegmentReport {
         name: segment.name().to_string(),

@@ -81,13 +81,14 @@ impl TensorLike for MetaTensor {
                 return Err(refused("weight", "param", expected, param.shape()));
             }
         };
-        Ok(MetaWeight { shape, eight_bits: param.eight_bits(), matrix: self.device.matrices() })
+        Ok(MetaWeight { shape, eight_bits: param.eight_bits(), matrix: self.device.matrices().or(param.kept()) })
     }
 
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         let [n, k] = param.shape();
-        Ok(MetaWeight { shape: [n, 1, 1, k], eight_bits: param.eight_bits(), matrix: self.device.matrices() })
+        let matrix = self.device.matrices().or(param.kept());
+        Ok(MetaWeight { shape: [n, 1, 1, k], eight_bits: param.eight_bits(), matrix })
     }
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {

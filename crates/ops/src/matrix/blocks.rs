@@ -1,13 +1,15 @@
-//! Dequantization of ggml's blocks.
+//! Dequantization of blocks: numbers that share scales.
 //!
-//! The layouts are those of ggml (`ggml-common.h`): 32 elements with one f16 scale, or 256 with a scale for each 16 or
+//! Most layouts are those of ggml (`ggml-common.h`): 32 elements with one f16 scale, or 256 with a scale for each 16 or
 //! 32 of them. Candle's readers need a copy of the whole tensor in aligned memory, so these work on plain bytes; the
-//! tests compare them with candle's, bit by bit.
+//! tests compare them with candle's, bit by bit. `table_blocks.rs` has the layouts whose codes are indices of a table.
 
 use candle_core::quantized::GgmlDType;
 use half::f16;
 
-/// A block layout of ggml.
+use super::table_blocks::{FP4_VALUES, NF4_VALUES, indexed_4, iq4_nl, iq4_xs};
+
+/// A layout of blocks.
 #[allow(non_camel_case_types)] // the names that everybody knows them by
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockType {
@@ -31,11 +33,19 @@ pub enum BlockType {
     Q5_K,
     /// 6 bits, 16 scales of 8 bits for 256.
     Q6_K,
+    /// 4 bits that are indices of a table, a scale for 32.
+    IQ4_NL,
+    /// 4 bits that are indices of a table, 8 scales of 6 bits for 256.
+    IQ4_XS,
+    /// 4 bits that are indices of bitsandbytes' table of quantiles, a scale in f32 for 64.
+    NF4,
+    /// Floats of 4 bits of bitsandbytes, a scale in f32 for 64.
+    FP4,
 }
 
 impl BlockType {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Q4_0,
         Self::Q4_1,
         Self::Q5_0,
@@ -46,13 +56,23 @@ impl BlockType {
         Self::Q4_K,
         Self::Q5_K,
         Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::NF4,
+        Self::FP4,
     ];
+
+    /// Those that numbers can be converted to.
+    pub fn writable() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|block| block.quantizer().is_some())
+    }
 
     /// Elements of a block.
     pub fn elements(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            _ => 256,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
+            Self::NF4 | Self::FP4 => 64,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
         }
     }
 
@@ -69,12 +89,15 @@ impl BlockType {
             Self::Q4_K => 2 + 2 + 12 + 128,
             Self::Q5_K => 2 + 2 + 12 + 32 + 128,
             Self::Q6_K => 128 + 64 + 16 + 2,
+            Self::IQ4_NL => 2 + 16,
+            Self::IQ4_XS => 2 + 2 + 4 + 128,
+            Self::NF4 | Self::FP4 => 4 + 32,
         }
     }
 
-    /// candle's type, whose quantizers make the blocks.
-    pub fn ggml(self) -> GgmlDType {
-        match self {
+    /// candle's type, whose quantizers make the blocks. `None` for layouts that are read only.
+    pub fn quantizer(self) -> Option<GgmlDType> {
+        Some(match self {
             Self::Q4_0 => GgmlDType::Q4_0,
             Self::Q4_1 => GgmlDType::Q4_1,
             Self::Q5_0 => GgmlDType::Q5_0,
@@ -85,7 +108,25 @@ impl BlockType {
             Self::Q4_K => GgmlDType::Q4K,
             Self::Q5_K => GgmlDType::Q5K,
             Self::Q6_K => GgmlDType::Q6K,
+            Self::IQ4_NL | Self::IQ4_XS | Self::NF4 | Self::FP4 => return None,
+        })
+    }
+
+    /// Whether all scales of a whole number of blocks are finite. Others come from damaged files: every element of such a
+    /// block is infinite or no number.
+    pub fn has_finite_scales(self, bytes: &[u8]) -> bool {
+        /// Whether the f16 scales at these offsets are.
+        fn halves(block: &[u8], offsets: &[usize]) -> bool {
+            offsets.iter().all(|&at| half(block, at).is_finite())
         }
+        bytes.chunks_exact(self.bytes()).all(|block| match self {
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 | Self::IQ4_NL | Self::IQ4_XS => halves(block, &[0]),
+            Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K => halves(block, &[0, 2]),
+            Self::Q2_K => halves(block, &[80, 82]),
+            Self::Q3_K => halves(block, &[108]),
+            Self::Q6_K => halves(block, &[208]),
+            Self::NF4 | Self::FP4 => block.first_chunk().is_some_and(|scale| f32::from_le_bytes(*scale).is_finite()),
+        })
     }
 
     /// Passes `count` elements of the blocks in `bytes`, from index `start` on, to `put`, one block at a time. Elements
@@ -119,13 +160,17 @@ impl BlockType {
             Self::Q4_K => q4_k(bytes, values),
             Self::Q5_K => q5_k(bytes, values),
             Self::Q6_K => q6_k(bytes, values),
+            Self::IQ4_NL => iq4_nl(bytes, values),
+            Self::IQ4_XS => iq4_xs(bytes, values),
+            Self::NF4 => indexed_4(&NF4_VALUES, bytes, values),
+            Self::FP4 => indexed_4(&FP4_VALUES, bytes, values),
         }
     }
 }
 
 // Below, `bytes` is one block and `out` its elements: `read` slices both.
 
-fn half(bytes: &[u8], at: usize) -> f32 {
+pub(super) fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
@@ -273,11 +318,12 @@ mod tests {
     fn every_layout_is_read_as_candle_reads_it() {
         let values: Vec<f32> = (0..4 * 256).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 97) as f32)).collect();
         let tensor = Tensor::new(values.as_slice(), &Device::Cpu).unwrap().reshape((4, 256)).unwrap();
-        for block in BlockType::ALL {
-            let quantized = QTensor::quantize(&tensor, block.ggml()).unwrap();
+        for block in BlockType::writable() {
+            let ggml = block.quantizer().unwrap();
+            let quantized = QTensor::quantize(&tensor, ggml).unwrap();
             let bytes = quantized.data().unwrap().into_owned();
             let check = |bytes: &[u8]| {
-                let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, block.ggml()).unwrap();
+                let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, ggml).unwrap();
                 let expected = QTensor::new(storage, (4, 256)).unwrap().dequantize(&Device::Cpu).unwrap();
                 let mut found = vec![0f32; 4 * 256];
                 read(block, bytes, 0, &mut found);

@@ -1,4 +1,6 @@
-//! The 8-bit float of the `F8_E4M3` type ("FN": no infinities, all ones is NaN): arXiv 2209.05433.
+//! The 8-bit floats of the `F8_E4M3` type ("FN": no infinities, all ones is NaN) and of `F8_E5M2`: arXiv 2209.05433.
+
+use half::f16;
 
 /// The largest value.
 const MAX: f32 = 448.0;
@@ -28,7 +30,12 @@ const fn value(bits: u32) -> f32 {
     f32::from_bits(sign | magnitude.to_bits())
 }
 
-/// The value of an 8-bit float.
+/// The value of an 8-bit float with 5 bits of exponent: the upper half of an f16.
+pub fn f8_e5m2(bits: u8) -> f32 {
+    f16::from_bits(u16::from(bits) << 8).to_f32()
+}
+
+/// The value of an 8-bit float with 4 bits of exponent.
 pub fn f8_e4m3(bits: u8) -> f32 {
     VALUES[usize::from(bits)]
 }

@@ -1,5 +1,5 @@
 // Dequantizes stored rows of a matrix: every thread converts 8 neighbors of a row. The layouts and the arithmetic are
-// those of blocks.rs and f8.rs.
+// those of blocks.rs, table_blocks.rs, f8.rs and int8_rows.rs.
 #include "element.cuh"
 
 namespace {
@@ -128,6 +128,49 @@ struct Q6_K {
   }
 };
 
+// Tables of 4-bit codes, in memory that the L1 cache holds: the threads of a warp read different entries.
+__device__ const float IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+__device__ const float NF4_VALUES[16] = {
+    -1.0f,        -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
+    0.0795803f,   0.1609302f,  0.2461123f,   0.33791524f, 0.44070983f,  0.562617f,    0.72295684f,   1.0f};
+__device__ const float FP4_VALUES[16] = {
+    0.0f,  0.0625f / 12.0f,  8.0f / 12.0f,  1.0f,  4.0f / 12.0f,  0.5f,  2.0f / 12.0f,  0.25f,
+    -0.0f, -0.0625f / 12.0f, -8.0f / 12.0f, -1.0f, -4.0f / 12.0f, -0.5f, -2.0f / 12.0f, -0.25f};
+
+struct IQ4_NL {
+  static constexpr int ELEMENTS = 32, BYTES = 18;
+  __device__ static float number(Bytes block, int i) {
+    return __fmul_rn(half_at(block), IQ4_VALUES[nibble(block + 2, i)]);
+  }
+};
+
+struct IQ4_XS {
+  static constexpr int ELEMENTS = 256, BYTES = 136;
+  __device__ static float number(Bytes block, int i) {
+    const int group = i / 32;
+    const int low = block[4 + group / 2] >> (4 * (group % 2)) & 0xf;
+    const int top = (block[2] | block[3] << 8) >> (2 * group) & 3;
+    const float d = __fmul_rn(half_at(block), (low | top << 4) - 32);
+    return __fmul_rn(d, IQ4_VALUES[nibble(block + 8 + group * 16, i % 32)]);
+  }
+};
+
+// bitsandbytes' codes: two neighbors in a byte, the first one in the high half.
+__device__ __forceinline__ float indexed(const float* table, Bytes block, int i) {
+  const int code = block[4 + i / 2] >> (i % 2 ? 0 : 4) & 0xf;
+  return __fmul_rn(table[code], __uint_as_float(word_at(block)));
+}
+
+struct NF4 {
+  static constexpr int ELEMENTS = 64, BYTES = 36;
+  __device__ static float number(Bytes block, int i) { return indexed(NF4_VALUES, block, i); }
+};
+
+struct FP4 {
+  static constexpr int ELEMENTS = 64, BYTES = 36;
+  __device__ static float number(Bytes block, int i) { return indexed(FP4_VALUES, block, i); }
+};
+
 template <typename Block> struct Blocked {
   __device__ static float number(Bytes row, int i) {
     return Block::number(row + static_cast<size_t>(i / Block::ELEMENTS) * Block::BYTES, i % Block::ELEMENTS);
@@ -141,6 +184,20 @@ struct F8 {
     if (exponent == 0) magnitude = mantissa / 512.0f;
     if ((bits & 0x7f) == 0x7f) magnitude = __uint_as_float(0x7fc00000);
     return __fmul_rn(__uint_as_float(__float_as_uint(magnitude) | bits >> 7 << 31), __uint_as_float(word_at(row)));
+  }
+};
+
+// The upper half of an f16.
+struct F8E5M2 {
+  __device__ static float number(Bytes row, int i) {
+    const __half value = __ushort_as_half(static_cast<uint16_t>(row[4 + i] << 8));
+    return __fmul_rn(__half2float(value), __uint_as_float(word_at(row)));
+  }
+};
+
+struct Int8 {
+  __device__ static float number(Bytes row, int i) {
+    return __fmul_rn(static_cast<int8_t>(row[4 + i]), __uint_as_float(word_at(row)));
   }
 };
 
@@ -166,6 +223,39 @@ __device__ void numbers(Bytes rows, T* out, int row_bytes, int k) {
   }
 }
 
+// Integers in groups of GROUP that are rotated back. The sums of a group are exact, so that their order is of no account.
+template <typename T, int GROUP>
+__device__ void rotated(Bytes rows, T* out, int row_bytes, int k) {
+  constexpr int TILE = 1024;  // the elements of a block, as in `numbers`: whole groups
+  static_assert(TILE % GROUP == 0, "groups do not cross blocks");
+  constexpr float SCALE = GROUP == 16 ? 1.0f / 4 : GROUP == 64 ? 1.0f / 8 : 1.0f / 16;
+  __shared__ int sums[TILE];
+  const int first = blockIdx.y * TILE;
+  const Bytes row = rows + static_cast<size_t>(blockIdx.x) * row_bytes;
+  T* to = out + static_cast<size_t>(blockIdx.x) * k;
+  for (int i = threadIdx.x; i < TILE; i += blockDim.x) {
+    sums[i] = first + i < k ? static_cast<int8_t>(row[4 + first + i]) : 0;
+  }
+#pragma unroll
+  for (int stride = 1; stride < GROUP; stride *= 4) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE / 4; i += blockDim.x) {
+      int* at = sums + i / stride * (4 * stride) + i % stride;
+      const int a = at[0], b = at[stride], c = at[2 * stride], d = at[3 * stride];
+      const int sum = a + b + c + d;
+      at[0] = sum - 2 * d;  // row i of the matrix has -1 in column 3 - i
+      at[stride] = sum - 2 * c;
+      at[2 * stride] = sum - 2 * b;
+      at[3 * stride] = sum - 2 * a;
+    }
+  }
+  __syncthreads();
+  const float factor = __uint_as_float(word_at(row));
+  for (int i = threadIdx.x; i < TILE; i += blockDim.x) {
+    if (first + i < k) to[first + i] = kiln::from_f32<T>(__fmul_rn(__fmul_rn(sums[i], SCALE), factor));
+  }
+}
+
 }  // namespace
 
 // One row for each block in x, ranges of its elements in y.
@@ -173,10 +263,20 @@ __device__ void numbers(Bytes rows, T* out, int row_bytes, int k) {
   extern "C" __global__ void matrix_##NAME##_##TYPE(const uint8_t* rows, T* out, int row_bytes, int k) {    \
     numbers<T, ROW>(rows, out, row_bytes, k);                                                               \
   }
+#define ROTATED(T, TYPE, GROUP)                                                                              \
+  extern "C" __global__ void matrix_int8_convrot##GROUP##_##TYPE(                                            \
+      const uint8_t* rows, T* out, int row_bytes, int k) {                                                   \
+    rotated<T, GROUP>(rows, out, row_bytes, k);                                                              \
+  }
 #define OF_EVERY_ROW(T, TYPE)                  \
+  ROTATED(T, TYPE, 16)                         \
+  ROTATED(T, TYPE, 64)                         \
+  ROTATED(T, TYPE, 256)                        \
   INSTANCE(T, TYPE, F16, f16)                  \
   INSTANCE(T, TYPE, Bf16, bf16)                \
   INSTANCE(T, TYPE, F8, f8)                    \
+  INSTANCE(T, TYPE, F8E5M2, f8_e5m2)           \
+  INSTANCE(T, TYPE, Int8, int8)                \
   INSTANCE(T, TYPE, Blocked<Q4_0>, q4_0)       \
   INSTANCE(T, TYPE, Blocked<Q4_1>, q4_1)       \
   INSTANCE(T, TYPE, Blocked<Q5_0>, q5_0)       \
@@ -186,5 +286,9 @@ __device__ void numbers(Bytes rows, T* out, int row_bytes, int k) {
   INSTANCE(T, TYPE, Blocked<Q3_K>, q3_k)       \
   INSTANCE(T, TYPE, Blocked<Q4_K>, q4_k)       \
   INSTANCE(T, TYPE, Blocked<Q5_K>, q5_k)       \
-  INSTANCE(T, TYPE, Blocked<Q6_K>, q6_k)
+  INSTANCE(T, TYPE, Blocked<Q6_K>, q6_k)       \
+  INSTANCE(T, TYPE, Blocked<IQ4_NL>, iq4_nl)   \
+  INSTANCE(T, TYPE, Blocked<IQ4_XS>, iq4_xs)   \
+  INSTANCE(T, TYPE, Blocked<NF4>, nf4)         \
+  INSTANCE(T, TYPE, Blocked<FP4>, fp4)
 KILN_FOR_EVERY_TYPE(OF_EVERY_ROW)

@@ -1,4 +1,4 @@
-//! Matrices of linear layers in a storage type that differs from the activations': blocks of ggml, 8-bit floats with a
+//! Matrices of linear layers in a storage type that differs from the activations': blocks, 8-bit floats or integers with a
 //! factor for each row, or the other half precision.
 //!
 //! Such a matrix `(n, k)` stays in that type in memory, row by row. [`crate::linear`] dequantizes it when it runs: on
@@ -10,6 +10,8 @@ mod blocks;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod f8;
+mod int8_rows;
+mod table_blocks;
 #[cfg(test)]
 mod tests;
 mod workspace;
@@ -24,7 +26,8 @@ use crate::cpu::{Bytes, Element};
 use crate::error::Result;
 use crate::packing::Weight;
 pub use blocks::BlockType;
-pub use f8::{f8_e4m3, to_f8_e4m3};
+pub use f8::{f8_e4m3, f8_e5m2, to_f8_e4m3};
+pub use int8_rows::Rotation;
 pub(crate) use workspace::band;
 pub use workspace::linear_workspace;
 
@@ -35,14 +38,18 @@ pub enum MatrixType {
     F16,
     /// The upper 16 bits of an f32.
     Bf16,
-    /// 8 bits (`F8_E4M3`), each row after its factor, an f32.
+    /// 8-bit floats (`F8_E4M3`), each row after its factor, an f32.
     F8,
-    /// Blocks of ggml.
+    /// 8-bit floats (`F8_E5M2`), each row after its factor, an f32.
+    F8E5M2,
+    /// 8-bit integers, each row after its factor, an f32.
+    Int8(Rotation),
+    /// Blocks with scales of their own.
     Blocks(BlockType),
 }
 
-/// Bytes of the factor before a row of 8-bit floats.
-pub const F8_FACTOR: usize = 4;
+/// Bytes of the factor before a row of 8-bit numbers.
+pub const ROW_FACTOR: usize = 4;
 
 /// Elements that are converted at a time: a buffer in the L1 cache.
 const CHUNK: usize = 256;
@@ -53,29 +60,50 @@ impl MatrixType {
     pub fn row_bytes(self, k: usize) -> Option<usize> {
         match self {
             Self::F16 | Self::Bf16 => k.checked_mul(2),
-            Self::F8 => k.is_multiple_of(F8_FACTOR).then(|| k.checked_add(F8_FACTOR))?,
+            Self::F8 | Self::F8E5M2 => k.is_multiple_of(ROW_FACTOR).then(|| k.checked_add(ROW_FACTOR))?,
+            Self::Int8(rotation) => {
+                let fits = k.is_multiple_of(ROW_FACTOR) && k.is_multiple_of(rotation.group());
+                fits.then(|| k.checked_add(ROW_FACTOR))?
+            }
             Self::Blocks(block) => {
                 k.is_multiple_of(block.elements()).then(|| (k / block.elements()).checked_mul(block.bytes()))?
             }
         }
     }
 
+    /// Whether each row begins with its factor.
+    pub fn has_row_factors(self) -> bool {
+        matches!(self, Self::F8 | Self::F8E5M2 | Self::Int8(_))
+    }
+
     /// Dequantizes a row, from element `start` on. Elements beyond the end of the row leave `out` unchanged.
     pub(crate) fn read<T: Element>(self, row: &[u8], start: usize, out: &mut [T]) {
         let (count, mut rest) = (out.len(), out);
-        let mut put = |values: &[f32]| {
+        self.each(row, start, count, |values| {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(values.len());
             part.iter_mut().zip(values).for_each(|(to, from)| *to = T::from_f32(*from));
             rest = after;
-        };
+        });
+    }
+
+    /// Passes `count` elements of a row, from `start` on, to `put`, in parts. Elements beyond the end of the row are left
+    /// out.
+    pub fn each(self, row: &[u8], start: usize, count: usize, mut put: impl FnMut(&[f32])) {
         let mut values = [0f32; CHUNK];
         match self {
             Self::Blocks(block) => block.read(row, start, count, put),
-            Self::F8 => {
-                let Some((factor, numbers)) = row.split_first_chunk::<F8_FACTOR>() else { return };
+            Self::F8 | Self::F8E5M2 | Self::Int8(_) => {
+                let Some((factor, numbers)) = row.split_first_chunk::<ROW_FACTOR>() else { return };
                 let factor = f32::from_le_bytes(*factor);
+                let value = match self {
+                    Self::Int8(rotation) => {
+                        return int8_rows::read(rotation, factor, numbers, start, count, &mut put);
+                    }
+                    Self::F8E5M2 => f8_e5m2,
+                    _ => f8_e4m3,
+                };
                 for bytes in numbers.get(start..start + count).unwrap_or_default().chunks(CHUNK) {
-                    values.iter_mut().zip(bytes).for_each(|(value, &bits)| *value = f8_e4m3(bits) * factor);
+                    values.iter_mut().zip(bytes).for_each(|(to, &bits)| *to = value(bits) * factor);
                     put(&values[..bytes.len()]);
                 }
             }
@@ -104,6 +132,9 @@ impl fmt::Display for MatrixType {
             Self::F16 => f.write_str("f16"),
             Self::Bf16 => f.write_str("bf16"),
             Self::F8 => f.write_str("f8"),
+            Self::F8E5M2 => f.write_str("f8_e5m2"),
+            Self::Int8(Rotation::None) => f.write_str("int8"),
+            Self::Int8(rotation) => write!(f, "int8_convrot{}", rotation.group()),
             Self::Blocks(block) => f.write_str(&format!("{block:?}").to_lowercase()),
         }
     }

@@ -6,32 +6,46 @@ use crate::linear;
 use crate::packing::Weight;
 use crate::test_support::{exact, random};
 
-const KINDS: [MatrixType; 13] = {
-    let mut kinds = [MatrixType::F8; 13];
-    (kinds[0], kinds[1]) = (MatrixType::F16, MatrixType::Bf16);
-    let mut i = 0;
-    while i < BlockType::ALL.len() {
-        kinds[3 + i] = MatrixType::Blocks(BlockType::ALL[i]);
-        i += 1;
-    }
-    kinds
-};
+fn kinds() -> impl Iterator<Item = MatrixType> {
+    let rotations = [Rotation::None, Rotation::By16, Rotation::By64, Rotation::By256];
+    [MatrixType::F16, MatrixType::Bf16, MatrixType::F8, MatrixType::F8E5M2]
+        .into_iter()
+        .chain(rotations.map(MatrixType::Int8))
+        .chain(BlockType::ALL.map(MatrixType::Blocks))
+}
 
-/// The rows of an f32 matrix `(n, k)` in their storage type.
+/// The rows of an f32 matrix `(n, k)` in their storage type. Types that are read only have codes that follow from their
+/// positions.
 fn stored(matrix: &Tensor, kind: MatrixType) -> Vec<u8> {
     let rows: Vec<Vec<f32>> = matrix.to_vec2().unwrap();
+    let with_factors = |unit: f32, code: &dyn Fn(f32) -> u8| {
+        let row = |(i, row): (usize, &Vec<f32>)| {
+            let factor = unit * (0.5 + i as f32 / 7.0);
+            let numbers: Vec<u8> = row.iter().map(|value| code(value / factor)).collect();
+            [factor.to_le_bytes().to_vec(), numbers].concat()
+        };
+        rows.iter().enumerate().flat_map(row).collect()
+    };
     match kind {
         MatrixType::F16 => rows.concat().iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
         MatrixType::Bf16 => rows.concat().iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
-        MatrixType::F8 => {
-            let row = |(i, row): (usize, &Vec<f32>)| {
-                let factor = 0.5 + i as f32 / 7.0;
-                let numbers: Vec<u8> = row.iter().map(|value| to_f8_e4m3(value / factor)).collect();
-                [factor.to_le_bytes().to_vec(), numbers].concat()
-            };
-            rows.iter().enumerate().flat_map(row).collect()
-        }
-        MatrixType::Blocks(block) => QTensor::quantize(matrix, block.ggml()).unwrap().data().unwrap().into_owned(),
+        MatrixType::F8 => with_factors(1.0, &to_f8_e4m3),
+        MatrixType::F8E5M2 => with_factors(1.0, &|value| (f16::from_f32(value).to_bits() >> 8) as u8),
+        MatrixType::Int8(_) => with_factors(0.05, &|value| value as i8 as u8),
+        MatrixType::Blocks(block) => match block.quantizer() {
+            Some(ggml) => QTensor::quantize(matrix, ggml).unwrap().data().unwrap().into_owned(),
+            None => {
+                let scale: &[u8] = match block {
+                    BlockType::NF4 | BlockType::FP4 => &0.75f32.to_le_bytes(),
+                    _ => &f16::from_f32(0.01).to_le_bytes(),
+                };
+                let blocks = rows.concat().len() / block.elements();
+                let code = |(i, value): (usize, &f32)| (value.to_bits() >> 9 ^ i as u32) as u8;
+                let codes: Vec<u8> = rows.concat().iter().enumerate().map(code).collect();
+                let codes = codes.chunks(block.elements()).take(blocks);
+                codes.flat_map(|codes| [scale, &codes[scale.len()..block.bytes()]].concat()).collect()
+            }
+        },
     }
 }
 
@@ -74,7 +88,7 @@ fn a_layer_has_the_bits_of_the_dequantized_matrix() {
             let half = |t: Tensor| t.to_dtype(dtype).unwrap();
             let (x, residual) = (half(random(&[2, outer, k])), half(random(&[2, outer, n])));
             let bias = half(random(&[n]));
-            for kind in KINDS {
+            for kind in kinds() {
                 let memory = memory(&stored(&matrix, kind), dtype);
                 let weight = Weight::rows(&memory, kind, [n, k], 1).unwrap().on(&device).unwrap();
                 assert_eq!((weight.shape(), weight.layout()), ([n, 1, 1, k], None));
@@ -99,6 +113,8 @@ fn dequantized_values_are_those_that_were_stored() {
         (MatrixType::F16, 1e-3),
         (MatrixType::Bf16, 1e-2),
         (MatrixType::F8, 0.1),
+        (MatrixType::F8E5M2, 0.4),
+        (MatrixType::Int8(Rotation::None), 0.2),
         (MatrixType::Blocks(BlockType::Q8_0), 0.02),
         (MatrixType::Blocks(BlockType::Q4_K), 0.25),
     ];
@@ -109,7 +125,7 @@ fn dequantized_values_are_those_that_were_stored() {
         assert!(off <= bound, "{kind}: {off}");
     }
     // Any range of a row, whatever block it begins in.
-    for kind in KINDS {
+    for kind in kinds() {
         let bytes = stored(&matrix, kind);
         let row = &bytes[..bytes.len() / 5];
         let (mut all, mut part) = ([0f32; 512], [0f32; 300]);
@@ -141,6 +157,8 @@ fn rows_that_a_type_cannot_store_are_refused() {
     let kind = MatrixType::Blocks(BlockType::Q8_0);
     let message = Weight::rows(&memory, kind, [2, 40], 1).unwrap_err().to_string();
     assert!(message.contains("rows of 40 elements cannot be stored as q8_0"), "{message}");
+    let message = Weight::rows(&memory, MatrixType::Int8(Rotation::By64), [2, 48], 1).unwrap_err().to_string();
+    assert!(message.contains("rows of 48 elements cannot be stored as int8_convrot64"), "{message}");
     assert!(Weight::rows(&memory, kind, [8, 32], 1).is_err(), "272 bytes in 256");
     assert!(Weight::rows(&memory, kind, [7, 32], 2).is_err());
     assert!(Weight::rows(&memory, kind, [7, 32], 1).is_ok());

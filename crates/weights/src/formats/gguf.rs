@@ -12,7 +12,6 @@ use kiln_ops::BlockType;
 use safetensors::Dtype;
 
 use super::bytes::Reader;
-use super::iq4::Iq4;
 use crate::error::{Error, Result};
 use crate::limits::MAX_TENSORS;
 use crate::mmap::{self, Mapped};
@@ -41,12 +40,9 @@ pub struct GgufFile {
 /// A tensor of the file.
 #[derive(Debug)]
 struct Entry {
-    /// Its type is that of the elements that are read.
     info: ParamInfo,
     /// Its bytes in the file.
     range: Range<usize>,
-    /// The layout of its blocks, if they are decoded when they are read.
-    decoded: Option<Iq4>,
 }
 
 impl GgufFile {
@@ -73,22 +69,8 @@ impl ParamSource for GgufFile {
     }
 
     fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
-        let Some(Entry { info, range, decoded }) = self.tensors.get(key) else { return Ok(None) };
-        let bytes = self.map.bytes(range.clone())?;
-        let bytes = decoded.map_or(Cow::Borrowed(bytes), |layout| Cow::Owned(layout.decode(bytes)));
-        Ok(Some(ParamData { info: info.clone(), bytes }))
-    }
-
-    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
-        let Some(Entry { info, range, decoded: Some(layout) }) = self.tensors.get(key) else {
-            return Ok(self.data(key)?.and_then(|data| data.rows(&rows)));
-        };
-        let Some((part, _)) = info.rows(&rows) else { return Ok(None) };
-        let Some(row) = info.shape.get(1..).filter(|row| !row.is_empty()).and_then(|row| layout.bytes(row)) else {
-            return Ok(self.data(key)?.and_then(|data| data.rows(&rows))); // rows that do not begin with a block
-        };
-        let bytes = self.map.bytes(range.start + rows.start * row..range.start + rows.end * row)?;
-        Ok(Some(ParamData { info: part, bytes: Cow::Owned(layout.decode(bytes)) }))
+        let Some(Entry { info, range }) = self.tensors.get(key) else { return Ok(None) };
+        Ok(Some(ParamData { info: info.clone(), bytes: Cow::Borrowed(self.map.bytes(range.clone())?) }))
     }
 
     fn release(&self, key: &str) {
@@ -174,16 +156,21 @@ impl Header {
             let shape = (0..dims).map(|_| usize::try_from(reader.u64()?).map_err(|_| too_large(&name)));
             let mut shape = shape.collect::<Parsed<Vec<_>>>()?;
             shape.reverse(); // ggml lists the fastest dimension first
-            let id = reader.u32()?;
-            let decoded = Iq4::of(id);
-            let dtype = if decoded.is_some() { Dtype::F32.into() } else { stored_type(&name, id)? };
-            rows.push((name, shape, (dtype, decoded), reader.u64()?));
+            let dtype = stored_type(&name, reader.u32()?)?;
+            rows.push((name, shape, dtype, reader.u64()?));
         }
         let start = (reader.position() as u64).checked_next_multiple_of(alignment);
         let mut tensors = HashMap::new();
-        for (name, shape, (dtype, decoded), offset) in rows {
-            let size = decoded.map_or_else(|| dtype.bytes(&shape), |layout: Iq4| layout.bytes(&shape));
-            let size = size.filter(|_| dtype.bytes(&shape).is_some()).ok_or_else(|| too_large(&name))?;
+        for (name, shape, dtype, offset) in rows {
+            let size = dtype.bytes(&shape).ok_or_else(|| match dtype {
+                StoredType::Blocks(block) if !shape.last().unwrap_or(&1).is_multiple_of(block.elements()) => {
+                    let elements = block.elements();
+                    format!(
+                        "stores tensor `{name}` {shape:?} as {dtype}, whose blocks of {elements} do not divide its rows"
+                    )
+                }
+                _ => too_large(&name),
+            })?;
             let range = start
                 .and_then(|start| start.checked_add(offset))
                 .and_then(|from| usize::try_from(from).ok())
@@ -207,7 +194,7 @@ impl Header {
                 }
                 None => shape,
             };
-            let entry = Entry { info: ParamInfo { shape, dtype }, range, decoded };
+            let entry = Entry { info: ParamInfo { shape, dtype }, range };
             if tensors.insert(name.clone(), entry).is_some() {
                 return Err(format!("names tensor `{name}` twice, which is ambiguous"));
             }
@@ -232,9 +219,9 @@ pub(super) const PLAIN_TYPES: [(u32, Dtype); 8] = [
     (30, Dtype::BF16),
 ];
 
-/// ggml's number of a block layout.
-pub(super) fn block_id(block: BlockType) -> u32 {
-    match block {
+/// ggml's number of a block layout. `None` for those of other programs.
+pub(super) fn block_id(block: BlockType) -> Option<u32> {
+    Some(match block {
         BlockType::Q4_0 => 2,
         BlockType::Q4_1 => 3,
         BlockType::Q5_0 => 6,
@@ -245,15 +232,19 @@ pub(super) fn block_id(block: BlockType) -> u32 {
         BlockType::Q4_K => 12,
         BlockType::Q5_K => 13,
         BlockType::Q6_K => 14,
-    }
+        BlockType::IQ4_NL => 20,
+        BlockType::IQ4_XS => 23,
+        BlockType::NF4 | BlockType::FP4 => return None,
+    })
 }
 
 fn stored_type(name: &str, id: u32) -> Parsed<StoredType> {
     let plain = PLAIN_TYPES.into_iter().find(|(plain, _)| *plain == id).map(|(_, dtype)| dtype.into());
-    let block = || BlockType::ALL.into_iter().find(|&block| block_id(block) == id).map(StoredType::Blocks);
+    let block = || BlockType::ALL.into_iter().find(|&block| block_id(block) == Some(id)).map(StoredType::Blocks);
     plain.or_else(block).ok_or_else(|| {
-        let known = BlockType::ALL.map(|block| format!("{block:?}")).join(", ");
-        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}, {}", Iq4::NAMES)
+        let known = BlockType::ALL.into_iter().filter(|&block| block_id(block).is_some());
+        let known = known.map(|block| format!("{block:?}")).collect::<Vec<_>>().join(", ");
+        format!("stores tensor `{name}` as ggml's type {id}, expected F32, F16, BF16, {known}")
     })
 }
 

@@ -3,14 +3,17 @@
 //! ComfyUI stores a format for each layer, as JSON in a tensor `x.comfy_quant` or in the header. Other programs are known by
 //! the tensors of their layers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use kiln_ops::Rotation;
 use serde_json::Value;
 
 use crate::source::ParamSource;
 
-/// The formats of layers that are read: 8-bit floats with scales.
-const KNOWN: [&str; 2] = ["float8_e4m3fn", "float8_e5m2"];
+/// The formats of layers that are read.
+const KNOWN: [&str; 3] = ["float8_e4m3fn", "float8_e5m2", "int8_tensorwise"];
+/// The size of the groups of a rotated layer that does not say it.
+const USUAL_GROUP: u64 = 256;
 
 /// The ending of tensors with the format of their layer.
 const FORMAT: &str = "comfy_quant";
@@ -20,52 +23,76 @@ const NOTE: &str = "_quantization_metadata";
 const MAX_BYTES: usize = 1 << 12;
 
 /// Endings of tensors that formats of other programs have, with the name of the format.
-const OTHERS: [(&str, &str); 4] = [
-    (".wscales", "SVDQuant (Nunchaku)"),
-    (".quant_state.bitsandbytes__nf4", "NF4 (bitsandbytes)"),
-    (".quant_state.bitsandbytes__fp4", "FP4 (bitsandbytes)"),
-    (".weight_scale_2", "NVFP4"),
-];
+const OTHERS: [(&str, &str); 2] = [(".wscales", "SVDQuant (Nunchaku)"), (".weight_scale_2", "NVFP4")];
 
-/// Checks that every layer has a format that is read.
+/// The format of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LayerFormat {
+    /// 8-bit floats.
+    F8,
+    /// 8-bit integers, perhaps rotated.
+    Int8(Rotation),
+}
+
+/// The formats that a file names, by layer. `keys` are the names of its tensors.
 ///
 /// # Errors
-/// The problem, with the layer and its format.
-pub(super) fn check(source: &dyn ParamSource, metadata: &BTreeMap<String, String>) -> Result<(), String> {
+/// The problem, if a layer has a format that is not read, with the layer and its format.
+pub(super) fn read(
+    source: &dyn ParamSource,
+    keys: &[String],
+    metadata: &BTreeMap<String, String>,
+) -> Result<HashMap<String, LayerFormat>, String> {
+    let mut formats = HashMap::new();
     let note = metadata.get(NOTE).and_then(|text| serde_json::from_str::<Value>(text).ok());
-    if let Some(layers) = note.as_ref().and_then(|note| note.get("layers")?.as_object()) {
-        layers.iter().try_for_each(|(layer, entry)| known(layer, entry))?;
+    for (layer, entry) in note.as_ref().and_then(|note| note.get("layers")?.as_object()).into_iter().flatten() {
+        formats.extend(format(layer, entry)?.map(|format| (layer.clone(), format)));
     }
-    let mut keys = source.keys();
-    keys.sort_unstable(); // the same message each time
-    for key in &keys {
+    for key in keys {
         if let Some(layer) = key.strip_suffix(FORMAT).and_then(|layer| layer.strip_suffix('.')) {
             let data = source.data(key).ok().flatten();
             let text = data.as_ref().map(|data| &*data.bytes).filter(|bytes| bytes.len() <= MAX_BYTES);
             let entry = text.and_then(|text| serde_json::from_slice::<Value>(text).ok());
-            known(layer, &entry.ok_or_else(|| format!("has no valid JSON in tensor `{key}`"))?)?;
+            let entry = entry.ok_or_else(|| format!("has no valid JSON in tensor `{key}`"))?;
+            formats.extend(format(layer, &entry)?.map(|format| (layer.to_string(), format)));
         }
     }
     let other = OTHERS.iter().find_map(|(ending, format)| {
         let key = keys.iter().find(|key| key.ends_with(ending))?;
         Some((key.strip_suffix(ending).unwrap_or(key), *format))
     });
-    other.map_or(Ok(()), |(layer, format)| Err(refusal(layer, format)))
+    other.map_or(Ok(formats), |(layer, format)| Err(refusal(layer, format)))
 }
 
-/// Checks the format in the entry of a layer. An entry without one says nothing.
-fn known(layer: &str, entry: &Value) -> Result<(), String> {
+/// The format in the entry of a layer. An entry without one says nothing.
+fn format(layer: &str, entry: &Value) -> Result<Option<LayerFormat>, String> {
     match entry.get("format").and_then(Value::as_str) {
-        Some(format) if !KNOWN.contains(&format) => Err(refusal(layer, format)),
-        _ => Ok(()),
+        None => Ok(None),
+        Some("float8_e4m3fn" | "float8_e5m2") => Ok(Some(LayerFormat::F8)),
+        Some("int8_tensorwise") => rotation(layer, entry).map(|rotation| Some(LayerFormat::Int8(rotation))),
+        Some(format) => Err(refusal(layer, format)),
     }
+}
+
+/// The rotation in the entry of a layer of integers. Older files have it one level deeper.
+fn rotation(layer: &str, entry: &Value) -> Result<Rotation, String> {
+    let of = |name: &str| entry.get(name).or_else(|| entry.get("params")?.get(name));
+    if !of("convrot").is_some_and(|rotated| rotated.as_bool() == Some(true)) {
+        return Ok(Rotation::None);
+    }
+    let group = of("convrot_groupsize").map_or(Some(USUAL_GROUP), Value::as_u64);
+    let rotation = group.and_then(|group| Rotation::of(usize::try_from(group).ok()?));
+    rotation.ok_or_else(|| {
+        let found = of("convrot_groupsize").map(Value::to_string).unwrap_or_default();
+        format!("rotates the layer `{layer}` in groups of {found}, expected 16, 64 or 256")
+    })
 }
 
 fn refusal(layer: &str, format: &str) -> String {
     let format: String = format.chars().take(40).collect();
     format!(
-        "stores the layer `{layer}` in the format {format}, which is not supported; use a file in BF16, F16, 8-bit floats \
-         ({}) or a GGUF file",
+        "stores the layer `{layer}` in the format {format}, which is not supported; use a file in BF16, F16, a format of \
+         ComfyUI's 8-bit files ({}), bitsandbytes' NF4 or FP4, or a GGUF file",
         KNOWN.join(", ")
     )
 }
@@ -73,65 +100,50 @@ fn refusal(layer: &str, format: &str) -> String {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
-    use safetensors::Dtype;
 
     use super::*;
-    use crate::formats::{Checkpoint, NewTensor, write_safetensors};
     use crate::source::MapSource;
+
+    /// The formats of a file with one tensor.
+    fn of(key: &str, notes: &BTreeMap<String, String>) -> Result<HashMap<String, LayerFormat>, String> {
+        let tensor = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        let source = MapSource::from_iter([(key.to_string(), tensor)]);
+        read(&source, &source.keys(), notes)
+    }
+
+    fn notes(text: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([(NOTE.to_string(), text.to_string())])
+    }
 
     #[test]
     fn formats_of_other_programs_are_refused_by_name() {
-        let notes = |text: &str| BTreeMap::from([(NOTE.to_string(), text.to_string())]);
-        let of = |key: &str, notes| {
-            let tensor = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
-            check(&MapSource::from_iter([(key.to_string(), tensor)]), &notes)
-        };
-        let message = of("blocks.0.qkv_proj.wscales", BTreeMap::new()).unwrap_err();
+        let message = of("blocks.0.qkv_proj.wscales", &BTreeMap::new()).unwrap_err();
         assert!(message.contains("`blocks.0.qkv_proj` in the format SVDQuant (Nunchaku)"), "{message}");
-        let message = of("a.weight.quant_state.bitsandbytes__nf4", BTreeMap::new()).unwrap_err();
-        assert!(message.contains("NF4 (bitsandbytes)"), "{message}");
         let layers = |format: &str| notes(&format!(r#"{{"layers": {{"a.b": {{"format": "{format}"}}}}}}"#));
-        let message = of("a.weight", layers("int8_convrot")).unwrap_err();
-        assert!(message.contains("`a.b` in the format int8_convrot"), "{message}");
-        for fine in [layers("float8_e4m3fn"), notes("no JSON"), notes("[]"), BTreeMap::new()] {
-            assert_eq!(of("a.weight", fine), Ok(()));
+        let message = of("a.weight", &layers("convrot_w4a4")).unwrap_err();
+        assert!(message.contains("`a.b` in the format convrot_w4a4"), "{message}");
+        for none in [notes("no JSON"), notes("[]"), BTreeMap::new()] {
+            assert_eq!(of("a.weight", &none), Ok(HashMap::new()));
         }
-    }
-
-    /// A file with a layer of 8-bit floats, its scale, and its format.
-    fn file(format: &str) -> crate::Result<(Vec<String>, Vec<f32>)> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.safetensors");
-        let json = format!(r#"{{"format": "{format}"}}"#).into_bytes();
-        let scale = 0.5f32.to_le_bytes().to_vec();
-        let tensors = [
-            ("x.weight", vec![2, 2], Dtype::F8_E4M3, vec![0x38, 0x40, 0xb8, 0x00]), // 1, 2, -1, 0
-            ("x.weight_scale", vec![], Dtype::F32, scale.clone()),
-            ("x.input_scale", vec![], Dtype::F32, scale),
-            ("x.comfy_quant", vec![json.len()], Dtype::U8, json),
-            ("part.scaled_fp8", vec![0], Dtype::F8_E4M3, vec![]),
-        ];
-        let tensors = tensors.into_iter().map(|(name, shape, dtype, bytes)| NewTensor {
-            name: name.into(),
-            shape,
-            dtype: dtype.into(),
-            bytes: Box::new(move || Ok(bytes.clone().into())),
-        });
-        write_safetensors(&mut std::fs::File::create(&path).unwrap(), tensors.collect(), &BTreeMap::new()).unwrap();
-        let file = Checkpoint::open(&path)?;
-        let row = file.rows("x.weight", 1..2)?.unwrap();
-        assert_eq!(
-            (row.info.shape.as_slice(), row.to_f32().unwrap().as_slice()),
-            ([1, 2].as_slice(), [-0.5, 0.].as_slice())
-        );
-        Ok((file.keys(), file.data("x.weight")?.unwrap().to_f32().unwrap()))
+        let float8 = of("a.weight", &layers("float8_e4m3fn")).unwrap();
+        assert_eq!(float8.get("a.b"), Some(&LayerFormat::F8));
     }
 
     #[test]
-    fn a_layer_has_a_scale_and_a_format() {
-        assert_eq!(file("float8_e4m3fn").unwrap(), (vec!["x.weight".to_string()], vec![0.5, 1., -0.5, 0.]));
-        let message = file("nvfp4").err().unwrap().to_string();
-        assert!(message.contains("a.safetensors: stores the layer `x` in the format nvfp4"), "{message}");
-        assert!(file("\"").err().unwrap().to_string().contains("no valid JSON in tensor `x.comfy_quant`"));
+    fn integers_may_be_rotated() {
+        let of = |fields: &str| {
+            let text = format!(r#"{{"layers": {{"a": {{"format": "int8_tensorwise"{fields}}}}}}}"#);
+            of("a.weight", &notes(&text)).map(|formats| formats.get("a").copied())
+        };
+        let int8 = |rotation| Ok(Some(LayerFormat::Int8(rotation)));
+        assert_eq!(of(""), int8(Rotation::None));
+        assert_eq!(of(r#", "convrot": false, "convrot_groupsize": 64"#), int8(Rotation::None));
+        assert_eq!(of(r#", "convrot": true"#), int8(Rotation::By256));
+        assert_eq!(of(r#", "convrot": true, "convrot_groupsize": 64"#), int8(Rotation::By64));
+        assert_eq!(of(r#", "params": {"convrot": true, "convrot_groupsize": 16}"#), int8(Rotation::By16));
+        for group in ["32", "\"256\"", "-1"] {
+            let message = of(&format!(r#", "convrot": true, "convrot_groupsize": {group}"#)).unwrap_err();
+            assert!(message.contains(&format!("`a` in groups of {group}, expected 16, 64 or 256")), "{message}");
+        }
     }
 }

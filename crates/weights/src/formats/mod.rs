@@ -1,10 +1,11 @@
 //! Checkpoint files of all formats, behind one source type.
 
 pub(crate) mod bytes;
+mod factor_rows;
+mod four_bits;
 mod gguf;
-mod iq4;
 mod layer_formats;
-mod scaled;
+mod packed;
 mod torch;
 mod write;
 
@@ -14,6 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 pub use gguf::GgufFile;
+pub(crate) use packed::unpacked;
 pub use torch::TorchFile;
 pub use write::{NewTensor, encode, gguf_has, write_gguf, write_safetensors};
 
@@ -22,7 +24,6 @@ use kiln_files::open_regular;
 use crate::error::{Error, Result};
 use crate::safetensors_file::SafetensorsFile;
 use crate::source::{ParamData, ParamInfo, ParamSource};
-use scaled::Scaled;
 
 /// A checkpoint's format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,8 +78,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a file, and detects its format from its first bytes. Elements are read from the mapping. 8-bit floats that
-    /// are stored with scales are multiplied by them.
+    /// Opens a file, and detects its format from its first bytes. Elements are read from the mapping. Weights that are
+    /// stored as several tensors are one tensor each: 8-bit numbers with their scales, and bitsandbytes' 4-bit weights.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be mapped, [`Error::Format`] if it is not a valid checkpoint, or has layers in a
@@ -102,9 +103,7 @@ impl Checkpoint {
                 (Box::new(file), metadata)
             }
         };
-        let refuse = |problem| Error::Format { path: path.to_path_buf(), problem };
-        layer_formats::check(source.as_ref(), &metadata).map_err(refuse)?;
-        let source = Scaled::wrap(source);
+        let source = unpacked(source, &metadata, path)?;
         Ok(Self { source, format, metadata })
     }
 

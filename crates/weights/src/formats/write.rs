@@ -39,7 +39,7 @@ pub fn write_safetensors(
 ) -> Result<()> {
     let plain = |tensor: &NewTensor<'_>| match tensor.dtype {
         StoredType::Plain(dtype) => Some(dtype),
-        StoredType::Blocks(_) => None,
+        StoredType::Blocks(_) | StoredType::Rows(_) => None,
     };
     tensors.sort_by(|a, b| plain(b).cmp(&plain(a)).then_with(|| a.name.cmp(&b.name)));
     let mut rows = Vec::new();
@@ -145,7 +145,8 @@ fn unwritable(tensor: &NewTensor<'_>, format: &str) -> Error {
 fn gguf_id(dtype: StoredType) -> Option<u32> {
     match dtype {
         StoredType::Plain(dtype) => PLAIN_TYPES.into_iter().find(|(_, plain)| *plain == dtype).map(|(id, _)| id),
-        StoredType::Blocks(block) => Some(block_id(block)),
+        StoredType::Blocks(block) => block_id(block),
+        StoredType::Rows(_) => None,
     }
 }
 
@@ -170,12 +171,12 @@ pub fn encode(data: &ParamData<'_>, dtype: StoredType) -> Option<Vec<u8>> {
             halves.convert_from_f32_slice(&values);
             halves.iter().flat_map(|value| value.to_le_bytes()).collect()
         }
-        StoredType::Plain(_) => return None,
+        StoredType::Plain(_) | StoredType::Rows(_) => return None,
         StoredType::Blocks(block) => {
             dtype.bytes(&data.info.shape)?;
             // The quantizers are candle's.
             let tensor = Tensor::from_vec(values, data.info.shape.as_slice(), &Device::Cpu).ok()?;
-            QTensor::quantize(&tensor, block.ggml()).ok()?.data().ok()?.into_owned()
+            QTensor::quantize(&tensor, block.quantizer()?).ok()?.data().ok()?.into_owned()
         }
     };
     Some(bytes)

@@ -73,8 +73,8 @@ impl Piece {
             Self::Transposed => {
                 let [rows, columns] = <[usize; 2]>::try_from(stored.shape).ok()?;
                 stored.shape = vec![columns, rows];
-                if matches!(stored.dtype, StoredType::Blocks(_)) {
-                    stored.dtype = safetensors::Dtype::F32.into(); // a column cannot have blocks
+                if !matches!(stored.dtype, StoredType::Plain(_)) {
+                    stored.dtype = safetensors::Dtype::F32.into(); // a column has no blocks and no factor
                 }
             }
             Self::Pointwise => {

@@ -122,7 +122,7 @@ fn transposed(stored: &ParamData<'_>, info: &ParamInfo) -> Option<Vec<u8>> {
     let decoded: Vec<u8>;
     let bytes = match stored.info.dtype {
         StoredType::Plain(_) => &*stored.bytes,
-        StoredType::Blocks(_) => {
+        StoredType::Blocks(_) | StoredType::Rows(_) => {
             decoded = stored.to_f32()?.iter().flat_map(|value| value.to_le_bytes()).collect();
             &decoded
         }

@@ -74,7 +74,7 @@ impl ParamBuilder<'_> {
         }
         let mut stacks = self.stacks.borrow_mut();
         stacks.push(Stack { first, count });
-        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, shape: [count * n, k] })
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, count, shape: [count * n, k] })
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {

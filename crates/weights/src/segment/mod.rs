@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_ops::{EightBits, InputObserver, Int8Input, Packing};
+use kiln_ops::{EightBits, InputObserver, Int8Input, MatrixType, Packing};
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
+use crate::kept::Kept;
 use crate::load::Placement;
 use crate::param_spec::{ParamSpec, SlabType};
 use crate::slab_layout::SlabLayout;
@@ -70,6 +71,8 @@ struct Cell {
     added_biases: RwLock<HashMap<usize, Tensor>>,
     /// The layers that are computed in 8 bits, by the index of the layer's weight.
     in_8_bits: RwLock<HashMap<usize, In8Bits>>,
+    /// The types of matrices that stay as they are stored.
+    kept: RwLock<Kept>,
     /// The observer of the products with a weight, by its index.
     observers: RwLock<HashMap<usize, Arc<dyn InputObserver>>>,
 }
@@ -138,6 +141,21 @@ impl Segment {
     /// The format of a parameter in 8 bits; `None` for others.
     pub(crate) fn eight_bits(&self, index: usize) -> Option<EightBits> {
         self.cell.in_8_bits.read().get(&index).map(|layer| layer.kind)
+    }
+
+    /// Sets which parameters stay as they are stored in slabs that are made from now on.
+    pub(crate) fn set_kept(&self, params: Kept) {
+        *self.cell.kept.write() = params;
+    }
+
+    /// The type in which a parameter stays as it is stored.
+    pub(crate) fn kept(&self, index: usize) -> Option<MatrixType> {
+        self.cell.kept.read().get(&index).copied()
+    }
+
+    /// All parameters that stay as they are stored.
+    pub(crate) fn all_kept(&self) -> Kept {
+        self.cell.kept.read().clone()
     }
 
     /// Sets the observers of the products with these weights, and removes all others.
@@ -223,6 +241,7 @@ impl Cell {
             rows: RwLock::default(),
             added_biases: RwLock::default(),
             in_8_bits: RwLock::default(),
+            kept: RwLock::default(),
             observers: RwLock::default(),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_ops::{EightBits, Weight};
+use kiln_ops::{EightBits, MatrixType, Weight};
 
 use super::slab::View;
 use super::{Cell, RowSource};
@@ -79,6 +79,11 @@ impl Param {
         self.cell.in_8_bits.read().get(&self.index).map(|layer| layer.kind)
     }
 
+    /// The type in which its matrix stays as its file stores it; `None` if it does not.
+    pub fn kept(&self) -> Option<MatrixType> {
+        self.cell.kept.read().get(&self.index).copied()
+    }
+
     /// The added bias of the linear layer with this matrix, which has no bias of its own.
     pub fn added_bias(&self) -> Option<Tensor> {
         self.cell.added_biases.read().get(&self.index).cloned()
@@ -96,6 +101,8 @@ pub struct StackedParam {
     pub(super) index: usize,
     /// The index of the first matrix.
     pub(super) first: usize,
+    /// The number of matrices.
+    pub(super) count: usize,
     pub(super) shape: [usize; 2],
 }
 
@@ -115,10 +122,21 @@ impl StackedParam {
         self.cell.in_8_bits.read().get(&self.first).map(|layer| layer.kind)
     }
 
+    /// The type in which the matrices stay as their file stores them; `None` where they do not, or where they have several.
+    pub fn kept(&self) -> Option<MatrixType> {
+        self.cell.kept.read().get(&self.first).copied().filter(|_| self.is_uniform())
+    }
+
+    /// Whether all matrices stay as they are stored in one type, or none does. Others are no one matrix.
+    pub fn is_uniform(&self) -> bool {
+        let kept = self.cell.kept.read();
+        (self.first..self.first + self.count).all(|i| kept.get(&i) == kept.get(&self.first))
+    }
+
     /// `(layers * n, k)`, a view into the slab.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights, or the matrices have several types.
     pub fn weight(&self) -> Result<Weight> {
         self.cell.with(|slab| slab.stacks.get(self.index).cloned().flatten())
     }

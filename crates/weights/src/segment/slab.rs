@@ -10,7 +10,7 @@ use kiln_ops::Weight;
 pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
     pub(crate) views: Vec<View>,
-    /// One for each [`Stack`]; `None` for matrices in 8-bit integers, which are read one by one.
+    /// One for each [`Stack`]; `None` for matrices in 8-bit integers or of several types, which are read one by one.
     pub(crate) stacks: Vec<Option<Weight>>,
     /// The memory of all views, flat.
     pub(crate) memory: Tensor,
