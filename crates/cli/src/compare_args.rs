@@ -16,12 +16,12 @@ pub struct CompareArgs {
     /// The other image, or the other folder.
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// What pairs the images of two folders: name, that of the file, or settings, the prompt, seed and size that the images have.
+    /// How the images of two folders are paired: by name, or by settings, the prompt, seed and size that the images have.
     #[arg(long, value_name = "KEY", default_value = "name", hide_possible_values = true,
           value_parser = named::<PairBy>(&["name", "settings"]))]
     pair: PairBy,
-    /// Computes LPIPS with the networks in a safetensors file: the state dict of lpips.LPIPS, with AlexNet or VGG16. Where to get
-    /// it: docs/compare.md.
+    /// Computes LPIPS with the networks in a safetensors file: the state dict of lpips.LPIPS, with AlexNet or VGG16. docs/compare.md
+    /// shows how to make it.
     #[arg(long, value_name = "FILE")]
     lpips: Option<PathBuf>,
     /// Computes the CLIP score of each image with the prompt in its settings. A folder with transformers' CLIPModel, such as

@@ -51,7 +51,7 @@ impl Metric {
     }
 }
 
-/// What each pair must have.
+/// The bounds that each pair must keep.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Bounds {
     /// The least PSNR in dB; infinite for equal images alone.

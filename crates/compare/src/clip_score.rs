@@ -57,7 +57,7 @@ impl ClipScore {
         Ok(Self { tokenizer, text, vision })
     }
 
-    /// 100 times the cosine of the image's and the prompt's embeddings, 0 where that is negative. Of a prompt the first tokens
+    /// 100 times the cosine of the image's and the prompt's embeddings, 0 if that is negative. Of a prompt the first tokens
     /// count, as many as the encoder has room for.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::settings::prompt_of;
 use crate::sheet;
 use crate::ssim::{check_sizes, ssim};
 
-/// What is compared, and how.
+/// The options of a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct CompareOptions {
     /// The first image, or a folder of images.
@@ -31,7 +31,7 @@ pub struct CompareOptions {
     pub lpips: Option<PathBuf>,
     /// The folder of a CLIP model, for scores of the images with their prompts.
     pub clip: Option<PathBuf>,
-    /// What each pair must have.
+    /// The bounds that each pair must keep.
     pub bounds: Bounds,
     /// The PNG file with the images and their differences.
     pub sheet: Option<PathBuf>,

@@ -62,7 +62,7 @@ pub enum Error {
     Network {
         /// The file or folder.
         path: PathBuf,
-        /// What was found and expected.
+        /// The tensors or values found, and the expected ones.
         problem: String,
     },
     /// There is too little memory.
@@ -70,9 +70,9 @@ pub enum Error {
     Memory {
         /// The metric with the size of the images.
         what: String,
-        /// What it takes.
+        /// The memory that it takes.
         needed: ByteSize,
-        /// What is free.
+        /// The free memory.
         available: ByteSize,
     },
     /// An image has no settings, or they lack a value.
@@ -80,7 +80,7 @@ pub enum Error {
     Settings {
         /// The image.
         path: PathBuf,
-        /// What is missing.
+        /// The missing value.
         problem: String,
     },
     /// A metric gave a value that is not a number.

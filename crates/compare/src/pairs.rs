@@ -74,7 +74,7 @@ impl Pairing {
     /// # Errors
     /// [`Error::Files`] for what does not exist or cannot be read, [`Error::Kinds`] for an image and a folder.
     pub(crate) fn of(a: &Path, b: &Path, by: PairBy) -> Result<Self> {
-        for path in [a, b].into_iter().filter(|path| !path.exists()) {
+        if let Some(path) = [a, b].into_iter().find(|path| !path.exists()) {
             let looked_for = "an image, or a folder of images".into();
             return Err(kiln_files::Error::NotFound { path: path.into(), looked_for }.into());
         }
@@ -175,8 +175,8 @@ const MORE_ENDINGS: [&str; 4] = ["bmp", "gif", "tif", "tiff"];
 
 /// Whether a file is an image, or is named like one.
 fn is_image(path: &Path) -> bool {
-    let has = |ending: &&str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
-    ImageTexts::is_image(path) || (MORE_ENDINGS.iter().any(|ending| has(&ending)) && path.is_file())
+    let is_one = |known: &&str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(known));
+    ImageTexts::is_image(path) || (MORE_ENDINGS.iter().any(is_one) && path.is_file())
 }
 
 /// The images in a folder, sorted; not those in its folders, and no hidden files.

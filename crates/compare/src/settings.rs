@@ -1,4 +1,4 @@
-//! What pairs images by their settings: prompt, seed and size.
+//! Settings by which images are paired: prompt, seed and size.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub struct ImageSettings {
     pub size: [usize; 2],
 }
 
-/// What the text of an image says.
+/// Values in the text of an image.
 struct Found {
     prompt: String,
     seed: Option<u64>,

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::ssim::check_sizes;
 use backbone::{Backbone, STAGES, Stage};
 
-/// What the networks were trained with, red first, for values from -1 to 1.
+/// The mean and the standard deviation of the training images' colors, red first, for values from -1 to 1.
 const SHIFT: [f32; 3] = [-0.030, -0.088, -0.188];
 const SCALE: [f32; 3] = [0.458, 0.448, 0.450];
 /// Keeps the features of places without any from a division by 0.
