@@ -13,7 +13,7 @@ use crate::element::{Element, Stored};
 use crate::error::{Error, Result};
 use crate::param_spec::{ParamSpec, SlabType, StoredRows};
 use crate::rows;
-use crate::segment::{RowSource, Segment, Slab, Stack, View};
+use crate::segment::{Segment, Slab, Stack, View};
 use crate::shared::place;
 use crate::slab_layout::SlabLayout;
 use crate::source::{ParamInfo, ParamSource};
@@ -91,8 +91,7 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
 pub fn load_open(segments: &[Segment], source: &Arc<dyn ParamSource>, placement: &Placement) -> Result<LoadReport> {
     check_all(segments, source.as_ref())?;
     let (tables, others): (Vec<Segment>, Vec<Segment>) = segments.iter().cloned().partition(Segment::in_source);
-    let rows = RowSource { source: source.clone(), dtype: placement.dtype };
-    tables.iter().for_each(|segment| segment.set_rows(Some(rows.clone())));
+    tables.iter().for_each(|segment| segment.set_rows(source.clone(), placement.dtype));
     load(&others, source.as_ref(), placement)
 }
 

@@ -11,11 +11,12 @@ use super::Planner;
 
 impl Planner {
     /// Plans with matrices that stay as the files of `model`, the model of this planner, and of its refiners store them, if `keeps`.
-    pub fn with_stored_types(self, model: &ModelFolder, keeps: bool) -> Self {
+    pub fn with_stored_types(mut self, model: &ModelFolder, keeps: bool) -> Self {
         if keeps {
             keep_stored(model, self.text.as_ref(), &*self.unet);
         }
-        Self { keeps_stored: keeps, ..self }
+        self.keeps_stored = keeps;
+        self
     }
 
     /// Plans with the types of matrices that the segments of an open model have: of its denoiser, and of its text encoders. LoRAs

@@ -162,7 +162,7 @@ impl WeightType {
         match self {
             _ if !is_float => stored,
             Self::Keep if is_plain && is_gguf && !kiln_weights::gguf_has(stored) => Dtype::F16.into(), // 8-bit floats fit into f16
-            Self::Keep if !is_plain && !(is_gguf && kiln_weights::gguf_has(stored)) => Dtype::F32.into(),
+            Self::Keep if !(is_plain || is_gguf && kiln_weights::gguf_has(stored)) => Dtype::F32.into(),
             Self::Keep => stored,
             Self::Plain(dtype) => dtype.into(),
             Self::Blocks(block) => {

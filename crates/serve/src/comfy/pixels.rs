@@ -79,7 +79,7 @@ impl Reader<'_> {
         let image = self.picture(&start.picture)?;
         // `vae_encode_crop_pixels`: the middle, in multiples of a latent.
         let size = (image.width() / CELL * CELL, image.height() / CELL * CELL);
-        if size.0 == 0 || size.1 == 0 || size.0 % multiple != 0 || size.1 % multiple != 0 {
+        if size.0 == 0 || size.1 == 0 || !size.0.is_multiple_of(multiple) || !size.1.is_multiple_of(multiple) {
             let expected = format!("sides that are multiples of {multiple}, which this model needs");
             return Err(Refused::value("init", format!("an image of {}x{}", image.width(), image.height()), expected));
         }

@@ -94,7 +94,7 @@ fn a_client_hears_of_its_prompt_and_of_no_other() {
     }
     let events = |kind: &str| -> Vec<&Value> {
         let of = |heard| match heard {
-            &Heard::Event(ref found, ref data) if found == kind => Some(data),
+            Heard::Event(found, data) if found == kind => Some(data),
             _ => None,
         };
         all.iter().filter_map(of).collect()

@@ -77,7 +77,7 @@ fn format(layer: &str, entry: &Value) -> Result<Option<LayerFormat>, String> {
 /// The rotation in the entry of a layer of integers. Older files have it one level deeper.
 fn rotation(layer: &str, entry: &Value) -> Result<Rotation, String> {
     let of = |name: &str| entry.get(name).or_else(|| entry.get("params")?.get(name));
-    if !of("convrot").is_some_and(|rotated| rotated.as_bool() == Some(true)) {
+    if of("convrot").is_none_or(|rotated| rotated.as_bool() != Some(true)) {
         return Ok(Rotation::None);
     }
     let group = of("convrot_groupsize").map_or(Some(USUAL_GROUP), Value::as_u64);

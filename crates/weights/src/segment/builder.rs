@@ -52,9 +52,8 @@ impl ParamBuilder<'_> {
     pub fn param(&self, name: &str, shape: &[usize], packing: Packing) -> Param {
         let mut params = self.params.borrow_mut();
         let in_8_bits = if packing == Packing::AsStored { &[] } else { self.in_8_bits };
-        let key = self.key(name);
-        params.push(ParamSpec { key: key.clone(), shape: shape.to_vec(), packing, in_8_bits });
-        Param { cell: self.cell.clone(), index: params.len() - 1, key: key.into(), shape: shape.into() }
+        params.push(ParamSpec { key: self.key(name), shape: shape.to_vec(), packing, in_8_bits });
+        Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
     /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input, as one matrix

@@ -53,9 +53,11 @@ enum Place {
 
 /// Where the rows of tables are read, and their type in memory.
 #[derive(Clone)]
-pub(crate) struct RowSource {
-    pub(crate) source: Arc<dyn ParamSource>,
-    pub(crate) dtype: DType,
+struct RowSource {
+    source: Arc<dyn ParamSource>,
+    dtype: DType,
+    /// Those of the segment, for their names.
+    params: Arc<[ParamSpec]>,
 }
 
 /// State shared by a segment and its parameters, and the part that changes while the network lives.
@@ -173,9 +175,9 @@ impl Segment {
         *self.cell.streamed.write() = streamed;
     }
 
-    /// Sets or removes the source of a table's rows.
-    pub(crate) fn set_rows(&self, rows: Option<RowSource>) {
-        *self.cell.rows.write() = rows;
+    /// Sets the source of a table's rows, and their type in memory.
+    pub(crate) fn set_rows(&self, source: Arc<dyn ParamSource>, dtype: DType) {
+        *self.cell.rows.write() = Some(RowSource { source, dtype, params: self.params.clone() });
     }
 
     fn streamed(&self) -> Option<Streamed> {
@@ -216,7 +218,7 @@ impl Segment {
     /// Drops the slab. Its memory is freed once no operator uses it. A streamed segment is no longer streamed.
     pub fn unload(&self) {
         self.set_streamed(None);
-        self.set_rows(None);
+        *self.cell.rows.write() = None;
         self.set_slab(None);
     }
 

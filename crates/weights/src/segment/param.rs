@@ -7,7 +7,7 @@ use kiln_ops::{EightBits, MatrixType, Weight};
 
 use super::slab::View;
 use super::{Cell, RowSource};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::table::read_rows;
 
 /// One parameter of a segment: an index into the current slab.
@@ -15,8 +15,6 @@ use crate::table::read_rows;
 pub struct Param {
     pub(super) cell: Arc<Cell>,
     pub(super) index: usize,
-    /// The name in the checkpoint.
-    pub(super) key: Arc<str>,
     pub(super) shape: Arc<[usize]>,
 }
 
@@ -50,7 +48,10 @@ impl Param {
     pub fn rows(&self, indices: &[u32]) -> Result<Tensor> {
         let rows = self.cell.rows.read().clone();
         match rows {
-            Some(RowSource { source, dtype }) => read_rows(source.as_ref(), &self.key, &self.shape, indices, dtype),
+            Some(RowSource { source, dtype, params }) => {
+                let Some(param) = params.get(self.index) else { return Err(Error::NotLoaded(self.cell.name.clone())) };
+                read_rows(source.as_ref(), &param.key, &self.shape, indices, dtype)
+            }
             None => {
                 let indices = Tensor::new(indices, &Device::Cpu)?;
                 Ok(self.tensor()?.index_select(&indices, 0)?)
