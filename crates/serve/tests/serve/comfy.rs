@@ -93,11 +93,11 @@ fn a_client_hears_of_its_prompt_and_of_no_other() {
         assert!(place(pair[0]) < place(pair[1]), "{order:?}");
     }
     let events = |kind: &str| -> Vec<&Value> {
-        let of = |heard| match heard {
+        let all = all.iter().filter_map(|heard| match heard {
             Heard::Event(found, data) if found == kind => Some(data),
             _ => None,
-        };
-        all.iter().filter_map(of).collect()
+        });
+        all.collect()
     };
     let nodes: Vec<&str> = events("executing").iter().filter_map(|data| data["node"].as_str()).collect();
     for id in ["6", "3", "8", "9"] {
