@@ -116,10 +116,10 @@ def open_webui(server):
     headers = {"Authorization": "Bearer "}
     names = get(server, "/object_info")["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0]
     assert names == ["emoji", "apples"], names
-    picture = io.BytesIO()
-    Image.new("RGB", (SIZE, SIZE), (200, 30, 30)).save(picture, "PNG")
+    sample = io.BytesIO()
+    Image.new("RGB", (SIZE, SIZE), (200, 30, 30)).save(sample, "PNG")
     boundary = "kiln"
-    fields = [("image", "input.png", picture.getvalue()), ("type", None, b"input"), ("overwrite", None, b"true")]
+    fields = [("image", "input.png", sample.getvalue()), ("type", None, b"input"), ("overwrite", None, b"true")]
     body = b""
     for name, file, value in fields:
         name = f'name="{name}"' + (f'; filename="{file}"' if file else "")
@@ -198,15 +198,15 @@ def silly_tavern(server):
 
 
 def control(server):
-    """A control network over edges of a picture, and what is refused with its node."""
+    """A control network over edges of a sample, and what is refused with its node."""
     import io
 
     from PIL import Image, ImageDraw
 
-    picture = Image.new("RGB", (SIZE, SIZE))
-    ImageDraw.Draw(picture).ellipse((8, 8, 56, 56), outline="white", width=2)
+    sample = Image.new("RGB", (SIZE, SIZE))
+    ImageDraw.Draw(sample).ellipse((8, 8, 56, 56), outline="white", width=2)
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    sample.save(file, "PNG")
     body = b'--k\r\nContent-Disposition: form-data; name="image"; filename="edges.png"\r\n\r\n' + file.getvalue() + b"\r\n--k--\r\n"
     status, answer = post(server, "/upload/image", body, {"content-type": "multipart/form-data; boundary=k"})
     assert status == 200, answer

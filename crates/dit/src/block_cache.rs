@@ -169,7 +169,7 @@ impl<T: TensorLike> BlockCache<T> {
                 *before += f64::from(pair[1]);
             }
         }
-        // Nothing was stored yet where the quotient is no number.
+        // Nothing was stored yet if the quotient is no number.
         let skips: Vec<bool> = of_images.iter().map(|[change, before]| change / before < self.threshold).collect();
         Ok((0..b as u32).filter(|row| !skips[*row as usize % self.images]).collect())
     }

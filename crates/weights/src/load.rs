@@ -83,7 +83,7 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
 
-/// As [`load`], but segments of tables ([`Segments::add_in_source`](crate::Segments::add_in_source)) take no memory: they keep `source`,
+/// Fills segments as [`load`] does, but those of tables ([`Segments::add_in_source`](crate::Segments::add_in_source)) take no memory: they keep `source`,
 /// and read rows from it when they are used.
 ///
 /// # Errors
@@ -238,7 +238,7 @@ struct Place<'a, T> {
     param: &'a ParamSpec,
     /// Where it is in 8-bit integers.
     int8: Option<Int8Param>,
-    /// Its rows, where they have a type of their own.
+    /// Its rows, if they have a type of their own.
     rows: Option<StoredRows>,
     memory: &'a mut [T],
     /// Room for the scales of a parameter in 8-bit floats; empty for others.

@@ -49,7 +49,7 @@ most         inf  1.00000
     assert_eq!(run.stdout, "image     PSNR     SSIM\nsame.png   inf  1.00000\n");
 }
 
-/// What fails has values on the standard output all the same, and the reasons on the standard error.
+/// Values are printed on the standard output even if a bound is missed, and the reasons on the standard error.
 #[test]
 fn a_failure_has_the_status_1() {
     let sandbox = folders();

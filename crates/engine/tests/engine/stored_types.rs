@@ -62,7 +62,7 @@ impl Format {
                 ]
             }
             Self::Integers => {
-                let group = if k.is_multiple_of(64) { 64 } else { 1 };
+                let group: usize = if k.is_multiple_of(64) { 64 } else { 1 };
                 // -1 where two digits of the indices, of 2 bits each, add up to 3.
                 let is_minus = |i: usize, j: usize| {
                     let digits = (0..group.ilog2() / 2).filter(|d| i >> (2 * d) & 3 == 3 - (j >> (2 * d) & 3));

@@ -4,7 +4,7 @@
 //! The caller decides which slab is copied when, and to which offset of the ring. For every copy it states after which
 //! points of the GPU's work the range is free ([`Ring::copy`], [`Ring::point`]), and which work needs the copy
 //! ([`Ring::wait`]). The GPU waits for both; the host for neither, except for copies from pageable memory and of slabs that are read
-//! anew, which threads stage and submit: [`Ring::wait`] returns when that is done.
+//! for each copy, which threads stage and submit: [`Ring::wait`] returns when that is done.
 
 #[cfg(feature = "cuda")]
 mod cuda;

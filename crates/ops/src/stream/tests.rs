@@ -57,7 +57,7 @@ fn copies_from_pinned_and_pageable_memory_are_ordered() {
     }
 }
 
-/// A slab that is read anew has the same bytes in each lap, in order with slabs in memory. One that cannot be read, or that has
+/// A slab that is read for each copy has the same bytes in each lap, in order with slabs in memory. One that cannot be read, or that has
 /// another size, is the error of its copy, and of no other.
 #[test]
 #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]

@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
                 run.request.paste_back = start.mask.is_some().then_some(false);
                 run.stages.start = Some(start.node.clone());
                 for field in ["init", "width", "height"] {
-                    add(&mut run.origins, [(field, start.picture.file.node.as_str(), "image")]);
+                    add(&mut run.origins, [(field, start.graph_image.file.node.as_str(), "image")]);
                 }
                 if let Some(mask) = &start.mask {
                     add(&mut run.origins, [("mask", mask.mask.file.node.as_str(), mask.mask.file.input)]);
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
             texts: self.text_names(clip.checkpoint)?,
             vae: None,
             start: None,
-            controls: controls.into_iter().map(|(_, picture, _)| picture).collect(),
+            controls: controls.into_iter().map(|(_, graph_image, _)| graph_image).collect(),
             batch: (1, node.0.into()),
             unknown: taken.unknown,
             warnings: taken.warnings,

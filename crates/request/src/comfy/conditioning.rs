@@ -2,8 +2,8 @@
 
 use kiln_media::NodeAt;
 
+use super::graph_image::GraphImage;
 use super::model::Chain;
-use super::picture::Picture;
 use super::problem::{Problem, Result, named};
 use super::reader::{MAX_CHAIN, Reader};
 use crate::control::ControlUse;
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         sampler: NodeAt<'a>,
         positive: &Conditioning<'a>,
         negative: Option<&Conditioning<'a>>,
-    ) -> Result<Vec<(ControlUse, Picture, &'a str)>> {
+    ) -> Result<Vec<(ControlUse, GraphImage, &'a str)>> {
         let of_negative = negative.map(|negative| &negative.controls[..]).unwrap_or_default();
         let of_both = |at: &NodeAt<'a>| of_negative.iter().any(|(other, _)| other.0 == at.0);
         let known = |at: &NodeAt<'a>| positive.controls.iter().any(|(other, _)| other.0 == at.0);
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
                 return Err(Problem::not_understood(loader));
             }
             let net = stem(self.name(loader, "control_net_name")?);
-            controls.push((ControlUse { weight, ..ControlUse::new(net) }, self.picture(at, "image")?, at.0));
+            controls.push((ControlUse { weight, ..ControlUse::new(net) }, self.graph_image(at, "image")?, at.0));
         }
         Ok(controls)
     }

@@ -3,7 +3,7 @@
 use kiln_media::NodeAt;
 
 use super::Named;
-use super::picture::{MaskPicture, Picture};
+use super::graph_image::{GraphImage, MaskImage};
 use super::problem::{Problem, Result, named};
 use super::reader::Reader;
 use crate::hires::{HiresUpscaler, LatentFilter};
@@ -22,7 +22,7 @@ pub(super) enum Latent<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Start {
     /// The image.
-    pub picture: Picture,
+    pub graph_image: GraphImage,
     /// The part that is generated again.
     pub mask: Option<StartMask>,
     /// The node that encodes it.
@@ -33,7 +33,7 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartMask {
     /// The mask.
-    pub mask: MaskPicture,
+    pub mask: MaskImage,
     /// How it is used.
     pub how: Masking,
 }
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
     }
 
     fn encoded(&self, at: NodeAt<'a>, mask: Option<StartMask>) -> Result<Latent<'a>> {
-        let start = Start { picture: self.picture(at, "pixels")?, mask, node: at.0.into() };
+        let start = Start { graph_image: self.graph_image(at, "pixels")?, mask, node: at.0.into() };
         Ok(Latent::Image { start, vae: self.link(at, "vae")? })
     }
 

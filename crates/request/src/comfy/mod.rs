@@ -7,9 +7,9 @@
 
 mod assemble;
 mod conditioning;
+mod graph_image;
 mod latent;
 mod model;
-mod picture;
 mod problem;
 mod reader;
 mod sampling;
@@ -18,8 +18,8 @@ pub(crate) mod text;
 
 use kiln_media::{Graph, NodeAt};
 
+pub use graph_image::{Change, Channel, GraphImage, ImageFilter, MaskImage, Pixels};
 pub use latent::{Masking, Start, StartMask};
-pub use picture::{Change, Channel, ImageFilter, MaskPicture, Picture, Pixels};
 pub use problem::{Problem, Result};
 
 pub use crate::settings::formats::stem;
@@ -85,7 +85,7 @@ pub struct Run {
     /// The image that it begins with.
     pub start: Option<Start>,
     /// The images of the request's control networks, in their order.
-    pub controls: Vec<Picture>,
+    pub controls: Vec<GraphImage>,
     /// The number of images that share their noise, and the node that says it.
     pub batch: (u64, String),
     /// A sampler or a schedule that Kiln does not have.

@@ -26,10 +26,10 @@ const PNG: u32 = 2;
 
 /// Follows a prompt to its end.
 pub(super) async fn follow(app: Arc<App>, prompt: Arc<Prompt>, entries: Vec<Arc<Entry>>) {
-    let mut teller = Teller { app, prompt, node: String::new(), reached: 0, told: 0 };
-    let result = teller.all(&entries).await;
+    let mut reporter = Reporter { app, prompt, node: String::new(), reached: 0, sent: 0 };
+    let result = reporter.all(&entries).await;
     // The history has the prompt before its client hears of the end.
-    teller.end(result);
+    reporter.end(result);
     // Jobs of a prompt that has failed are of no use.
     for entry in entries.iter().filter(|entry| !entry.is_finished()) {
         entry.control.cancel();
@@ -48,15 +48,15 @@ impl From<Refused> for Stop {
     }
 }
 
-/// Tells a client about its prompt.
-struct Teller {
+/// Sends a client messages about its prompt.
+struct Reporter {
     app: Arc<App>,
     prompt: Arc<Prompt>,
     /// The node that runs.
     node: String,
-    /// How many nodes of the run were named, and the last step that was told.
+    /// How many nodes of the run were named, and the last step that was sent.
     reached: usize,
-    told: usize,
+    sent: usize,
 }
 
 /// The nodes of a run in the order of its stages.
@@ -65,7 +65,7 @@ fn order_of(stages: &Stages) -> Vec<String> {
     [&stages.load].into_iter().chain(texts).cloned().collect()
 }
 
-impl Teller {
+impl Reporter {
     async fn all(&mut self, entries: &[Arc<Entry>]) -> Result<(), Stop> {
         let prompt = self.prompt.clone();
         for (i, (entry, run)) in entries.iter().zip(&prompt.runs).enumerate() {
@@ -81,7 +81,7 @@ impl Teller {
     /// Follows a job to its end.
     async fn run(&mut self, entry: &Arc<Entry>, stages: &Stages) -> Result<(), Stop> {
         let mut seen = Seen::default();
-        (self.reached, self.told) = (0, 0);
+        (self.reached, self.sent) = (0, 0);
         while let Some(news) = entry.news(&mut seen).await {
             for news in news {
                 match news {
@@ -153,10 +153,10 @@ impl Teller {
     }
 
     fn progress(&mut self, (step, steps): (usize, usize), stages: &Stages) {
-        if step == 0 || self.told == step {
+        if step == 0 || self.sent == step {
             return;
         }
-        self.told = step;
+        self.sent = step;
         let last = stages.samplers.len().saturating_sub(1);
         let number = (step.saturating_sub(1) * stages.samplers.len() / steps.max(1)).min(last);
         let (id, node) = (self.prompt.id.clone(), stages.samplers.get(number).cloned().unwrap_or_default());

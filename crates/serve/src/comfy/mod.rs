@@ -41,7 +41,7 @@ impl Comfy {
         json!({ "exec_info": { "queue_remaining": self.prompts.remaining(owner) } })
     }
 
-    /// Tells a client's sockets the length of its queue.
+    /// Sends the length of its queue to a client's sockets.
     pub(crate) fn tell_status(&self, owner: &str) {
         let message = Message::event("status", &json!({ "status": self.status(owner) }));
         self.sockets.send(owner, None, &message);

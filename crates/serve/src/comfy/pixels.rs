@@ -2,7 +2,7 @@
 
 use kiln_engine::UpscalerChoice;
 use kiln_media::{AlphaRule, DecodeOptions, DecodedImage, Filter, Gray8Image, Image8, Region, Rgb8Image, decode};
-use kiln_request::comfy::{Channel, ImageFilter, MaskPicture, Masking, Named, Picture, Pixels, Start, StartMask};
+use kiln_request::comfy::{Channel, GraphImage, ImageFilter, MaskImage, Masking, Named, Pixels, Start, StartMask};
 
 use super::files::{FileName, Kind};
 use crate::app::App;
@@ -38,9 +38,9 @@ impl Reader<'_> {
     }
 
     /// An image with its changes.
-    pub(super) fn picture(&self, picture: &Picture) -> Result<Rgb8Image, Refused> {
-        let mut image = self.file(&picture.file)?.into_rgb(AlphaRule::Drop);
-        for change in &picture.changes {
+    pub(super) fn graph_image(&self, graph_image: &GraphImage) -> Result<Rgb8Image, Refused> {
+        let mut image = self.file(&graph_image.file)?.into_rgb(AlphaRule::Drop);
+        for change in &graph_image.changes {
             image = self.changed(image, &change.how)?;
         }
         Ok(image)
@@ -66,8 +66,12 @@ impl Reader<'_> {
 
     /// The image of a control network, in the size of the results (`common_upscale` of comfy/utils.py with `nearest-exact` and
     /// `center`).
-    pub(super) fn control(&self, picture: &Picture, (width, height): (usize, usize)) -> Result<Rgb8Image, Refused> {
-        let image = self.picture(picture)?;
+    pub(super) fn control(
+        &self,
+        graph_image: &GraphImage,
+        (width, height): (usize, usize),
+    ) -> Result<Rgb8Image, Refused> {
+        let image = self.graph_image(graph_image)?;
         if image.size() == (width, height) {
             return Ok(image);
         }
@@ -76,7 +80,7 @@ impl Reader<'_> {
 
     /// The image that a run begins with, for a model whose sizes are multiples of `multiple`.
     pub(super) fn begin(&self, start: &Start, multiple: usize) -> Result<Begin, Refused> {
-        let image = self.picture(&start.picture)?;
+        let image = self.graph_image(&start.graph_image)?;
         // `vae_encode_crop_pixels`: the middle, in multiples of a latent.
         let size = (image.width() / CELL * CELL, image.height() / CELL * CELL);
         if size.0 == 0 || size.1 == 0 || !size.0.is_multiple_of(multiple) || !size.1.is_multiple_of(multiple) {
@@ -89,7 +93,7 @@ impl Reader<'_> {
             return Ok(Begin { image, mask: None });
         };
         if size != image.size() {
-            let expected = format!("sides that are multiples of {CELL} where it has a mask");
+            let expected = format!("sides that are multiples of {CELL} if it has a mask");
             return Err(Refused::value("init", format!("an image of {}x{}", image.width(), image.height()), expected));
         }
         let mask = self.mask(mask)?;
@@ -107,7 +111,7 @@ impl Reader<'_> {
     }
 
     /// A mask: white is generated again.
-    fn mask(&self, mask: &MaskPicture) -> Result<Gray8Image, Refused> {
+    fn mask(&self, mask: &MaskImage) -> Result<Gray8Image, Refused> {
         let image = self.file(&mask.file)?;
         let found = match mask.channel {
             // Where an image has no transparency, its mask is empty there, and nothing would be generated.

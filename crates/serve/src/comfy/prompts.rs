@@ -19,7 +19,7 @@ const MOST_LISTED: usize = 16 << 20;
 /// A prompt.
 pub(crate) struct Prompt {
     pub(crate) id: String,
-    /// Whose it is.
+    /// The client that owns it.
     pub(crate) owner: String,
     /// The socket of its client.
     pub(crate) sid: Option<String>,
@@ -209,7 +209,7 @@ impl Prompts {
         state.0 - 1
     }
 
-    /// Adds a prompt, and forgets the oldest ones that are done where there are too many.
+    /// Adds a prompt, and forgets the oldest ones that are done if there are too many.
     pub(crate) fn add(&self, prompt: Arc<Prompt>) {
         let all = &mut self.0.lock().1;
         all.push(prompt);

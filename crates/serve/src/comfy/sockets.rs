@@ -95,7 +95,7 @@ impl Sockets {
 }
 
 impl Socket {
-    /// Whose it is.
+    /// The client that owns it.
     pub(crate) fn owner(&self) -> &str {
         &self.owner
     }

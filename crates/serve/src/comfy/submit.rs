@@ -299,13 +299,13 @@ fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: 
             run.request.mask = Some(store(&mut files, "mask", &png(mask)?)?);
         }
     }
-    if let (Some(picture), Some(_)) = (run.controls.first(), run.request.hires_size) {
+    if let (Some(graph_image), Some(_)) = (run.controls.first(), run.request.hires_size) {
         let message = "a control network guides one pass, and this prompt has two".into();
-        return Err(of_node(&picture.file, message));
+        return Err(of_node(&graph_image.file, message));
     }
     let size = size.unwrap_or_default();
-    for (i, (control, picture)) in run.request.controls.iter_mut().zip(&run.controls).enumerate() {
-        let image = reader.control(picture, size)?;
+    for (i, (control, graph_image)) in run.request.controls.iter_mut().zip(&run.controls).enumerate() {
+        let image = reader.control(graph_image, size)?;
         control.image = Some(store(&mut files, &format!("control-{i}"), &png(&image)?)?);
     }
     for output in outputs.iter().filter(|output| output.run == number) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::comfy_graphs::{done, graph, graph_with, image, node, refused, taken};
 use crate::support::{Answer, Served, options, pixels};
 
-fn picture() -> Rgb8Image {
+fn graph_image() -> Rgb8Image {
     Rgb8Image::new(64, 64, control_pixels(64, 64)).unwrap()
 }
 
@@ -18,9 +18,9 @@ fn png<const C: usize>(image: &Image8<C>) -> Vec<u8> {
     encode(image, StillFormat::Png).unwrap()
 }
 
-/// The picture whose upper half is transparent.
+/// The image whose upper half is transparent.
 fn with_hole() -> Vec<u8> {
-    let pixels = picture();
+    let pixels = graph_image();
     let alpha = |i: usize| if i < 64 * 32 { 0 } else { 255 };
     let values = pixels.pixels().enumerate().flat_map(|(i, [r, g, b])| [*r, *g, *b, alpha(i)]).collect();
     png(&Image8::<4>::new(64, 64, values).unwrap())
@@ -60,7 +60,7 @@ fn own(more: &Value) -> Value {
     job
 }
 
-/// A graph that begins with a picture.
+/// A graph that begins with an image.
 fn from_picture(name: &str, more: &[(&str, Value)]) -> Value {
     let mut changes = vec![
         ("10", node("LoadImage", json!({ "image": name }))),
@@ -75,14 +75,14 @@ fn from_picture(name: &str, more: &[(&str, Value)]) -> Value {
 fn pictures_are_sent_and_begun_with() {
     let served = Served::start(options());
     let answer =
-        upload(&served, "/upload/image", "a.png", &png(&picture()), &[("type", "input"), ("overwrite", "true")]);
+        upload(&served, "/upload/image", "a.png", &png(&graph_image()), &[("type", "input"), ("overwrite", "true")]);
     assert_eq!(answer.json(), json!({ "name": "a.png", "subfolder": "", "type": "input" }));
     let listed = served.get("/object_info/LoadImage").json()["LoadImage"]["input"]["required"]["image"][0].clone();
     assert_eq!(listed, json!(["a.png"]));
     let answer = served.get("/view?filename=a.png&type=input");
     assert_eq!(answer.response.headers()["content-type"], "image/png");
-    assert_eq!(pixels(&answer.bytes()), picture().data());
-    let init = STANDARD.encode(png(&picture()));
+    assert_eq!(pixels(&answer.bytes()), graph_image().data());
+    let init = STANDARD.encode(png(&graph_image()));
     let expected = own(&json!({ "init": init, "strength": 0.6, "rule": "comfy" }));
     assert_eq!(made(&served, &from_picture("a.png", &[])), job(&served, &expected));
     // The last 3 of 4 steps are those of 3 steps with 3/4 of the levels.
@@ -110,7 +110,7 @@ fn pictures_are_sent_and_begun_with() {
 #[test]
 fn names_of_pictures_lead_to_no_file_of_the_machine() {
     let served = Served::start(options());
-    let file = png(&picture());
+    let file = png(&graph_image());
     assert_eq!(upload(&served, "/upload/image", "a.png", &file, &[]).status, 200);
     for name in ["../a.png", "/etc/passwd", "..", "a/b.png", "C:\\\\a.png"] {
         assert_eq!(upload(&served, "/upload/image", name, &file, &[]).status, 400, "{name}");
@@ -143,11 +143,11 @@ fn names_of_pictures_lead_to_no_file_of_the_machine() {
 fn masks_generate_a_part_again() {
     let served = Served::start(options());
     upload(&served, "/upload/image", "hole.png", &with_hole(), &[]);
-    upload(&served, "/upload/image", "plain.png", &png(&picture()), &[]);
+    upload(&served, "/upload/image", "plain.png", &png(&graph_image()), &[]);
     // The transparent part is generated again.
     let white_above: Vec<u8> = (0..64 * 64).map(|i| if i < 64 * 32 { 255 } else { 0 }).collect();
     let mask = STANDARD.encode(png(&Image8::<1>::new(64, 64, white_above).unwrap()));
-    let init = STANDARD.encode(png(&picture()));
+    let init = STANDARD.encode(png(&graph_image()));
     let expected = own(&json!({ "init": init, "mask": mask, "strength": 0.6, "rule": "comfy", "paste_back": false }));
     let latents = |mask: Value| {
         let masked = node("SetLatentNoiseMask", json!({ "samples": ["12", 0], "mask": mask }));
@@ -168,7 +168,7 @@ fn masks_generate_a_part_again() {
         json!({ "pixels": ["10", 0], "vae": ["4", 2], "mask": ["10", 1], "grow_mask_by": 6 }),
     );
     let gray: Vec<u8> =
-        picture().data().iter().enumerate().map(|(i, v)| if i < 64 * 32 * 3 { 128 } else { *v }).collect();
+        graph_image().data().iter().enumerate().map(|(i, v)| if i < 64 * 32 * 3 { 128 } else { *v }).collect();
     let larger: Vec<u8> = (0..64 * 64).map(|i| if i < 64 * 35 { 255 } else { 0 }).collect();
     let expected = own(&json!({
         "init": STANDARD.encode(png(&Rgb8Image::new(64, 64, gray).unwrap())), "rule": "comfy", "paste_back": false,
@@ -182,7 +182,7 @@ fn masks_generate_a_part_again() {
         graph
     });
     assert!(errors["16"].to_string().contains("without transparency"), "{errors:?}");
-    // A mask is painted over a picture that is there.
+    // A mask is painted over an image that is there.
     let original = json!({ "filename": "plain.png", "subfolder": "", "type": "input" }).to_string();
     let answer = upload(&served, "/upload/mask", "painted.png", &with_hole(), &[("original_ref", &original)]);
     assert_eq!(answer.json()["name"], "painted.png");
@@ -198,7 +198,7 @@ fn control_networks_guide_both_prompts() {
     let folder = tempfile::tempdir().unwrap();
     TinyControl::full(0).write("sd1", &folder.path().join("canny"));
     let served = Served::start(ServeOptions { control_dir: Some(folder.path().into()), ..options() });
-    upload(&served, "/upload/image", "a.png", &png(&picture()), &[]);
+    upload(&served, "/upload/image", "a.png", &png(&graph_image()), &[]);
     let guided = |strength: f64, end: f64| {
         let apply = json!({
             "positive": ["6", 0], "negative": ["7", 0], "control_net": ["11", 0], "image": ["10", 0], "strength": strength,
@@ -212,7 +212,7 @@ fn control_networks_guide_both_prompts() {
             ("3.negative", json!(["12", 1])),
         ])
     };
-    let control = json!([{ "net": "canny", "image": STANDARD.encode(png(&picture())), "weight": 0.8 }]);
+    let control = json!([{ "net": "canny", "image": STANDARD.encode(png(&graph_image())), "weight": 0.8 }]);
     let expected = own(&json!({ "controls": control, "width": 64, "height": 64 }));
     assert_eq!(made(&served, &guided(0.8, 1.0)), job(&served, &expected));
     assert_eq!(made(&served, &guided(0.0, 1.0)), made(&served, &graph()));

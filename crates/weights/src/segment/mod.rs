@@ -56,7 +56,7 @@ enum Place {
 struct RowSource {
     source: Arc<dyn ParamSource>,
     dtype: DType,
-    /// Those of the segment, for their names.
+    /// The segment's parameters, for their names.
     params: Arc<[ParamSpec]>,
 }
 

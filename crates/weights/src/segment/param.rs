@@ -123,7 +123,7 @@ impl StackedParam {
         self.cell.in_8_bits.read().get(&self.first).map(|layer| layer.kind)
     }
 
-    /// The type in which the matrices stay as their file stores them; `None` where they do not, or where they have several.
+    /// The type in which the matrices stay as their file stores them; `None` if they do not, or if they have several.
     pub fn kept(&self) -> Option<MatrixType> {
         self.cell.kept.read().get(&self.first).copied().filter(|_| self.is_uniform())
     }

@@ -1,5 +1,5 @@
 //! Copies from pageable memory: a thread fills two pinned buffers in turns and submits their copies, while the caller goes on. Slabs
-//! that are read anew come from another thread before it.
+//! that are read for each copy come from another thread before it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) struct StagingThreads {
 }
 
 impl StagingThreads {
-    /// Starts them for the stream of copies: one, and another one if it `reads` slabs anew.
+    /// Starts them for the stream of copies: one, and another one if it `reads` slabs.
     ///
     /// # Errors
     /// [`Error::Driver`] where the system gives no pinned memory or no thread.

@@ -9,7 +9,7 @@ use super::reader::{MAX_CHAIN, Reader};
 
 /// An image that a graph loads, with the changes of its size, in their order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Picture {
+pub struct GraphImage {
     /// The file's name.
     pub file: Named,
     /// The changes.
@@ -61,7 +61,7 @@ pub enum ImageFilter {
 
 /// A mask: 1 is generated again.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MaskPicture {
+pub struct MaskImage {
     /// The file's name.
     pub file: Named,
     /// The channel of the file. The alpha channel is inverted, as there.
@@ -81,12 +81,12 @@ pub enum Channel {
 
 impl<'a> Reader<'a> {
     /// The image behind an input.
-    pub(super) fn picture(&self, from: NodeAt<'a>, input: &str) -> Result<Picture> {
+    pub(super) fn graph_image(&self, from: NodeAt<'a>, input: &str) -> Result<GraphImage> {
         let (mut changes, (mut at, mut slot)) = (Vec::new(), self.slot(from, input)?);
         for _ in 0..MAX_CHAIN {
             if at.1.class_type == "LoadImage" && slot == 0 {
                 changes.reverse();
-                return Ok(Picture { file: self.file_name(at, "image")?, changes });
+                return Ok(GraphImage { file: self.file_name(at, "image")?, changes });
             }
             // A network enlarges results only: it takes a turn between the steps of jobs.
             let change = self.change(at)?.filter(|change| !matches!(change.how, Pixels::Network(_)));
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The mask behind an input.
-    pub(super) fn mask(&self, from: NodeAt<'a>, input: &str) -> Result<MaskPicture> {
+    pub(super) fn mask(&self, from: NodeAt<'a>, input: &str) -> Result<MaskImage> {
         let (mut inverted, (mut at, slot)) = (false, self.slot(from, input)?);
         let mut slot = slot;
         for _ in 0..MAX_CHAIN {
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
                 },
                 _ => return Err(Problem::not_understood(at)),
             };
-            return Ok(MaskPicture { file: self.file_name(at, "image")?, channel, inverted });
+            return Ok(MaskImage { file: self.file_name(at, "image")?, channel, inverted });
         }
         Err(Problem::of_node(from, format!("the nodes after {} do not end", named(from))))
     }
