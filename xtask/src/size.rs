@@ -28,7 +28,7 @@ struct Source {
     unsafes: usize,
 }
 
-/// Prints the sizes. Fails if a file is too large, or has `unsafe` where it is not allowed.
+/// Prints the sizes. Fails if a file is too large, or has `unsafe` without permission.
 pub fn check(every_file: bool) -> Result {
     let root = root();
     let mut crates: Vec<PathBuf> =

@@ -252,7 +252,7 @@ fn streamed_weights_give_the_same_bits() {
         let largest = segments.iter().map(|segment| segment.bytes(DType::F32)).max().unwrap();
         let placement = Placement::new(Device::Cpu, DType::F32);
         let residency = Residency::none(segments, &placement, 2 * largest).unwrap();
-        let config = StreamConfig { residency, pinned: None, copy_stream: false, pool: None };
+        let config = StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: false, pool: None };
         let source = Arc::new(RandomSource::new(segments, 1));
         let _stream = Stream::start(segments, source, &placement, config).unwrap();
         let run = |network: &dyn Denoiser| {

@@ -138,7 +138,7 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
          `tests/fixtures` (`tests/reference` has the scripts that make\nthem), and over `models/emoji` as a whole. \
          This page is written by\n\n    cargo xtask parity\n\n\
          An error is the largest absolute difference, divided by the standard deviation of the expected values. A cell \
-         is the\nlargest error of all comparisons of that kind; a test fails where one passes the bound. Matrix \
+         is the\nlargest error of all comparisons of that kind; a test fails if one passes the bound. Matrix \
          kernels \
          differ between\nCPUs, so another machine may write other last digits.\n"
     );

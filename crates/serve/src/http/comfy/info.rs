@@ -95,13 +95,13 @@ pub(super) async fn system() -> Json<Value> {
     const VERSION: &str = concat!("kiln ", env!("CARGO_PKG_VERSION"));
     let all = tokio::task::spawn_blocking(devices).await;
     let (total, free) = all.as_ref().map_or((None, None), |all| (all.memory_total, all.memory_available));
-    let card = |(index, card): (usize, &CardInfo)| {
+    let gpu = |(index, gpu): (usize, &CardInfo)| {
         json!({
-            "name": card.name, "type": "cuda", "index": index, "vram_total": card.memory_total, "vram_free": card.memory_free,
+            "name": gpu.name, "type": "cuda", "index": index, "vram_total": gpu.memory_total, "vram_free": gpu.memory_free,
             "torch_vram_total": 0, "torch_vram_free": 0,
         })
     };
-    let mut views: Vec<Value> = all.iter().flat_map(|all| &all.cards).enumerate().map(card).collect();
+    let mut views: Vec<Value> = all.iter().flat_map(|all| &all.cards).enumerate().map(gpu).collect();
     if views.is_empty() {
         views.push(json!({
             "name": "cpu", "type": "cpu", "index": null, "vram_total": total, "vram_free": free, "torch_vram_total": 0,
