@@ -1,6 +1,6 @@
 """Latents of diffusers' pipelines with `apply_first_block_cache`, and which evaluations had all blocks.
 
-Writes `tests/fixtures/block_cache.json` and `block_cache.safetensors`. `sd3_*`: final latents `(1, 16, 8, 8)` of
+Writes `tests/fixtures/block_cache.json` and `block_cache.safetensors`. `sd3_*`: final latents `(1, 4, 8, 8)` of
 `StableDiffusion3Pipeline` over `models/emoji-sd3` with guidance, whose two rows decide together. `flux_*`: final
 latents `(1, 4, 6, 10)` of `FluxPipeline` with the weights, latents and text of the formula `tensor`, which the test has too.
 

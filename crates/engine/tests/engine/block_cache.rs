@@ -138,7 +138,7 @@ fn a_second_pass_has_its_own_cache() {
     let mut engine = load(&model(), &cpu());
     let [plain, zero, some] = [None, Some(0.0), Some(0.3)].map(|of| images(&mut engine, &wanted(of)));
     assert!(bits(&plain) == bits(&zero) && bits(&plain) != bits(&some));
-    assert_eq!(latents(&some).dims(), [1, 16, 12, 12]);
+    assert_eq!(latents(&some).dims(), [1, 4, 12, 12]);
     let message =
         Request { hires_steps: Some(9), ..wanted(Some(0.3)) }.resolve(engine.model()).unwrap_err().to_string();
     assert!(message.starts_with("`hires_steps` is 9, expected 10 or more with `block_cache`: "), "{message}");
