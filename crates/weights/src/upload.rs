@@ -100,7 +100,7 @@ mod tests {
         let sizes = [[7, 12], [3, 5], [40, 9], [2, 2], [11, 6]];
         let build = || {
             let mut segments = Segments::default();
-            let params: Vec<_> = sizes.iter().enumerate().map(|(i, size)| {
+            let params = sizes.iter().enumerate().map(|(i, size)| {
                 segments.add(format!("part.{i}"), |p| {
                     let p = p.pp(i);
                     [p.param("weight", size, Packing::AsStored), p.param("bias", &size[..1], Packing::AsStored)]

@@ -37,8 +37,11 @@ impl ParamSource for Source {
     }
 }
 
+/// Three matrices and one that stacks them.
+type Stacked = ([Param; 3], StackedParam);
+
 /// Layers with matrices of several types: two segments, with a stack in the first.
-fn network() -> (Segments, SegmentModule<([Param; 3], StackedParam)>, SegmentModule<[Param; 2]>) {
+fn network() -> (Segments, SegmentModule<Stacked>, SegmentModule<[Param; 2]>) {
     let mut segments = Segments::default();
     let first = segments.add("first", |p| {
         let matrix = |name: &str| p.param(name, &[32, 256], Packing::Linear);
@@ -138,7 +141,7 @@ fn matrices_that_stay_as_they_are_have_the_same_results_in_less_memory() {
         let source: Arc<dyn ParamSource> = Arc::new(source);
         let largest = segments.iter().map(|segment| segment.bytes(DType::F32)).max().unwrap();
         let residency = Residency::none(&segments, &placement, largest).unwrap();
-        let config = StreamConfig { residency, pinned: None, copy_stream: false, pool: None };
+        let config = StreamConfig { residency, pinned: None, host_bytes: u64::MAX, copy_stream: false, pool: None };
         let stream = Stream::start(&segments, source, &placement, config).unwrap();
         for _ in 0..2 {
             assert_eq!(results(&first, &second), found, "case {case}");

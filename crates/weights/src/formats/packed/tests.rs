@@ -220,7 +220,8 @@ fn wrong_weights_of_4_bits_are_refused_by_name() {
         message(parts)
     };
     let at = |parts: &[Part], name: &str| parts.iter().position(|part| part.0 == name).unwrap();
-    let cases: [(bool, &dyn Fn(&mut Vec<Part>), &str); 7] = [
+    type Damage<'a> = &'a dyn Fn(&mut Vec<Part>);
+    let cases: [(bool, Damage<'_>, &str); 7] = [
         (
             false,
             &|parts| drop(parts.remove(at(parts, "x.weight.absmax"))),
