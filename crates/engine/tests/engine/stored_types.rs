@@ -201,7 +201,7 @@ fn stored_matrices_have_the_bits_of_their_numbers() {
 fn plans_count_matrices_as_they_are_stored() {
     for (format, types, most) in [
         (Format::Floats { by_row: true }, "f8", 0.85),
-        (Format::Integers, "int8, int8_convrot64", 0.85),
+        (Format::Integers, "int8_convrot64", 0.85),
         (Format::Nf4, "nf4", 0.72),
     ] {
         let (packed, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
