@@ -12,7 +12,7 @@ fn kernel_agrees_with_the_reference() {
         let expected = Call { now: &exact(&now), before: &exact(&before) }.reference().unwrap();
         let found = change_sums(&now, &before, None).unwrap();
         assert_eq!(found.dims(), [shape[0], shape[1..].iter().product::<usize>().div_ceil(PART), 2]);
-        assert_close(&found, &expected, 1e-6);
+        assert_close(&found, &expected, 1e-5); // sums of thousands of numbers in two orders
     }
 }
 
