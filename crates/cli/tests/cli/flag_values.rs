@@ -411,6 +411,7 @@ pub(crate) const EXEMPT: &[(&str, &str)] = &[
     ("--overwrite", "a switch"),
     ("--keep-comments", "a switch"),
     ("--cfg-zero-star", "a switch"),
+    ("--block-cache-predict", "a switch"),
     ("--no-t5", "a switch"),
     ("--offline", "a switch"),
     ("--medvram", "a switch"),
