@@ -211,7 +211,7 @@ fn grown(mask: &Gray8Image, by: usize) -> Result<Gray8Image, Refused> {
     }
     let (width, height) = mask.size();
     let before = (by - 1).div_ceil(2);
-    // A value is set where one of those from `i - before` to `i - before + by - 1` is.
+    // A value is set if one of those from `i - before` to `i - before + by - 1` is.
     let spread = |from: &[bool], to: &mut [bool]| {
         for (i, value) in to.iter_mut().enumerate() {
             let end = (i + by).saturating_sub(before).min(from.len());
