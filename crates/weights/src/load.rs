@@ -83,8 +83,8 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     Ok(LoadReport { bytes, time: start.elapsed() })
 }
 
-/// Fills segments as [`load`] does, but those of tables ([`Segments::add_in_source`](crate::Segments::add_in_source)) take no memory: they keep `source`,
-/// and read rows from it when they are used.
+/// Fills segments as [`load`] does, except those of tables ([`Segments::add_in_source`](crate::Segments::add_in_source)). These
+/// keep `source`: each use of a table reads its rows from there, so that the table takes no memory.
 ///
 /// # Errors
 /// Errors of [`load`].

@@ -48,8 +48,47 @@ fn read_as<T: Element>(source: &dyn ParamSource, key: &str, shape: &[usize], ind
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MapSource, Packing, Placement, Segments, load, load_open};
+    use crate::ldm::{Named, Subset, same_names};
+    use crate::source::{ParamData, ParamInfo};
+    use crate::{MapSource, Packing, Patched, Placement, Segments, load, load_open};
+    use std::ops::Range;
     use std::sync::Arc;
+
+    /// A source of one table, of which only rows are read: `[row, row]`.
+    struct OnlyRows;
+
+    impl ParamSource for OnlyRows {
+        fn info(&self, _key: &str) -> Option<ParamInfo> {
+            Some(ParamInfo { shape: vec![20, 2], dtype: safetensors::Dtype::F32.into() })
+        }
+
+        fn data(&self, key: &str) -> Result<Option<ParamData<'_>>> {
+            panic!("the whole of {key} was read");
+        }
+
+        fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+            let Some((info, _)) = self.info(key).and_then(|info| info.rows(&rows)) else { return Ok(None) };
+            let bytes = rows.flat_map(|row| [row as f32; 2]).flat_map(f32::to_le_bytes).collect();
+            Ok(Some(ParamData { info, bytes }))
+        }
+
+        fn origin(&self, _key: &str) -> String {
+            "rows".into()
+        }
+
+        fn keys(&self) -> Vec<String> {
+            vec!["part.t.weight".into()]
+        }
+    }
+
+    /// Views of a source read a row as a row, and not as a part of the whole table.
+    #[test]
+    fn views_read_only_the_rows() {
+        let source = Patched::new(Named::new(Subset::new(Arc::new(OnlyRows), "part."), same_names()));
+        let rows = read_rows(&source, "t.weight", &[20, 2], &[19, 3], DType::F32).unwrap();
+        assert_eq!(rows.to_vec2::<f32>().unwrap(), [[19.0, 19.0], [3.0, 3.0]]);
+        assert!(read_rows(&source, "t.weight", &[20, 2], &[20], DType::F32).is_err());
+    }
 
     /// Rows from the source have the bits of rows of a slab, in every type.
     #[test]

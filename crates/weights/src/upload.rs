@@ -1,7 +1,7 @@
 //! Loading to a GPU: a thread packs a segment while the one before it is copied.
 //!
-//! Two buffers in host memory take turns. They are not cleared and not freed between segments: clearing memory and touching fresh
-//! pages took longer than reading cached files.
+//! Two buffers in host memory take turns. They are not cleared and not freed between segments: clearing them would be one more
+//! pass over memory, and fresh pages would be one page fault each.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -104,6 +104,13 @@ impl<S: ParamSource> ParamSource for Named<S> {
         Ok(Some(ParamData { info, bytes }))
     }
 
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        match self.names.place(key) {
+            Some(place) if matches!(place.piece, Piece::Whole) => self.source.rows(&place.name, rows),
+            _ => Ok(self.data(key)?.and_then(|data| data.rows(&rows))),
+        }
+    }
+
     fn release(&self, key: &str) {
         self.source.release(&self.stored(key));
     }

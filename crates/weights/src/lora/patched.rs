@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -110,6 +111,13 @@ impl<S: ParamSource> ParamSource for Patched<S> {
         drop(data.bytes);
         let bytes = merge_all(values, &shape, patches)?;
         Ok(Some(ParamData { info: ParamInfo { shape, dtype: Dtype::F32.into() }, bytes: Cow::Owned(bytes) }))
+    }
+
+    fn rows(&self, key: &str, rows: Range<usize>) -> Result<Option<ParamData<'_>>> {
+        if self.is_changed(key) {
+            return Ok(self.data(key)?.and_then(|data| data.rows(&rows)));
+        }
+        self.source.rows(key, rows)
     }
 
     fn release(&self, key: &str) {

@@ -197,6 +197,9 @@ fn patches_change_only_their_own_parameters() {
     assert_eq!(patched.set(all(0.5)).len(), 3);
     let with = loaded();
     assert!(with[0] != before[0] && with[1] != before[1] && with[2] == before[2] && with[3] != before[3]);
+    let key = &segments[0].params()[0].key;
+    let rows = patched.rows(key, 1..3).unwrap().unwrap().to_f32().unwrap();
+    assert_eq!(rows, with[0][6..18], "rows of a parameter with patches have them");
     assert!(patched.set(all(0.5)).is_empty(), "the same again");
     assert_eq!(patched.set(all(0.25)).len(), 3);
     assert_eq!(patched.set(all(0.25).take(2)).len(), 1);
