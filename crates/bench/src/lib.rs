@@ -278,10 +278,14 @@ mod tests {
         BenchPlan { size: Some((64, 32)), runs: 3, warmup: 1, setup, ..BenchPlan::default() }
     }
 
+    fn stages_of_unets() -> Vec<BenchStage> {
+        BenchStage::ALL.into_iter().filter(|stage| !stage.needs_transformer()).collect()
+    }
+
     #[test]
     fn every_stage_of_every_family_is_measured() {
         let mut events = 0;
-        let of_unets = BenchStage::ALL.into_iter().filter(|stage| !stage.needs_transformer()).collect::<Vec<_>>();
+        let of_unets = stages_of_unets();
         let plan = BenchPlan { batch: 2, steps: 2, stages: of_unets.clone(), ..plan() };
         let models = ["sd1", "sd2v", "sdxl"].map(tiny);
         let report = plan.run(&models, &mut |event| {
@@ -332,8 +336,7 @@ mod tests {
             let stages = &report.models[0].stages;
             assert!(stages.iter().all(|stage| stage.flop > 0.0 && stage.seconds.min > 0.0));
             assert_eq!(stages[3].parameters, stages[..3].iter().map(|stage| stage.parameters).sum::<usize>());
-            let (step, cached) = (&stages[0], &stages[4]);
-            assert!(cached.seconds.min < step.seconds.min, "one block of six took as long as all");
+            assert_eq!(stages[4].flop, stages[0].flop, "skipped operations are counted, so that they show as speed");
         }
         for stage in [BenchStage::ControlStep, BenchStage::IpAdapterStep, BenchStage::DeepCacheSteps] {
             let plan = BenchPlan { stages: vec![BenchStage::Step, stage], ..plan() };
@@ -354,7 +357,7 @@ mod tests {
             StreamPlan { resident: 100_000, ring: None },
             StreamPlan { resident: 0, ring: Some(ring) },
         ] {
-            let plan = BenchPlan { stages: BenchStage::ALL.to_vec(), steps: 2, stream: Some(stream), ..plan() };
+            let plan = BenchPlan { stages: stages_of_unets(), steps: 2, stream: Some(stream), ..plan() };
             let report = plan.run(&[tiny("sdxl")], &mut |_| ControlFlow::Continue(())).unwrap();
             let step = report.models[0].stages[0].stream.unwrap();
             assert!(step.resets == 0 && step.copy_only_seconds > 0.0 && step.compute_only_seconds > 0.0, "{step:?}");
