@@ -1,4 +1,4 @@
-//! `kiln compare`: the table, JSON, bounds as exit statuses, and what is refused.
+//! Tests of `kiln compare`: its table and JSON, the exit status of a missed bound, and refused arguments.
 
 use kiln_media::{DecodeOptions, encode_png, open};
 use kiln_testkit::fixtures;

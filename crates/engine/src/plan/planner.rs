@@ -170,8 +170,8 @@ impl Planner {
         self.others.first().map(|refiner| refiner.path.as_path())
     }
 
-    /// A batch of `batch_size` images with the model's usual guidance, of the model's size where `size` does not say width and height, with
-    /// the shortest text.
+    /// A batch of `batch_size` images with the model's usual guidance and the shortest text. `size` is width and height; the
+    /// model's own size is used for those that are not set.
     ///
     /// # Errors
     /// [`crate::Error::Request`] names the option.

@@ -261,15 +261,15 @@ input_options! {
             kind: Form("deepcache:3"), default: "off", infotext: Changed("Cache"),
             needs: Some(Unet),
         }
-        /// First-block cache of transformers: an evaluation runs the first block alone if that adds nearly the same as before,
-        /// and what the other blocks added then stands for theirs. The threshold is the change of what the first block adds, as a
-        /// part of it: the more, the faster and the larger the differences. For 10 steps or more.
+        /// First-block cache of transformers. Each evaluation computes the first block. If the residual of that block differs from
+        /// the stored one by less than this threshold (a relative mean absolute difference), the other blocks are skipped and their
+        /// stored residual is added. A higher threshold is faster and changes the image more. For 10 steps or more.
         block_cache as block_cache: Option<f64> = None; Option<f64> {
             kind: Number { min: 0.0, max: 10.0 }, usual: "0.05 to 0.2", default: "off", infotext: Changed("Block cache"),
             needs: Some(Transformer),
         }
-        /// First-block cache: predicts what the other blocks would add on a straight line through what they added at the last two
-        /// evaluations at which they ran (TaylorSeer of the first order, arXiv 2503.06923).
+        /// First-block cache: extrapolates the residual of skipped blocks linearly from the last two evaluations that computed them
+        /// (TaylorSeer of the first order, arXiv 2503.06923).
         block_cache_predict as block_cache_predict: bool = false; bool {
             kind: Flag, infotext: Changed("Block cache predict"), needs: Some(Transformer),
         }

@@ -115,9 +115,9 @@ impl Reporter {
     fn begin(&mut self) {
         if self.prompt.start() {
             let id = self.prompt.id.clone();
-            self.tell_noted("execution_start", json!({ "prompt_id": id }));
-            self.tell_noted("execution_cached", json!({ "nodes": [], "prompt_id": id }));
-            self.app.comfy.tell_status(&self.prompt.owner);
+            self.send_noted("execution_start", json!({ "prompt_id": id }));
+            self.send_noted("execution_cached", json!({ "nodes": [], "prompt_id": id }));
+            self.app.comfy.send_status(&self.prompt.owner);
         }
     }
 
@@ -160,18 +160,18 @@ impl Reporter {
         let last = stages.samplers.len().saturating_sub(1);
         let number = (step.saturating_sub(1) * stages.samplers.len() / steps.max(1)).min(last);
         let (id, node) = (self.prompt.id.clone(), stages.samplers.get(number).cloned().unwrap_or_default());
-        self.tell("progress", json!({ "value": step, "max": steps, "prompt_id": id, "node": node }));
+        self.send("progress", json!({ "value": step, "max": steps, "prompt_id": id, "node": node }));
         let state = json!({
             "value": step, "max": steps, "state": "running", "node_id": node, "prompt_id": id, "display_node_id": node,
             "parent_node_id": null, "real_node_id": node,
         });
-        self.tell("progress_state", json!({ "prompt_id": id, "nodes": Map::from_iter([(node, state)]) }));
+        self.send("progress_state", json!({ "prompt_id": id, "nodes": Map::from_iter([(node, state)]) }));
     }
 
     fn executing(&mut self, node: &str) {
         self.node = node.into();
         let data = json!({ "node": node, "display_node": node, "prompt_id": self.prompt.id });
-        self.tell("executing", data);
+        self.send("executing", data);
     }
 
     fn preview(&self, preview: &PreviewView) {
@@ -207,7 +207,7 @@ impl Reporter {
         let images = json!({ "images": [{ "filename": name, "subfolder": subfolder, "type": kind.id() }] });
         self.prompt.set_output(&output.node, images.clone());
         let (node, id) = (&output.node, &self.prompt.id);
-        self.tell("executed", json!({ "node": node, "display_node": node, "output": images, "prompt_id": id }));
+        self.send("executed", json!({ "node": node, "display_node": node, "output": images, "prompt_id": id }));
         Ok(())
     }
 
@@ -285,18 +285,18 @@ impl Reporter {
         prompt.end(result.is_ok());
         // A prompt that was taken out of the queue is not heard of.
         if !prompt.is_removed() {
-            self.tell(event, data);
-            self.tell("executing", json!({ "node": null, "prompt_id": id }));
+            self.send(event, data);
+            self.send("executing", json!({ "node": null, "prompt_id": id }));
         }
-        self.app.comfy.tell_status(&prompt.owner);
+        self.app.comfy.send_status(&prompt.owner);
     }
 
-    fn tell_noted(&self, event: &str, data: Value) {
+    fn send_noted(&self, event: &str, data: Value) {
         let data = self.prompt.note(event, data);
-        self.tell(event, data);
+        self.send(event, data);
     }
 
-    fn tell(&self, event: &str, data: Value) {
+    fn send(&self, event: &str, data: Value) {
         if let Some(sid) = &self.prompt.sid {
             self.app.comfy.sockets.send(&self.prompt.owner, Some(sid), &Message::event(event, &data));
         }

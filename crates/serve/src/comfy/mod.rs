@@ -42,7 +42,7 @@ impl Comfy {
     }
 
     /// Sends the length of its queue to a client's sockets.
-    pub(crate) fn tell_status(&self, owner: &str) {
+    pub(crate) fn send_status(&self, owner: &str) {
         let message = Message::event("status", &json!({ "status": self.status(owner) }));
         self.sockets.send(owner, None, &message);
     }

@@ -151,7 +151,7 @@ pub(crate) async fn submit(app: &Arc<App>, client: &Client, asked: Asked) -> Res
     let text = json!([number, id, graph, extra, nodes]).to_string();
     let prompt = Prompt::new(id.clone(), owner.clone(), asked.sid, text, runs, outputs, classes, warnings.clone());
     app.comfy.prompts.add(prompt.clone());
-    app.comfy.tell_status(&owner);
+    app.comfy.send_status(&owner);
     app.runtime.spawn(follow(app.clone(), prompt, entries));
     Ok(json!({ "prompt_id": id, "number": number, "node_errors": errors.view(), "warnings": warnings }))
 }

@@ -1,4 +1,4 @@
-//! ComfyUI's routes: prompts, their messages, and what is refused.
+//! Tests of ComfyUI's routes: prompts, web socket messages, and errors.
 
 use std::time::{Duration, Instant};
 

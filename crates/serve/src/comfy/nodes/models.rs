@@ -1,4 +1,4 @@
-//! Models, and texts with what is added to them.
+//! Node classes of models, text conditioning and control.
 
 use super::*;
 

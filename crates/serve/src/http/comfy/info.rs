@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::comfy::{List, Lists, all_classes, class as class_of};
 use crate::http::{Client, Shared};
 
-/// Folders of models by that program's names, and what is listed in them.
+/// ComfyUI's names of model folders, and the list of files that each shows.
 const FOLDERS: [(&str, Option<List>); 12] = [
     ("checkpoints", Some(List::Models)),
     ("loras", Some(List::Loras)),

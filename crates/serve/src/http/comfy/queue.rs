@@ -59,7 +59,7 @@ pub(super) async fn change(
     let change = change_of(&app, body).await?;
     let owner = app.owner(&client);
     app.comfy.prompts.remove(owner, if change.clear { None } else { Some(&change.delete) });
-    app.comfy.tell_status(owner);
+    app.comfy.send_status(owner);
     Ok(StatusCode::OK)
 }
 
