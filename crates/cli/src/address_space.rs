@@ -11,9 +11,10 @@ const LEAST_MIB: u64 = 192;
 /// The commands that make images.
 const MAKERS: [&str; 4] = ["txt2img", "img2img", "batch", "serve"];
 /// The other ones, which need less.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "upscale",
     "preprocess",
+    "compare",
     "devices",
     "completions",
     "man",
