@@ -15,16 +15,17 @@ static ALLOCATOR: HostPool = HostPool;
 /// Bytes outside the pool: requests below its limit.
 const SMALL: f64 = 100e3;
 
-/// The peak of `run`'s memory above the level before. A thread without an earlier task allocates its buffer in the first run, so
-/// the minimum of several runs is used.
-fn measured<T>(run: impl Fn() -> T) -> f64 {
+/// The peaks of `run`'s memory above the level before: the least and the largest of several runs. A thread without an earlier task
+/// allocates its buffer in the first run, and on a busy machine fewer threads run at once.
+fn measured<T>(run: impl Fn() -> T) -> [f64; 2] {
     let once = || {
         HostPool::reset_peaks();
         let before = HostPool::statistics().used;
         drop(run());
         HostPool::statistics().peak_used - before
     };
-    (0..3).map(|_| once()).min().unwrap_or(0) as f64
+    let runs: Vec<f64> = (0..5).map(|_| once() as f64).collect();
+    [runs.iter().copied().fold(f64::INFINITY, f64::min), runs.iter().copied().fold(0.0, f64::max)]
 }
 
 fn fill(segments: &Segments, dtype: DType) {
@@ -65,9 +66,10 @@ fn check(what: &str, denoiser: &dyn Denoiser, add: &dyn Fn(&mut Inputs<MetaTenso
         let (found, trace) = record(&Device::Cpu, || Ok::<_, Error>(run())).unwrap();
         assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()), "{what}");
         assert_eq!(trace.operators.iter().map(|operator| operator.flop).sum::<f64>(), flop, "{what}");
-        let measured = measured(run);
-        println!("{what}, {dtype:?}: {predicted} predicted, {measured} measured");
-        assert!((predicted - measured).abs() <= 0.05 * measured + SMALL, "{what}: {predicted}, measured {measured}");
+        let [least, largest] = measured(run);
+        println!("{what}, {dtype:?}: {predicted} predicted, {least} to {largest} measured");
+        let fits = (0.95 * least - SMALL..=1.05 * largest + SMALL).contains(&predicted);
+        assert!(fits, "{what}: {predicted}, measured {least} to {largest}");
     }
 }
 
