@@ -25,7 +25,7 @@ class EngineOptions(TypedDict, total=False):
     """The type of weights and activations: auto, f32, bf16 or f16."""
 
     weight_type: str | None
-    """Keeps the weights of linear layers in another type than `dtype`: auto (no), f32, f16, bf16, f8, q8_0, q4_k and others."""
+    """Keeps the weights of linear layers in another type than `dtype`: auto (as the file stores them, if it does in 8 bits or less), f32, f16, bf16, f8, q8_0, q4_k and others."""
 
     compute: str | None
     """How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers, on the CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0)."""
@@ -263,9 +263,11 @@ class RequestOptions(TypedDict, total=False):
     """DeepCache (arXiv 2312.00858): deepcache:3 runs the whole network in every third evaluation, and in the others only its outermost layers; deepcache:3:1 has more of them. Faster, with small differences."""
 
     block_cache: float | None
-    """First-block cache of transformers: an evaluation runs the first block alone if that adds nearly the same as before, and what the other blocks added then stands for theirs. The threshold is the change of what the first block adds, as a part of it: the more, the faster and the larger the differences. For 10 steps or more."""
+    """First-block cache of transformers. Each evaluation computes the first block. If the residual of that block differs from the stored one by less than this threshold (a relative mean absolute difference), the other blocks are skipped and their stored residual is added. A higher threshold is faster and changes the image more. For 10 steps or more."""
+
     block_cache_predict: bool | None
-    """First-block cache: predicts what the other blocks would add on a straight line through what they added at the last two evaluations at which they ran (TaylorSeer of the first order, arXiv 2503.06923)."""
+    """First-block cache: extrapolates the residual of skipped blocks linearly from the last two evaluations that computed them (TaylorSeer of the first order, arXiv 2503.06923)."""
+
     deep_shrink: float | None
     """Deep shrink (kohya-ss's high-resolution fix): by how much the maps of the deep part of the network are smaller in the first steps, for images larger than those that the model was trained with; 2 is usual."""
 
