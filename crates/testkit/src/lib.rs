@@ -8,6 +8,9 @@
 //! This crate is a test tool: it panics if a fixture is missing or a comparison fails.
 #![forbid(unsafe_code)]
 
+// In a build with CUDA, candle names functions of CUDA's libraries, which this crate's test programs link from there.
+use kiln_cuda_loader as _;
+
 mod adapter;
 mod compare;
 mod control;
