@@ -15,7 +15,7 @@ use kiln_engine::{
 use kiln_weights::{BlockType, Checkpoint, NewTensor, ParamSource, StoredType, write_gguf, write_safetensors};
 use safetensors::Dtype;
 
-use crate::weight_types::{draw, emoji, setup};
+use crate::weight_types::{draw, emoji, link_all_but_unet, setup};
 
 /// A tensor of a file.
 type Part = (String, Vec<usize>, Dtype, Vec<u8>);
@@ -137,17 +137,9 @@ impl Format {
 
 const UNET: &str = "unet/diffusion_pytorch_model.safetensors";
 
-/// The model with links to all its folders but the U-Net's, which has this file.
+/// The model with a file of these tensors as its U-Net.
 fn model(folder: &Path, parts: Vec<Part>) {
-    for entry in fs::read_dir(emoji()).unwrap().map(|entry| entry.unwrap().path()) {
-        let to = folder.join(entry.file_name().unwrap());
-        if to.ends_with("unet") {
-            fs::create_dir(&to).unwrap();
-            fs::copy(entry.join("config.json"), to.join("config.json")).unwrap();
-        } else {
-            std::os::unix::fs::symlink(&entry, &to).unwrap();
-        }
-    }
+    link_all_but_unet(folder);
     let tensors = parts.into_iter().map(|(name, shape, dtype, bytes)| NewTensor {
         name,
         shape,

@@ -192,11 +192,8 @@ fn a_wider_type_than_the_files_changes_nothing() {
     assert!(run(&emoji(), &setup(DTypeChoice::F32, "q8_0", ModeChoice::Full)) != expected);
 }
 
-/// A copy of the model in which `w` of one matrix is `w + up down`, and the corresponding LoRA file. f32 represents
-/// each sum exactly, so the order of addition does not matter.
-fn with_lora(layer: &str, folder: &Path) {
-    let save = |tensors: HashMap<String, Tensor>, path: &Path| candle_core::safetensors::save(&tensors, path).unwrap();
-    let unet = Path::new("unet/diffusion_pytorch_model.safetensors");
+/// The model with links to all its folders but the U-Net's, which has its configuration alone.
+pub fn link_all_but_unet(folder: &Path) {
     for entry in fs::read_dir(emoji()).unwrap().map(|entry| entry.unwrap().path()) {
         let to = folder.join(entry.file_name().unwrap());
         if to.ends_with("unet") {
@@ -206,6 +203,14 @@ fn with_lora(layer: &str, folder: &Path) {
             std::os::unix::fs::symlink(&entry, &to).unwrap();
         }
     }
+}
+
+/// A copy of the model in which `w` of one matrix is `w + up down`, and the corresponding LoRA file. f32 represents
+/// each sum exactly, so the order of addition does not matter.
+fn with_lora(layer: &str, folder: &Path) {
+    let save = |tensors: HashMap<String, Tensor>, path: &Path| candle_core::safetensors::save(&tensors, path).unwrap();
+    let unet = Path::new("unet/diffusion_pytorch_model.safetensors");
+    link_all_but_unet(folder);
     let mut tensors = candle_core::safetensors::load(emoji().join(unet), &Device::Cpu).unwrap();
     let matrix = tensors.get_mut(&format!("{layer}.weight")).unwrap();
     let (n, k) = matrix.dims2().unwrap();
