@@ -168,9 +168,11 @@ impl Job {
         self.batch_count * self.batch_size
     }
 
-    /// The seed of image `index`. Variations of one image have one seed, and differ in the second.
+    /// The seed of image `index`. Variations of one image have one seed, and differ in the second; images that share a generator
+    /// have one, too.
     pub fn seed_of(&self, index: usize) -> u64 {
-        if self.seeds.subseed_strength > 0.0 { self.seed } else { self.seed.wrapping_add(index as u64) }
+        let is_shared = self.seeds.subseed_strength > 0.0 || self.seeds.part.is_some();
+        if is_shared { self.seed } else { self.seed.wrapping_add(index as u64) }
     }
 
     /// Whether it begins with the results of another pass.

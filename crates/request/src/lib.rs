@@ -69,6 +69,7 @@ pub use input::{
     SwitchBy,
 };
 pub use job::Job;
+pub use kiln_scheduler::NoisePart;
 pub use lora::{LoraName, LoraUse, file_stem, find_lora, lora_files, weight_files};
 pub use network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 pub use notes::Notes;

@@ -263,6 +263,12 @@ impl Request {
         };
         let drawn = || if subseed_strength > 0.0 { random_seed() } else { 0 };
         let subseed = self.subseed.unwrap_or_else(drawn);
-        Ok(SeedOptions { eta_seed_delta: self.ensd.unwrap_or(0), subseed, subseed_strength, resize_from })
+        let images = self.batch_count.unwrap_or(1).saturating_mul(self.batch_size.unwrap_or(1));
+        if let Some(part) = self.noise_part.filter(|part| part.after(images.saturating_sub(1)).is_none()) {
+            let expected = format!("a part with {images} images from it on, one for each image of the request");
+            return Err(Error::Value { name: "noise_part", found: part.to_string(), expected });
+        }
+        let (eta_seed_delta, part) = (self.ensd.unwrap_or(0), self.noise_part);
+        Ok(SeedOptions { eta_seed_delta, subseed, subseed_strength, resize_from, part })
     }
 }

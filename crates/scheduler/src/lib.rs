@@ -75,7 +75,7 @@ pub use error::{Error, Result};
 pub use flow::{Flow, FlowGrid, FlowInputs, FlowMu, FlowShift, TimeShift};
 pub use kind::{FlowForm, SamplerKind};
 pub use names::{MAX_NAME, closest, number_text, short_name};
-pub use noise::{ImageNoise, NoiseOptions, NoiseSource, Variation};
+pub use noise::{ImageNoise, NoiseOptions, NoisePart, NoiseSource, Variation};
 pub use options::{Churn, SamplerOptions, limits};
 pub use point::Point;
 pub use resolved::{

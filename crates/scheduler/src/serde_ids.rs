@@ -1,6 +1,6 @@
 //! Serialization of samplers and sigma schedules as their command-line ids.
 
-use crate::{Convention, InitialNoise, SamplerChoice, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
+use crate::{Convention, InitialNoise, NoisePart, SamplerChoice, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ macro_rules! by_id {
     )*};
 }
 
-by_id!(SamplerKind, SamplerChoice, SigmaSchedule, Convention, SigmaRange, InitialNoise, UniPcScale);
+by_id!(SamplerKind, SamplerChoice, SigmaSchedule, Convention, SigmaRange, InitialNoise, NoisePart, UniPcScale);
 
 #[cfg(test)]
 mod tests {

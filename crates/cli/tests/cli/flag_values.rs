@@ -221,6 +221,7 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
             ("", "as in 512x768"),
         ],
     ),
+    ("--noise-part", &[("0/4", "as 2/4"), ("5/4", "as 2/4"), ("1/65", "at most 64"), ("2", "as 2/4"), ("", "as 2/4")]),
     ("--rule", &[("x", "expected one of diffusers"), ("", "expected one of diffusers")]),
     ("--refiner", &[("", REQUIRED)]),
     ("--refiner-switch", &[("1.1", "a number from 0 to 1"), ("half", NUMBER), ("", NUMBER)]),

@@ -28,7 +28,7 @@ class EngineOptions(TypedDict, total=False):
     """Keeps the weights of linear layers in another type than `dtype`: auto (as the file stores them, if it does in 8 bits or less), f32, f16, bf16, f8, q8_0, q4_k and others."""
 
     compute: str | None
-    """How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers, on the CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0)."""
+    """How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers) or fp8 (in 8-bit floats, on GPUs of compute capability 8.9 and later)."""
 
     scales: StrPath | None
     """With `compute` int8: a file of `kiln calibrate` with the ranges of the model's layers and those that keep `dtype`."""
@@ -288,6 +288,9 @@ class RequestOptions(TypedDict, total=False):
 
     seed_resize_from: tuple[int, int] | str | None
     """Size of another image, as 512x512, whose noise is kept in the middle of this one."""
+
+    noise_part: str | None
+    """Draws the noise of all images from one generator with the seed, as ComfyUI does for a batch and diffusers with a single generator. 1/4 is the first image of four: a batch of four has all of them, and 2/4 makes the second one alone. Otherwise each image has a seed of its own."""
 
     clip_skip: int | None
     """Layer of the text encoder that is used, counted from the last, which is 1."""

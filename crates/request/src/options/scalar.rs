@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kiln_prompt::{ChunkCut, Emphasis};
-use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text};
+use kiln_scheduler::{
+    Convention, InitialNoise, NoisePart, SamplerChoice, SigmaRange, SigmaSchedule, UniPcScale, number_text,
+};
 
 use crate::block_set::BlockSet;
 use crate::hires::HiresUpscaler;
@@ -261,6 +263,7 @@ from_str! {
     Convention: Self::to_string,
     SigmaRange: Self::to_string,
     UniPcScale: Self::to_string,
+    NoisePart: Self::to_string,
     Extend: |extend| quoted(&extend.to_string()),
     PagLayers: |layers| quoted(&layers.to_string()),
     BlockSet: |blocks| quoted(&blocks.to_string()),

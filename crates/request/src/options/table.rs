@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use kiln_models::limits::MAX_SIDE;
 use kiln_prompt::{ChunkCut, Emphasis};
-use kiln_scheduler::{Convention, InitialNoise, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale};
+use kiln_scheduler::{
+    Convention, InitialNoise, NoisePart, SamplerChoice, SamplerOptions, SigmaRange, SigmaSchedule, UniPcScale,
+};
 use serde::{Deserialize, Serialize};
 
 use super::declare::{EMPTY, options};
@@ -306,6 +308,10 @@ input_options! {
         }
         /// Size of another image, as 512x512, whose noise is kept in the middle of this one.
         seed_resize_from: Option<(usize, usize)> { kind: Size, infotext: Changed("Seed resize from") }
+        /// Draws the noise of all images from one generator with the seed, as ComfyUI does for a batch and diffusers with a single
+        /// generator. 1/4 is the first image of four: a batch of four has all of them, and 2/4 makes the second one alone. Otherwise
+        /// each image has a seed of its own.
+        noise_part: Option<NoisePart> { kind: Form("1/4"), default: "off", infotext: Changed("Noise part"), aliases: &["batch_part"] }
         /// Layer of the text encoder that is used, counted from the last, which is 1.
         clip_skip: Option<usize> {
             kind: Whole { min: 1, max: usize::MAX }, default: "1, for SDXL 2", infotext: Changed("Clip skip"), group: Prompt,

@@ -232,6 +232,7 @@ impl Job {
             subseed: varied.then(|| self.seeds.subseed.wrapping_add(index as u64)),
             subseed_strength: varied.then_some(self.seeds.subseed_strength),
             seed_resize_from: self.seeds.resize_from,
+            noise_part: self.seeds.part.and_then(|part| part.after(index)),
             rng: self.rng,
             loras: loras.iter().cloned().map(without_folder).collect(),
             controls: self.controls.iter().map(Control::request).collect(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kiln_media::Infotext;
 use kiln_models::{ModelFolder, SD};
 use kiln_prompt::{ChunkCut, Emphasis};
-use kiln_scheduler::{Convention, InitialNoise, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
+use kiln_scheduler::{Convention, InitialNoise, NoisePart, SamplerKind, SigmaRange, SigmaSchedule, UniPcScale};
 use kiln_testkit::fixtures;
 
 use super::from_infotext;
@@ -104,6 +104,7 @@ fn request(draws: &mut Draws) -> Request {
         ensd: draws.maybe(|draws| draws.next() as i64),
         subseed: draws.maybe(Draws::next),
         subseed_strength: draws.maybe(|draws| draws.number(1.0)),
+        noise_part: draws.maybe(|draws| NoisePart::new(draws.below(3), 32)).flatten(),
         seed_resize_from: draws.maybe(|draws| (8 * (1 + draws.below(100)), 64)),
         rng: draws.one(&[Rng::Cpu, Rng::Cuda]),
         loras: (0..draws.below(3)).map(|_| lora(draws)).collect(),
@@ -146,6 +147,7 @@ fn alone(job: &Job, index: usize) -> Job {
         true => seeds.subseed = seeds.subseed.wrapping_add(index as u64),
         false => seeds.subseed = 0, // drawn by nobody
     }
+    seeds.part = seeds.part.and_then(|part| part.after(index));
     Job {
         prompt: prompts.prompt.clone(),
         negative_prompt: prompts.negative_prompt.clone(),

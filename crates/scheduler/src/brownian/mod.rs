@@ -9,6 +9,7 @@
 
 mod seed_sequence;
 
+use crate::noise::{NoisePart, normals};
 use crate::rng::{Rng, RngKind};
 use seed_sequence::first_seed;
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ type Key = (u64, u64);
 pub(crate) struct BrownianTree {
     seed: u64,
     kind: RngKind,
-    values: usize,
+    /// The number of values, and their part of each draw.
+    values: (usize, Option<NoisePart>),
     whole: Node,
     /// The increments of the nodes that the previous query visited. The next query visits many of them again.
     cache: HashMap<Key, Arc<[f32]>>,
@@ -39,10 +41,10 @@ struct Node {
 }
 
 impl BrownianTree {
-    /// A path of `values` values, which starts at `start` and ends at `end`.
-    pub fn new(seed: u64, kind: RngKind, values: usize, start: f64, end: f64) -> Self {
+    /// A path of so many values, which are a part of those of a batch or all of them. It starts at `start` and ends at `end`.
+    pub fn new(seed: u64, kind: RngKind, values: (usize, Option<NoisePart>), start: f64, end: f64) -> Self {
         let scale = (end - start).sqrt() as f32;
-        let first = Rng::new(kind, u64::from(first_seed(seed, &[]))).normals(values);
+        let first = normals(values.1, &mut Rng::new(kind, u64::from(first_seed(seed, &[]))), values.0);
         let increment = first.into_iter().map(|value| value * scale).collect();
         let whole = Node { start: rounded(start), end: rounded(end), key: (0, 0), increment };
         Self { seed, kind, values, whole, cache: HashMap::new(), visited: HashMap::new() }
@@ -53,7 +55,7 @@ impl BrownianTree {
     pub fn normals(&mut self, from: f64, to: f64) -> Vec<f32> {
         let clamped = |level: f64| rounded(level.clamp(self.whole.start, self.whole.end));
         let (low, high) = (clamped(from.min(to)), clamped(from.max(to)));
-        let mut sum = vec![0.0; self.values];
+        let mut sum = vec![0.0; self.values.0];
         if low < high {
             let whole = self.whole.clone();
             self.add(&whole, low, high, &mut sum);
@@ -91,7 +93,8 @@ impl BrownianTree {
                 let reciprocal = 1.0 / (node.end - node.start);
                 let deviation = (left * right * reciprocal).sqrt() as f32;
                 let seed = first_seed(self.seed, &[number, depth]);
-                let noise = Rng::new(self.kind, u64::from(seed)).normals(self.values);
+                let (count, part) = self.values;
+                let noise = normals(part, &mut Rng::new(self.kind, u64::from(seed)), count);
                 let parts = node.increment.iter().zip(noise);
                 let left: Arc<[f32]> =
                     parts.map(|(&whole, noise)| left as f32 * whole * reciprocal as f32 + deviation * noise).collect();
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     fn tree(seed: u64) -> BrownianTree {
-        BrownianTree::new(seed, RngKind::Cpu, 64, 0.0291675, 14.614641)
+        BrownianTree::new(seed, RngKind::Cpu, (64, None), 0.0291675, 14.614641)
     }
 
     fn increment(tree: &mut BrownianTree, from: f64, to: f64) -> Vec<f64> {
@@ -143,7 +146,7 @@ mod tests {
 
     #[test]
     fn steps_are_unit_normal_and_independent() {
-        let mut tree = BrownianTree::new(3, RngKind::Cpu, 20_000, 0.03, 14.6);
+        let mut tree = BrownianTree::new(3, RngKind::Cpu, (20_000, None), 0.03, 14.6);
         let (a, b) = (tree.normals(7.0, 3.0), tree.normals(3.0, 1.0));
         let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / 20_000.0;
         for values in [&a, &b] {

@@ -1,11 +1,14 @@
 //! Noise for a batch of images.
 
+mod part;
 mod variation;
 
 use crate::brownian::BrownianTree;
 use crate::rng::{Rng, RngKind};
 use crate::{CpuRng, Error, Result};
 use candle_core::{Device, Tensor};
+pub use part::NoisePart;
+pub(crate) use part::normals;
 use variation::{paste, slerp};
 
 /// The source of fresh noise for samplers.
@@ -41,6 +44,9 @@ pub struct NoiseOptions {
     /// The height and width of the latents that the first noise is generated for. This noise is centered in an image of
     /// another size, which then has a similar composition.
     pub resize_from: Option<(usize, usize)>,
+    /// The part of the first seed's image in the draws of one generator; the next ones follow. `None` if each image has a generator of
+    /// its own. Second noises have their own.
+    pub part: Option<NoisePart>,
 }
 
 /// A second noise, mixed into the first by spherical interpolation. It results in a similar image.
@@ -95,12 +101,13 @@ impl ImageNoise {
     /// The first noise of an image (c, h, w).
     fn first(&mut self, image: usize, shape: (usize, usize, usize)) -> Vec<f32> {
         let NoiseOptions { rng, variation, resize_from, .. } = self.options;
+        let part = self.part(image);
         let count = |(c, h, w): (usize, usize, usize)| c * h * w;
         let generator = &mut self.generators[image];
         let from = resize_from.map_or(shape, |(h, w)| (shape.0, h, w));
         // The noise of another size is generated in addition to the image's own, which fills the area around it.
-        let own = generator.normals(count(shape));
-        let resized = (from != shape).then(|| Rng::new(rng, self.seeds[image]).normals(count(from)));
+        let own = normals(part, generator, count(shape));
+        let resized = (from != shape).then(|| normals(part, &mut Rng::new(rng, self.seeds[image]), count(from)));
         let noise = resized.as_ref().unwrap_or(&own);
         let varied = variation.filter(|variation| variation.strength != 0.0).map(|Variation { seed, strength }| {
             let second = Rng::new(rng, seed.wrapping_add(image as u64)).normals(count(from));
@@ -117,6 +124,11 @@ impl ImageNoise {
         }
     }
 
+    /// The part of an image in the draws of its generator.
+    fn part(&self, image: usize) -> Option<NoisePart> {
+        self.options.part.and_then(|part| part.after(image))
+    }
+
     /// The number of values that each image has in `like`.
     fn values_per_image(&self, like: &Tensor) -> Result<usize> {
         let (expected, found) = (self.generators.len(), like.dim(0)?);
@@ -130,14 +142,18 @@ impl ImageNoise {
 impl NoiseSource for ImageNoise {
     fn sample(&mut self, like: &Tensor) -> Result<Tensor> {
         let count = self.values_per_image(like)?;
-        tensor(self.generators.iter_mut().flat_map(|generator| generator.normals(count)).collect(), like)
+        let parts: Vec<_> = (0..self.generators.len()).map(|image| self.part(image)).collect();
+        let draws = self.generators.iter_mut().zip(parts);
+        tensor(draws.flat_map(|(generator, part)| normals(part, generator, count)).collect(), like)
     }
 
     fn brownian_increment(&mut self, like: &Tensor, (start, end): (f64, f64), from: f64, to: f64) -> Result<Tensor> {
         let count = self.values_per_image(like)?;
         if self.paths.is_empty() {
-            let path = |&seed: &u64| BrownianTree::new(seed, self.options.rng, count, start, end);
-            self.paths = self.seeds.iter().map(path).collect();
+            let path = |(image, &seed): (usize, &u64)| {
+                BrownianTree::new(seed, self.options.rng, (count, self.part(image)), start, end)
+            };
+            self.paths = self.seeds.iter().enumerate().map(path).collect();
         }
         tensor(self.paths.iter_mut().flat_map(|path| path.normals(from, to)).collect(), like)
     }

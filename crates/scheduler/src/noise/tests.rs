@@ -26,3 +26,24 @@ fn a_batch_of_another_size_is_refused() {
     let error = ImageNoise::new(0, 2).sample(&like).unwrap_err();
     assert_eq!(error.to_string(), "3 images for 2 noise generators; make one generator for each image of the batch");
 }
+
+/// Also where a block of 16 values has those of two images.
+#[test]
+fn parts_are_the_images_of_one_draw() -> Result<()> {
+    let like = Tensor::zeros((2, 3, 5, 5), candle_core::DType::F32, &Device::Cpu)?;
+    let mut whole = CpuRng::new(7);
+    let draws = [whole.sample(&like)?, whole.sample(&like)?];
+    let path = BrownianTree::new(7, RngKind::Cpu, (150, None), 0.1, 10.0).normals(5.0, 2.0);
+    for image in 0..2 {
+        let options = NoiseOptions { part: NoisePart::new(image, 2), ..NoiseOptions::default() };
+        let mut noise = ImageNoise::with_options([7], options);
+        let one = like.narrow(0, 0, 1)?;
+        let found = [noise.latents((3, 5, 5))?, noise.sample(&one)?];
+        for (found, draw) in found.iter().zip(&draws) {
+            assert_eq!(found.get(0)?.to_vec3::<f32>()?, draw.get(image)?.to_vec3::<f32>()?);
+        }
+        let step = noise.brownian_increment(&one, (0.1, 10.0), 5.0, 2.0)?.flatten_all()?.to_vec1::<f32>()?;
+        assert_eq!(step, path[75 * image..][..75]);
+    }
+    Ok(())
+}

@@ -86,6 +86,7 @@ const LABELS = {
   subseed: "Variation seed",
   subseed_strength: "Variation strength",
   seed_resize_from: "Keep the noise of size",
+  noise_part: "Part of a batch's noise",
   ensd: "Seed offset of later noise (ENSD)",
   rng: "Random numbers of",
   strength: "Strength",

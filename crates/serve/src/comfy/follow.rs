@@ -69,17 +69,17 @@ impl Reporter {
     async fn all(&mut self, entries: &[Arc<Entry>]) -> Result<(), Stop> {
         let prompt = self.prompt.clone();
         for (i, (entry, run)) in entries.iter().zip(&prompt.runs).enumerate() {
-            self.run(entry, &run.stages).await?;
+            let count = self.run(entry, &run.stages).await?;
             self.prompt.add_warnings(entry.warnings());
             for output in prompt.outputs.iter().filter(|output| output.run == i) {
-                self.save(entry, output).await?;
+                self.save(entry, count, output).await?;
             }
         }
         Ok(())
     }
 
-    /// Follows a job to its end.
-    async fn run(&mut self, entry: &Arc<Entry>, stages: &Stages) -> Result<(), Stop> {
+    /// Follows a job to its end. Returns the number of its images.
+    async fn run(&mut self, entry: &Arc<Entry>, stages: &Stages) -> Result<usize, Stop> {
         let mut seen = Seen::default();
         (self.reached, self.sent) = (0, 0);
         while let Some(news) = entry.news(&mut seen).await {
@@ -94,7 +94,7 @@ impl Reporter {
         }
         match entry.finished().await {
             Ok(images) if images.is_empty() => Err(Stop::Canceled),
-            Ok(_) => Ok(()),
+            Ok(images) => Ok(images.len()),
             Err(refused) => Err(refused.into()),
         }
     }
@@ -193,31 +193,37 @@ impl Reporter {
         self.app.comfy.sockets.send_preview(&self.prompt.owner, sid, &plain, &with);
     }
 
-    /// Saves the image of a job for a node.
-    async fn save(&mut self, entry: &Arc<Entry>, output: &OutputOf) -> Result<(), Stop> {
-        let index = self.changed(entry, output).await?;
+    /// Saves the images of a job for a node.
+    async fn save(&mut self, entry: &Arc<Entry>, count: usize, output: &OutputOf) -> Result<(), Stop> {
+        let mut indices = Vec::with_capacity(count);
+        for number in 0..count {
+            indices.push(self.changed(entry, number, output).await?);
+        }
         self.executing(&output.node);
         let (kind, prefix) = match &output.prefix {
             Some(prefix) => (Kind::Output, prefix.as_str()),
             None => (Kind::Temp, "ComfyUI_temp"),
         };
         let ending = crate::image_format::ImageFormat::Png.ending();
-        let FileName { subfolder, name, .. } =
-            self.app.comfy.files.name(&self.prompt.owner, kind, prefix, (entry, index), ending);
-        let images = json!({ "images": [{ "filename": name, "subfolder": subfolder, "type": kind.id() }] });
+        let files = &self.app.comfy.files;
+        let image = |index| {
+            let FileName { subfolder, name, .. } = files.name(&self.prompt.owner, kind, prefix, (entry, index), ending);
+            json!({ "filename": name, "subfolder": subfolder, "type": kind.id() })
+        };
+        let images = json!({ "images": indices.into_iter().map(image).collect::<Vec<_>>() });
         self.prompt.set_output(&output.node, images.clone());
         let (node, id) = (&output.node, &self.prompt.id);
         self.send("executed", json!({ "node": node, "display_node": node, "output": images, "prompt_id": id }));
         Ok(())
     }
 
-    /// The number of the job's image after the changes of its pixels. A changed image is one more of the job.
-    async fn changed(&mut self, entry: &Arc<Entry>, output: &OutputOf) -> Result<usize, Stop> {
+    /// The number of the job's image `number` after the changes of its pixels. A changed image is one more of the job.
+    async fn changed(&mut self, entry: &Arc<Entry>, number: usize, output: &OutputOf) -> Result<usize, Stop> {
         let gone = || Stop::Failed(Refused::new(RefusedKind::Internal, "the image is not kept any more"));
         if output.changes.is_empty() {
-            return Ok(0);
+            return Ok(number);
         }
-        let first = entry.image(0).ok_or_else(gone)?;
+        let first = entry.image(number).ok_or_else(gone)?;
         let (app, file) = (self.app.clone(), first.file.clone());
         let open = move || {
             let decoded = decode(&file, "an image", &app.options.limits.input_images());
@@ -226,7 +232,9 @@ impl Reporter {
         let mut image = self.app.intake.run_images(open).await?;
         let (before, mut last) = (image.width(), String::new());
         for change in &output.changes {
-            self.executing(&change.node);
+            if number == 0 {
+                self.executing(&change.node);
+            }
             (image, last) = self.change(image, &change.how).await?;
         }
         let (width, height) = image.size();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln_media::{StillFormat, encode, short};
+use kiln_request::NoisePart;
 use kiln_request::comfy::{Masking, Named, Output, Pixels, Plan, Run};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -258,10 +259,14 @@ fn of_node(name: &Named, message: String) -> Fault {
 fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: usize) -> Result<Ready, Fault> {
     let (images, node) = &run.batch;
     if *images > 1 {
-        let message = format!(
-            "batch_size of node {node} is {images}, expected 1: the images of a batch share one noise there, which Kiln does not draw; send the prompt again with another seed"
-        );
-        return Err(Fault::Node(node.clone(), "batch_size".into(), message));
+        let most = app.options.limits.images.min(NoisePart::MOST);
+        let count = usize::try_from(*images).ok().filter(|count| *count <= most);
+        let Some(count) = count else {
+            let message = format!("batch_size of node {node} is {images}, expected at most {most}");
+            return Err(Fault::Node(node.clone(), "batch_size".into(), message));
+        };
+        // The images of a batch are drawn as one tensor there.
+        (run.request.batch_size, run.request.noise_part) = (Some(count), NoisePart::new(0, count));
     }
     if let Some(unknown) = &run.unknown {
         let field = if unknown.is_schedule { "scheduler" } else { "sampler" };

@@ -36,6 +36,32 @@ fn a_graph_makes_the_image_that_like_makes_of_it() {
     }
 }
 
+/// The noise of a batch is one draw: the first image of a sampler without noise of its own is the image alone.
+#[test]
+fn images_of_a_batch_share_a_generator() {
+    let served = Served::start(options());
+    let made = |graph: &Value| {
+        let history = done(&served, &taken(&served, graph));
+        let files = history["outputs"]["9"]["images"].as_array().unwrap().clone();
+        let names: Vec<&str> = files.iter().filter_map(|file| file["filename"].as_str()).collect();
+        let image = |name: &&str| {
+            pixels(&served.get(&format!("/view?filename={}&subfolder=pears", name.replace(' ', "%20"))).bytes())
+        };
+        names.iter().map(image).collect::<Vec<_>>()
+    };
+    let batch = made(&graph_with(&[("5.batch_size", json!(2))]));
+    assert_eq!((batch.len(), &batch[0]), (2, &made(&graph())[0]));
+    for sampler in ["euler", "euler_ancestral", "dpmpp_sde"] {
+        let graph = graph_with(&[("5.batch_size", json!(2)), ("3.sampler_name", json!(sampler))]);
+        let part = |part: &str| {
+            let mut request = like(&graph);
+            (request["noise_part"], request["batch_size"]) = (json!(part), json!(1));
+            alone(&[request]).remove(0).remove(0).rgb
+        };
+        assert_eq!(made(&graph), [part("1/2"), part("2/2")], "{sampler}");
+    }
+}
+
 /// Samplers made of nodes are those of `KSampler`, apart from levels that only that one leaves out.
 #[test]
 fn samplers_of_nodes_are_those_of_one_node() {
@@ -158,7 +184,7 @@ fn what_is_wrong_is_named_by_its_node() {
         (vec![("3.positive", json!(["4", 0]))], "3", "return_type_mismatch", "MODEL"),
         (vec![("3.positive", json!("a pear"))], "3", "bad_linked_input", "no link"),
         (vec![("3.positive", json!([1, 2, 3]))], "3", "bad_linked_input", "positive"),
-        (vec![("5.batch_size", json!(2))], "5", "not_supported", "share one noise"),
+        (vec![("5.batch_size", json!(65))], "5", "not_supported", "expected at most 64"),
         (vec![("3.denoise", json!(0.5))], "3", "not_supported", "denoise of node 3"),
         (vec![("5.width", json!(60))], "5", "not_supported", "multiple of 8"),
         (vec![("9.filename_prefix", json!("../up"))], "9", "value_not_supported", "no name"),

@@ -106,6 +106,7 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
         ("subseed", on("subseed_strength", json!(0.5)), json!(7), Bits, Some(Warns("`subseed_strength` is 0"))),
         ("subseed_strength", on("subseed", json!(9)), json!(0.5), Bits, None),
         ("seed_resize_from", none(), json!([32, 32]), Bits, None),
+        ("noise_part", none(), json!("2/2"), Bits, None),
         ("clip_skip", none(), json!(2), Bits, None),
         ("ensd", none(), json!(31337), Bits, None),
         ("rng", none(), json!("cuda"), Bits, None),
