@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kiln_engine::ExecutionTarget;
-use kiln_engine::pipeline::{host_bytes, pinned_pool};
+use kiln_engine::host_bytes;
+use kiln_engine::pipeline::pinned_pool;
 use kiln_weights::{
     CopyTimes, Estimate, ParamSource, Placement, RandomSource, Residency, SafetensorsFile, Segments, SimulatedStep,
     Stream, StreamConfig, StreamReport,

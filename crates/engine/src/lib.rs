@@ -81,10 +81,10 @@ pub use kiln_scheduler::{
     SigmaRange, SigmaSchedule, UniPcScale, number_text,
 };
 pub use kiln_setup::{
-    AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, LayerScales,
-    LinearWeightType, Link, LinkChoice, LinkRate, LinkSource, Machine, MemoryOptions, Mode, ModeChoice, Overlap,
-    Parallel, ResolvedDevice, Result, Room, SecondDevice, Setup, Threads, VaeMemory, devices, proceed, start_threads,
-    usual_threads,
+    AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, HostWeights,
+    LayerScales, LinearWeightType, Link, LinkChoice, LinkRate, LinkSource, Machine, MemoryOptions, Mode, ModeChoice,
+    Overlap, Parallel, ResolvedDevice, Result, Room, SecondDevice, Setup, Threads, VaeMemory, devices, host_bytes,
+    proceed, start_threads, usual_threads,
 };
 pub use kiln_weights::SharedSlabs;
 pub use loaded_controls::control_configs;

@@ -12,8 +12,8 @@ use kiln_weights::{
 use crate::component_spec::ComponentSpec;
 use crate::read_ahead::ReadAhead;
 use crate::residency::{StreamBudget, residency};
-use kiln_setup::DeviceMemory;
 use kiln_setup::error::{Error, Result};
+use kiln_setup::host_bytes;
 use kiln_setup::setup::Setup;
 use kiln_setup::threads::Threads;
 
@@ -60,12 +60,6 @@ pub fn pinned_pool(device: &Device) -> Result<Option<PinnedPool>> {
     let free = SystemMemory::now().map_or(0, |memory| memory.available / 2);
     let cap = usize::try_from(free).unwrap_or(usize::MAX);
     Ok(Some(PinnedPool::new(gpu_id, PinnedConfig { cap, write_combined: true })?))
-}
-
-/// The host memory for weights that are copied to a GPU: what is free, less a part for other programs, and less a quarter, for
-/// pages of the file that are read ahead. Weights beyond it are read from their files in every pass.
-pub fn host_bytes() -> u64 {
-    DeviceMemory::of_processor().map_or(u64::MAX, |memory| memory.free.bytes as u64 / 4 * 3)
 }
 
 /// The residency of a network's weights while it runs.

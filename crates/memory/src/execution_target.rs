@@ -6,6 +6,7 @@ use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
 use crate::time::Rates;
+use kiln_setup::HostWeights;
 use kiln_setup::link::Link;
 use kiln_setup::room::{DeviceMemory, Room};
 use kiln_setup::setup::{DeviceChoice, Setup};
@@ -24,13 +25,15 @@ pub struct ExecutionTarget {
     pub rates: Rates,
     /// The link that a GPU's rates of copies are of; `None` for the CPU.
     pub link: Option<Link>,
+    /// The weights that host memory has no room for; `None` if steps read no disk.
+    pub host: Option<HostWeights>,
 }
 
 impl ExecutionTarget {
     /// With the expected rates; those of a GPU's copies are assumed.
     pub fn new(target: Target, dtype: DType) -> Self {
         let link = target.is_gpu().then_some(Link::ASSUMED);
-        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype), link }
+        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype), link, host: None }
     }
 
     /// Sets the link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
@@ -52,6 +55,11 @@ impl ExecutionTarget {
         let DeviceLocation::Cuda { gpu_id } = device.location() else { return self };
         let found = gpu(gpu_id).ok();
         self.with_gpu(found.as_ref()).with_link(Link::of_device(device, setup), setup.memory.pin_shared_memory)
+    }
+
+    /// Sets the weights that host memory has no room for.
+    pub fn with_host_weights(self, host: Option<HostWeights>) -> Self {
+        Self { host, ..self }
     }
 
     /// Sets another weight type of linear layers.

@@ -136,7 +136,11 @@ impl Measures {
         // What a ring does not hide.
         let simulated = if rates.overlap { first.seconds } else { 0.0 };
         let flop = self.steps.first().map_or(0.0, |steps| steps.flop);
-        let step = rates.seconds(flop, n, first.copied).max(simulated);
+        let (read, reading) = on.host.map_or((0, 0.0), |host| {
+            let read = host.read_per_step(first.copied);
+            (read, host.reading(read))
+        });
+        let step = rates.seconds(flop, n, first.copied).max(simulated).max(reading);
         let seconds = |(i, steps): (usize, &Steps)| {
             let one = if i == 0 { step } else { rates.seconds(steps.flop, n, of(steps.stage).copied) };
             steps.count as f64 * one
@@ -152,6 +156,7 @@ impl Measures {
             keeps_text_keys,
             keeps_text_encoders,
             copied_per_step: first.copied,
+            read_per_step: read,
             copied_per_batch: once + n * per_image,
             copy_seconds_per_step: rates.copying(first.copied),
             seconds_per_step: step,

@@ -35,9 +35,13 @@ pub struct Plan {
     pub copied_per_step: usize,
     /// Bytes of weights that are copied in addition, once per batch.
     pub copied_per_batch: usize,
+    /// Bytes of those that are read from the disk in every step, because host memory has no room for them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub read_per_step: usize,
     /// The copy time of a step.
     pub copy_seconds_per_step: f64,
-    /// The time of a step by a simple model; where weights stream to a GPU, that of a simulated ring.
+    /// The time of a step by a simple model; where weights stream to a GPU, that of a simulated ring. At least that of reading the
+    /// disk.
     pub seconds_per_step: f64,
     /// The time of a batch by a simple model, used only to compare plans.
     pub seconds_per_batch: f64,
@@ -70,6 +74,10 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
 }
 
 /// Whether nothing is tiled, also if nothing is encoded.
+fn is_zero(bytes: &usize) -> bool {
+    *bytes == 0
+}
+
 fn is_whole(tiling: &Tiling) -> bool {
     *tiling == Tiling::Whole
 }

@@ -12,7 +12,9 @@ use kiln_families::{
 };
 use kiln_network::DenoiserConfig;
 use kiln_weights::ldm::ClipShape;
-use kiln_weights::{KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, mismatches, open_component, read_small_text};
+use kiln_weights::{
+    KeyRule, MAX_CONFIG_BYTES, ParamSource, Renamed, component_files, mismatches, open_component, read_small_text,
+};
 use serde_json::Value;
 
 use crate::components::Component;
@@ -355,6 +357,16 @@ impl ModelFiles {
                 file.denoiser().ok_or_else(|| no_component(&file.path, self.denoiser.kind.label()))
             }
             (None, Base::Folder) => Ok(open_component(&self.path.join(self.denoiser.folder))?),
+        }
+    }
+
+    /// The files of the denoiser's weights; empty if its folder cannot be read.
+    pub fn denoiser_files(&self) -> Vec<PathBuf> {
+        let of_folder = |folder: &Path| component_files(folder).unwrap_or_default();
+        match (&self.unet, &self.base) {
+            (Some(ComponentSource::Folder(folder)), _) => of_folder(folder),
+            (Some(ComponentSource::File(file)), _) | (None, Base::File(file, ..)) => vec![file.path.clone()],
+            (None, Base::Folder) => of_folder(&self.path.join(self.denoiser.folder)),
         }
     }
 

@@ -60,7 +60,7 @@ pub(crate) mod tokens;
 pub(crate) mod trace;
 pub(crate) mod turns;
 
-pub use crate::component::{host_bytes, pinned_pool};
+pub use crate::component::pinned_pool;
 pub use crate::generated_image::DecodedImage;
 pub use crate::host_memory::SystemRequests;
 pub use crate::origin::Origin;

@@ -52,7 +52,7 @@ impl PlanReport {
             "model": model, "refiner": refiner, "width": work.width, "height": work.height,
             "batch_size": work.batch_size, "steps": work.steps, "device": on.device(), "dtype": on.dtype.as_str(),
             "weight_type": on.matrices.map(|matrices| matrices.to_string()), "stored_types": self.stored_types,
-            "rates": on.rates, "link": on.link,
+            "rates": on.rates, "link": on.link, "host": on.host,
             "budget": self.room.map(|room| room.asked()), "process": process_bytes(),
             "plans": plans.iter().map(with_peak).collect::<Vec<_>>(), "chosen": chosen.map(with_peak),
         })
