@@ -22,7 +22,7 @@ pub(super) fn check(
     memory: Option<SystemMemory>,
 ) -> Result<()> {
     let Some(memory) = memory.filter(|_| !on.target.is_gpu()) else { return Ok(()) };
-    let planner = Planner::of_configurations(model)?.with_8_bits(plan.setup.scaled_layers(None)?);
+    let planner = Planner::of_configurations(model)?.with_8_bits(plan.setup.scaled_layers(None, on.target.is_gpu())?);
     let Architecture { name, width, height, .. } = model;
     let work = Workload {
         width: *width,

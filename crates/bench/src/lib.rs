@@ -226,7 +226,7 @@ impl BenchPlan {
             link: on.link.filter(|_| self.stream.is_some()),
             dtype: format!("{dtype:?}").to_lowercase(),
             weight_type: matrices.map(|matrices| matrices.to_string()),
-            compute: setup.eight_bit_layers().map(|_| setup.compute.to_string()),
+            compute: setup.eight_bits(device.is_cuda()).map(|_| setup.compute.to_string()),
             steps: self.steps,
             warmup: self.warmup,
             peak_resident_bytes: ProcessMemory::now().map(|memory| memory.peak_resident),

@@ -143,7 +143,7 @@ impl Meter<'_, '_> {
     /// See [`kiln_engine::Setup::scaled_layers`].
     pub(super) fn unet(&self) -> Result<Box<dyn Denoiser>> {
         let unet = self.model.denoiser();
-        unet.segments().set_8_bits(self.plan.setup.scaled_layers(None)?.as_deref());
+        unet.segments().set_8_bits(self.plan.setup.scaled_layers(None, self.device.is_cuda())?.as_deref());
         Ok(unet)
     }
 

@@ -1,8 +1,8 @@
 //! `kiln plan`: the memory of a run in every mode, before anything is loaded.
 
 use kiln_engine::{
-    Architecture, BatchSize, ByteSize, ExecutionTarget, ModelFolder, Pass, Plan, PlanReport, Planner, RefinerOptions,
-    Request, Result, Room, StagePlan, Workload, control_configs, locate_model, prompt_plans,
+    Architecture, BatchSize, ByteSize, ExecutionTarget, HostWeights, ModelFolder, Pass, Plan, PlanReport, Planner,
+    RefinerOptions, Request, Result, Room, StagePlan, Workload, control_configs, locate_model, prompt_plans,
 };
 
 use crate::args::PlanArgs;
@@ -14,24 +14,26 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     args.start_threads()?;
     let setup = args.setup();
     setup.check()?;
+    let (mut on, room) = ExecutionTarget::of(&setup);
+    let on_gpu = on.target.is_gpu();
     let (name, planner) = match args.preset {
         Some(preset) => {
             let planner = Planner::of_configurations(&Architecture::preset(preset)?)?;
-            (preset.id().into(), planner.with_8_bits(setup.scaled_layers(None)?))
+            (preset.id().into(), planner.with_8_bits(setup.scaled_layers(None, on_gpu)?))
         }
         None => {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
-            let layers = setup.scaled_layers(Some(&model))?;
+            let layers = setup.scaled_layers(Some(&model), on_gpu)?;
             let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers);
             let mut planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
             planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
             planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
+            on = on.with_host_weights(HostWeights::of(&model.files().denoiser_files()));
             (model.name(), planner)
         }
     };
     let refiner = args.refiner.as_deref().map(|path| ModelFolder::open(&locate_model(Some(path))?)).transpose()?;
     let planner = planner.with_refiner(refiner.as_ref())?;
-    let (on, room) = ExecutionTarget::of(&setup);
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
     let request = Request {
@@ -89,6 +91,10 @@ fn text(name: &str, report: &PlanReport) -> String {
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(plans.iter().map(|plan| row(plan, *room)));
     text += &table(&rows, 2);
+    if let Some(HostWeights { room, disk }) = on.host {
+        let room = ByteSize(usize::try_from(room).unwrap_or(usize::MAX));
+        text += &format!("\nhost memory for weights: {room}; the disk reads {:.2} GB/s\n", disk / 1e9);
+    }
     text += &on.link.map_or_else(String::new, |link| format!("\nlink to the GPU: {link}\n"));
     text += &match (room, chosen) {
         (Some(room), Some(Ok(plan))) => {
@@ -110,7 +116,13 @@ fn row(plan: &Plan, room: Option<Room>) -> Vec<String> {
     let size = |bytes: usize| if bytes == 0 { "-".into() } else { ByteSize(bytes).to_string() };
     let copied = match plan.copied_per_step {
         0 => "-".into(),
-        bytes => format!("{}, {}", ByteSize(bytes), time(plan.copy_seconds_per_step)),
+        bytes => {
+            let read = match plan.read_per_step {
+                0 => String::new(),
+                read => format!(", {} from the disk", ByteSize(read)),
+            };
+            format!("{}, {}{read}", ByteSize(bytes), time(plan.copy_seconds_per_step))
+        }
     };
     let fits = room.map_or("", |room| if plan.peak() <= room.bytes { "fits" } else { "too large" });
     let sizes = [plan.peak(), weights, ring, activations, workspace, conditions, waiting].map(size);

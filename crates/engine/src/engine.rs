@@ -146,7 +146,7 @@ impl Engine {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
-        let layers = setup.scaled_layers(Some(&model))?;
+        let layers = setup.scaled_layers(Some(&model), device.is_cuda())?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers.clone());
         let planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;

@@ -64,7 +64,7 @@ impl Networks {
     /// Errors of [`LoadedModel::open`].
     pub(crate) fn push(&mut self, refiner: &Refiner, base: &ModelFolder, opening: Opening<'_>) -> Result<()> {
         let (model, number) = (refiner.model(), self.others.len() + 1);
-        let layers = opening.setup.eight_bit_layers();
+        let layers = opening.setup.eight_bit_layers(opening.placement.device.is_cuda());
         let opened = LoadedModel::open(model, number, layers.as_deref(), opening, opening.placement)?;
         let is_alike = model.denoiser_config() == base.denoiser_config() && model.texts() == base.texts();
         let opened = if is_alike { opened.with_loras(opening.setup) } else { opened };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kiln_ops::{Conv2dEpilogue, FusedConv2d, Strip};
-use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
+use kiln_weights::{ByteNumber, EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
 use crate::norm::MapNorm;
@@ -76,7 +76,7 @@ impl Conv2d {
 
     /// Whether [`Conv2d::forward_normed`] is one operator.
     pub(crate) fn is_fused(&self) -> bool {
-        self.weight.eight_bits() == Some(EightBits::Fp8)
+        self.weight.eight_bits() == Some(EightBits::W8A8(ByteNumber::E4m3))
     }
 
     /// Like [`Conv2d::forward_add`] for `norm` of `x`.

@@ -53,7 +53,7 @@ impl Linear {
 
     /// Whether the operator before the product is part of it.
     fn is_fused(&self) -> bool {
-        self.weight.eight_bits() == Some(EightBits::Fp8)
+        matches!(self.weight.eight_bits(), Some(EightBits::W8A8(_)))
     }
 
     fn bias<T: TensorLike>(&self, x: &T) -> Result<Option<T>> {

@@ -41,7 +41,6 @@ pub mod device;
 mod elementwise;
 mod error;
 mod flop;
-mod fp8;
 mod gated_activation;
 mod gated_residual;
 mod geglu;
@@ -71,6 +70,7 @@ mod test_support;
 mod timestep_embedding;
 pub mod trace;
 mod upsample_nearest;
+mod w8a8;
 mod workspace;
 
 pub use activation::{Activation, ActivationOp, activation};
@@ -90,9 +90,6 @@ pub use device::uninit;
 pub use elementwise::{Arithmetic, affine, arithmetic, cast, contiguous, copy, index_select, weighted_sum};
 pub use error::{Error, Result};
 pub use flop::{attention_flop, conv2d_flop, linear_flop};
-pub use fp8::{
-    Fp8Matrix, GegluLinearOp, NormedConv2dOp, NormedLinearOp, fp8_workspace, geglu_linear, normed_conv2d, normed_linear,
-};
 pub use gated_activation::{GatedActivationOp, gated_activation};
 pub use gated_residual::{GatedResidualOp, gated_residual};
 pub use geglu::{GegluOp, geglu};
@@ -117,4 +114,8 @@ pub use rope::{RopeOp, RopePairs, rope};
 pub use stop::StopSign;
 pub use timestep_embedding::{TimestepEmbedding, TimestepEmbeddingOp, timestep_embedding};
 pub use upsample_nearest::{UpsampleOp, upsample_nearest};
+pub use w8a8::{
+    ByteNumber, GegluLinearOp, NormedConv2dOp, NormedLinearOp, W8Matrix, geglu_linear, normed_conv2d, normed_linear,
+    w8a8_workspace,
+};
 pub use workspace::{Target, Workspace};

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 use crate::conv2d::Conv2d;
 use crate::cpu::product::panels;
 use crate::error::{Error, Result};
-use crate::fp8::{Fp8Matrix, Fp8Weight, fp8_workspace};
 use crate::int8::{Int8Input, Int8Matrix, int8_workspace};
 use crate::matrix::{MatrixType, Rows};
 use crate::observer::InputObserver;
+use crate::w8a8::{ByteNumber, W8Matrix, W8Weight, w8a8_workspace};
 use crate::workspace::Workspace;
 
 /// How a parameter is laid out for its operator. Weights are constant, so they are packed once, when they are copied
@@ -153,17 +153,17 @@ enum Form {
     Dense(WeightLayout),
     Rows(Rows),
     Int8(Int8Weight),
-    Fp8(Fp8Weight),
+    W8(W8Weight),
 }
 
 /// How products of a weight in 8 bits are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum EightBits {
-    /// In 8-bit integers, on the CPU.
+    /// In 8-bit integers, on the CPU ([`Int8Matrix`]).
     #[default]
     Int8,
-    /// In 8-bit floats (e4m3), on GPUs.
-    Fp8,
+    /// In such bytes with a scale for each row, on GPUs ([`W8Matrix`]).
+    W8A8(ByteNumber),
 }
 
 impl EightBits {
@@ -171,7 +171,7 @@ impl EightBits {
     pub(crate) fn workspace(self, input @ [images, pixels, channels]: [usize; 3], is_by_pixel: bool) -> Workspace {
         match self {
             Self::Int8 => int8_workspace(images * pixels, channels, is_by_pixel),
-            Self::Fp8 => fp8_workspace(input, is_by_pixel),
+            Self::W8A8(_) => w8a8_workspace(input, is_by_pixel),
         }
     }
 }
@@ -265,25 +265,31 @@ impl Weight {
         Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
 
-    /// The rows of [`Fp8Matrix::row`], one after another, and their scales, for a parameter of the shape `stored` in rows of
+    /// The rows of [`W8Matrix::row`], one after another, and their scales, for a parameter of the shape `stored` in rows of
     /// `(kh, kw, c_in)`: one layer's, or those of several linear layers as one. Both are flat tensors of any type that hold the
-    /// bytes and perhaps more. Products of such a weight are computed in 8-bit floats.
+    /// bytes and perhaps more. Products of such a weight are computed in 8 bits, on a GPU.
     ///
     /// # Errors
-    /// [`Error::Shape`] for memory that is too small or not flat, or where the parameter is no matrix that e4m3 can store.
-    pub fn fp8(memory: &Tensor, scales: &Tensor, packing: Packing, stored: &[usize]) -> Result<Self> {
+    /// [`Error::Shape`] for memory that is too small or not flat, or if [`W8Matrix`] cannot store the parameter.
+    pub fn w8(
+        number: ByteNumber,
+        memory: &Tensor,
+        scales: &Tensor,
+        packing: Packing,
+        stored: &[usize],
+    ) -> Result<Self> {
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let fits = |matrix: &Fp8Matrix| {
+        let fits = |matrix: &W8Matrix| {
             let flat = memory.rank() == 1 && scales.rank() == 1;
             flat && matrix.bytes() <= bytes(memory) && matrix.rows() * size_of::<f32>() <= bytes(scales)
         };
-        let matrix = Fp8Matrix::of(packing, stored).filter(fits);
+        let matrix = W8Matrix::of(number, packing, stored).filter(fits);
         let (Some(_), Some((n, taps, channels))) = (matrix, packing.matrix(stored)) else {
-            let expected = format!("flat memory of {packing:?} of {stored:?} in e4m3, and its scales");
+            let expected = format!("flat memory of {packing:?} of {stored:?} in {number}, and its scales");
             return Err(Error::Shape { op: "weight", operand: "memory", expected, found: memory.dims().to_vec() });
         };
         let (kh, kw) = packing.kernel(stored, taps);
-        let form = Form::Fp8(Fp8Weight { scales: scales.clone() });
+        let form = Form::W8(W8Weight { number, scales: scales.clone() });
         Ok(Self { tensor: memory.clone(), form, shape: [n, kh, kw, channels], observer: None })
     }
 
@@ -296,7 +302,7 @@ impl Weight {
     pub fn layout(&self) -> Option<WeightLayout> {
         match self.form {
             Form::Dense(layout) => Some(layout),
-            Form::Rows(_) | Form::Int8(_) | Form::Fp8(_) => None,
+            Form::Rows(_) | Form::Int8(_) | Form::W8(_) => None,
         }
     }
 
@@ -304,7 +310,7 @@ impl Weight {
     pub fn eight_bits(&self) -> Option<EightBits> {
         match &self.form {
             Form::Int8(_) => Some(EightBits::Int8),
-            Form::Fp8(_) => Some(EightBits::Fp8),
+            Form::W8(w8) => Some(EightBits::W8A8(w8.number)),
             Form::Dense(_) | Form::Rows(_) => None,
         }
     }
@@ -313,14 +319,14 @@ impl Weight {
     pub(crate) fn as_int8(&self) -> Option<&Int8Weight> {
         match &self.form {
             Form::Int8(int8) => Some(int8),
-            Form::Dense(_) | Form::Rows(_) | Form::Fp8(_) => None,
+            Form::Dense(_) | Form::Rows(_) | Form::W8(_) => None,
         }
     }
 
-    /// The weight for products in 8-bit floats, if it is one.
-    pub(crate) fn as_fp8(&self) -> Option<&Fp8Weight> {
+    /// The weight in bytes with a scale for each row, if it is one.
+    pub(crate) fn as_w8(&self) -> Option<&W8Weight> {
         match &self.form {
-            Form::Fp8(fp8) => Some(fp8),
+            Form::W8(w8) => Some(w8),
             Form::Dense(_) | Form::Rows(_) | Form::Int8(_) => None,
         }
     }
@@ -328,7 +334,7 @@ impl Weight {
     /// The rows, where they have a storage type of their own.
     pub(crate) fn stored_rows(&self) -> Option<Rows> {
         match self.form {
-            Form::Dense(_) | Form::Int8(_) | Form::Fp8(_) => None,
+            Form::Dense(_) | Form::Int8(_) | Form::W8(_) => None,
             Form::Rows(rows) => Some(rows),
         }
     }
@@ -353,7 +359,7 @@ impl Weight {
     /// A copy on a device.
     pub(crate) fn on(&self, device: &Device) -> Result<Self> {
         let form = match &self.form {
-            Form::Fp8(fp8) => Form::Fp8(Fp8Weight { scales: fp8.scales.to_device(device)? }),
+            Form::W8(w8) => Form::W8(W8Weight { scales: w8.scales.to_device(device)?, ..*w8 }),
             form => form.clone(),
         };
         Ok(Self { tensor: self.tensor.to_device(device)?, form, ..self.clone() })

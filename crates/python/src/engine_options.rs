@@ -59,8 +59,8 @@ engine_options! {
     /// Keeps the weights of linear layers in another type than `dtype`: auto (as the file stores them, if it does in 8 bits or less),
     /// f32, f16, bf16, f8, q8_0, q4_k and others.
     weight_type: String, "str";
-    /// How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit integers, on the
-    /// CPU) or fp8 (in 8-bit floats, on GPUs of compute capability 9.0).
+    /// How the large layers of the denoiser are computed: auto (native), native (in `dtype`), int8 (in 8-bit
+    /// integers) or fp8 (in 8-bit floats, on GPUs of compute capability 8.9 and later).
     compute: String, "str";
     /// With `compute` int8: a file of `kiln calibrate` with the ranges of the model's layers and those that keep `dtype`.
     scales: PathBuf, "StrPath";

@@ -149,7 +149,7 @@ impl Like {
                         PartKind::Vae => &mut options.vae,
                         PartKind::Config => &mut options.config,
                         PartKind::Taesd => &mut setup.taesd,
-                        PartKind::Scales if setup.eight_bit_layers().is_none() => continue,
+                        PartKind::Scales if setup.eight_bits(false).is_none() => continue,
                         PartKind::Scales => &mut setup.scales,
                         PartKind::TextEncoder | PartKind::Unknown => &mut None,
                     };

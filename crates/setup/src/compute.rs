@@ -1,12 +1,13 @@
 //! The arithmetic of the denoiser's large layers.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use kiln_models::ModelFolder;
-use kiln_weights::{EightBitLayers, EightBits};
+use kiln_weights::{ByteNumber, EightBitLayers, EightBits};
 
 use crate::error::{Error, Result};
 use crate::scales_file::{ComputeScales, check_exists};
@@ -21,10 +22,10 @@ pub enum ComputeType {
     Auto,
     /// In the type of the activations.
     Native,
-    /// Products of 8-bit integers, on the CPU: faster, with half the memory of bf16, and images that differ a little.
+    /// Products of 8-bit integers, on the CPU and on GPUs of compute capability 7.5 and later: half the memory of 16 bits, faster
+    /// on most devices, and images that differ a little.
     Int8,
-    /// Products of 8-bit floats (e4m3), on GPUs of compute capability 9.0: faster, with half the memory of f16, and images that
-    /// differ a little.
+    /// Products of 8-bit floats (e4m3), on GPUs of compute capability 8.9 and later: as [`Self::Int8`].
     Fp8,
 }
 
@@ -58,8 +59,9 @@ impl Setup {
             (ComputeType::Fp8, false) => {
                 self.refused_compute("native or int8: fp8 computes on a GPU only (`device` cuda)")
             }
-            (ComputeType::Int8, true) => {
-                self.refused_compute("native or fp8: int8 computes on the CPU only (`device` cpu)")
+            (ComputeType::Int8, true) if self.scales.is_some() => {
+                let expected = "none on a GPU: scales are for int8 on the CPU (`device` cpu)";
+                Err(Error::value("scales", self.scales.as_deref().unwrap_or(Path::new("")).display(), expected))
             }
             _ => Ok(()),
         }
@@ -71,15 +73,22 @@ impl Setup {
     /// See [`Self::check_compute`].
     pub fn check_compute_on(&self, device: &Device, dtype: DType) -> Result<()> {
         self.check_compute(device.is_cuda())?;
-        match self.compute {
-            ComputeType::Fp8 if dtype == DType::F32 => {
-                self.refused_compute("native: fp8 computes in f16 and bf16 only (`dtype`)")
-            }
-            ComputeType::Fp8 if !kiln_ops::device::supports_fp8(device, dtype) => self.refused_compute(
-                "native: fp8 needs a GPU of compute capability 9.0 (Hopper), and a build with code for it",
-            ),
-            _ => Ok(()),
+        let Some(EightBits::W8A8(number)) = self.eight_bits(device.is_cuda()) else { return Ok(()) };
+        if dtype == DType::F32 {
+            let expected = format!("native: on a GPU, {} computes in f16 and bf16 only (`dtype`)", self.compute);
+            return self.refused_compute(&expected);
         }
+        if kiln_ops::device::supports_w8a8(device, number, dtype) {
+            return Ok(());
+        }
+        self.refused_compute(match number {
+            ByteNumber::E4m3 => {
+                "native or int8: fp8 needs a GPU of compute capability 8.9 or later, and a build with code for it"
+            }
+            ByteNumber::Int8 => {
+                "native: int8 needs a GPU of compute capability 7.5 or later, and a build with code for it"
+            }
+        })
     }
 
     fn refused_compute(&self, expected: &str) -> Result<()> {
@@ -87,14 +96,20 @@ impl Setup {
         Err(kiln_request::Error::Value { name: "compute", found, expected: expected.into() }.into())
     }
 
-    /// The layers that are computed in 8 bits; `None` where all are computed in the type of the activations. Each call measures
+    /// The format of products in 8 bits, on a GPU or on the CPU; `None` if all layers are computed in the type of the activations.
+    pub fn eight_bits(&self, on_gpu: bool) -> Option<EightBits> {
+        match self.compute {
+            ComputeType::Int8 if on_gpu => Some(EightBits::W8A8(ByteNumber::Int8)),
+            ComputeType::Int8 => Some(EightBits::Int8),
+            ComputeType::Fp8 => Some(EightBits::W8A8(ByteNumber::E4m3)),
+            ComputeType::Auto | ComputeType::Native => None,
+        }
+    }
+
+    /// The layers that are computed in 8 bits; `None` if all are computed in the type of the activations. Each call measures
     /// the range of its input: without [`Setup::scales`].
-    pub fn eight_bit_layers(&self) -> Option<Arc<EightBitLayers>> {
-        let kind = match self.compute {
-            ComputeType::Int8 => EightBits::Int8,
-            ComputeType::Fp8 => EightBits::Fp8,
-            ComputeType::Auto | ComputeType::Native => return None,
-        };
+    pub fn eight_bit_layers(&self, on_gpu: bool) -> Option<Arc<EightBitLayers>> {
+        let kind = self.eight_bits(on_gpu)?;
         Some(Arc::new(EightBitLayers { kind, least_outputs: self.least_outputs(), ..EightBitLayers::default() }))
     }
 
@@ -111,9 +126,9 @@ impl Setup {
     ///
     /// # Errors
     /// Errors of [`ComputeScales::read`], and [`crate::Error::Request`] for scales of another model.
-    pub fn scaled_layers(&self, model: Option<&ModelFolder>) -> Result<Option<Arc<EightBitLayers>>> {
-        let path = self.scales.as_deref().filter(|_| self.compute == ComputeType::Int8);
-        let Some(path) = path else { return Ok(self.eight_bit_layers()) };
+    pub fn scaled_layers(&self, model: Option<&ModelFolder>, on_gpu: bool) -> Result<Option<Arc<EightBitLayers>>> {
+        let path = self.scales.as_deref().filter(|_| self.compute == ComputeType::Int8 && !on_gpu);
+        let Some(path) = path else { return Ok(self.eight_bit_layers(on_gpu)) };
         let scales = ComputeScales::read(path)?;
         model.map_or(Ok(()), |model| scales.check(path, model, self.cache_dir.as_deref()))?;
         Ok(Some(Arc::new(EightBitLayers { least_outputs: self.least_outputs(), ..scales.eight_bit_layers() })))
@@ -146,7 +161,11 @@ mod tests {
         };
         assert_eq!((refused("int8", false), refused("native", true), refused("auto", true)), Default::default());
         assert_eq!(refused("fp8", true), "");
-        assert!(refused("int8", true).contains("int8 computes on the CPU only"));
+        assert_eq!(refused("int8", true), "");
+        let scales = Some("scales.safetensors".into());
+        let setup = Setup { compute: ComputeType::Int8, scales, ..Setup::default() };
+        assert!(setup.check_compute(true).unwrap_err().to_string().contains("scales are for int8 on the CPU"));
+        assert!(setup.check_compute(false).is_ok());
         assert!(refused("fp8", false).contains("`compute` is fp8") && refused("fp8", false).contains("on a GPU only"));
         let setup = Setup { compute: ComputeType::Fp8, ..Setup::default() };
         assert!(setup.check_compute_on(&Device::Cpu, DType::F16).is_err());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kiln_ops::{EightBits, Int8Input, Int8Matrix, Packing};
+use kiln_ops::{EightBits, Int8Input, Int8Matrix, Packing, W8Matrix};
 
 use crate::param_spec::ParamSpec;
 use crate::segment::{In8Bits, Segment, Segments};
@@ -18,7 +18,7 @@ pub struct EightBitLayers {
     pub inputs: HashMap<String, Arc<Int8Input>>,
     /// The names of the weights that keep the type of the others.
     pub kept: HashSet<String>,
-    /// In integers, linear layers with fewer output channels keep the type of the others.
+    /// On the CPU, linear layers with fewer output channels keep the type of the others.
     pub least_outputs: usize,
 }
 
@@ -32,7 +32,7 @@ impl EightBitLayers {
                 let too_small = param.packing == Packing::Linear && param.shape[0] < self.least_outputs;
                 !too_small && Int8Matrix::of(param.packing, &param.shape).is_some()
             }
-            EightBits::Fp8 => param.fp8().is_some_and(|matrix| matrix.pays(together)),
+            EightBits::W8A8(number) => param.w8(number).is_some_and(|matrix| matrix.pays(together)),
         };
         if !fits || !param.in_8_bits.contains(&self.kind) || self.kept.contains(&param.key) {
             return None;
@@ -51,7 +51,7 @@ impl ParamSpec {
 
 impl Segments {
     /// Computes these layers in 8 bits from the next load on, or none of them; slabs are dropped. Weights are quantized when
-    /// they are packed, after patches were merged. Such a network runs on the CPU in integers, and on a GPU in floats.
+    /// they are packed, after patches were merged. Such a network runs on the CPU ([`EightBits::Int8`]) or on a GPU.
     pub fn set_8_bits(&self, layers: Option<&EightBitLayers>) {
         self.unload();
         for segment in self.iter() {
@@ -63,11 +63,11 @@ impl Segments {
                     .and_then(|layers| Some((i, In8Bits { kind: layers.kind, input: layers.input(param, together)? })))
             };
             let mut params: HashMap<usize, In8Bits> = params.filter_map(of).collect();
-            // A product of stacked matrices has one type. Integers are for the CPU, which reads them one by one.
+            // A product of stacked matrices has one type. The CPU reads matrices one by one.
             for stack in segment.stacks() {
                 let all = stack.first..stack.first + stack.count;
                 let is_mixed = all.clone().any(|i| !params.contains_key(&i));
-                if is_mixed && layers.is_some_and(|layers| layers.kind == EightBits::Fp8) {
+                if is_mixed && layers.is_some_and(|layers| layers.kind != EightBits::Int8) {
                     all.for_each(|i| drop(params.remove(&i)));
                 }
             }
@@ -76,14 +76,22 @@ impl Segments {
     }
 }
 
-/// A parameter in 8-bit integers in a slab.
+/// A parameter in 8-bit integers for the CPU in a slab.
 pub(crate) struct Int8Param {
     pub(crate) matrix: Int8Matrix,
     pub(crate) input: Arc<Int8Input>,
 }
 
 impl Segment {
-    /// Parameter `index`, if it is in 8-bit integers.
+    /// The memory of parameter `index`, if it is in bytes with a scale for each row.
+    pub(crate) fn w8(&self, index: usize) -> Option<W8Matrix> {
+        match self.eight_bits(index)? {
+            EightBits::W8A8(number) => self.params().get(index)?.w8(number),
+            EightBits::Int8 => None,
+        }
+    }
+
+    /// Parameter `index`, if it is in 8-bit integers for the CPU.
     pub(crate) fn int8(&self, index: usize) -> Option<Int8Param> {
         let In8Bits { input, .. } = self.in_8_bits(index).filter(|layer| layer.kind == EightBits::Int8)?;
         let param = self.params().get(index)?;
@@ -94,7 +102,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
-    use kiln_ops::linear;
+    use kiln_ops::{ByteNumber, linear};
 
     use super::*;
     use crate::load::{Placement, load};
@@ -178,7 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn large_layers_are_in_8_bit_floats_where_that_is_faster() {
+    fn large_layers_are_in_bytes_for_gpus_if_that_is_faster() {
+        [ByteNumber::E4m3, ByteNumber::Int8].into_iter().for_each(large_layers_are_in);
+    }
+
+    fn large_layers_are_in(number: ByteNumber) {
         let mut segments = Segments::default();
         let part = segments.add("part", |p| {
             let p = p.allows_8_bits();
@@ -191,7 +203,7 @@ mod tests {
             ([q, k, v, out, conv, odd], stacked)
         });
         let layers = |kept: &[&str]| EightBitLayers {
-            kind: EightBits::Fp8,
+            kind: EightBits::W8A8(number),
             kept: kept.iter().map(|name| name.to_string()).collect(),
             ..EightBitLayers::default()
         };
@@ -201,8 +213,8 @@ mod tests {
         segments.set_8_bits(Some(&layers(&[])));
         assert_eq!(in_8_bits(), [true, true, true, false, true, false]);
         let native: usize = 4 * 640 * 640 * 2 + 64 * 9 * 32 * 2 + 4 * 9 * 32 * 2;
-        let floats = 3 * 640 * 640 + 64 * 9 * 32;
-        assert_eq!(segments.bytes(DType::F16), (native - floats + (3 * 640 + 32) * 4).next_multiple_of(256));
+        let bytes = 3 * 640 * 640 + 64 * 9 * 32;
+        assert_eq!(segments.bytes(DType::F16), (native - bytes + (3 * 640 + 32) * 4).next_multiple_of(256));
         let values = |shape: &[usize]| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
         let shapes = [("q", vec![640, 640]), ("k", vec![640, 640]), ("v", vec![640, 640]), ("out", vec![640, 640])];
         let convs = [("conv", vec![32, 64, 3, 3]), ("odd", vec![32, 4, 3, 3])];
@@ -211,7 +223,7 @@ mod tests {
         load(&segments, &source, &Placement::new(Device::Cpu, DType::F16)).unwrap();
         let x = values(&[2, 640]).to_dtype(DType::F16).unwrap();
         let (_, stacked) = &*part.enter().unwrap();
-        assert_eq!(stacked.eight_bits(), Some(EightBits::Fp8));
+        assert_eq!(stacked.eight_bits(), Some(EightBits::W8A8(number)));
         let y = linear(&x, &stacked.weight().unwrap(), None, None, None).unwrap().to_dtype(DType::F32).unwrap();
         assert_eq!(y.to_vec2::<f32>().unwrap(), vec![vec![640.0; 1920]; 2]);
     }

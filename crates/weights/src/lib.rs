@@ -63,7 +63,7 @@ pub use formats::{
 };
 pub use keys::{KeyRule, Renamed};
 pub use kiln_files::{MAX_CONFIG_BYTES, open_regular, read_small, read_small_text};
-pub use kiln_ops::{BlockType, EightBits, InputObserver, Int8Input, MatrixType, Packing, Rotation, Weight};
+pub use kiln_ops::{BlockType, ByteNumber, EightBits, InputObserver, Int8Input, MatrixType, Packing, Rotation, Weight};
 pub use load::{LoadReport, Placement, load, load_open, mismatches};
 pub use lora::{
     Lora, Network, NetworkKind, OriginalNames, Patch, Patched, Targets, Unused, UnusedReason, flux_names, flux2_names,

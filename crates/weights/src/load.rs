@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
-use kiln_ops::{EightBits, MatrixType, Packing, Weight, WeightLayout};
+use kiln_ops::{EightBits, MatrixType, Packing, W8Matrix, Weight, WeightLayout};
 use rayon::prelude::*;
 
 use crate::eight_bits::Int8Param;
@@ -226,7 +226,7 @@ pub(crate) fn fill_slabs<T: Element>(
             let (memory, after) = rest.split_at_mut(ends[1] - ends[0]);
             let (of_param, others) = scales.split_at_mut(layout.scales[i].map_or(0, |(_, len)| len));
             let rows = segment.rows(i, slab);
-            places.push(Place { param, int8: segment.int8(i), rows, memory, scales: of_param });
+            places.push(Place { param, int8: segment.int8(i), w8: segment.w8(i), rows, memory, scales: of_param });
             (rest, scales) = (after, others);
         }
     }
@@ -236,12 +236,14 @@ pub(crate) fn fill_slabs<T: Element>(
 /// Where a parameter is packed.
 struct Place<'a, T> {
     param: &'a ParamSpec,
-    /// Where it is in 8-bit integers.
+    /// If it is in 8-bit integers for the CPU.
     int8: Option<Int8Param>,
+    /// If it is in bytes for GPUs.
+    w8: Option<W8Matrix>,
     /// Its rows, if they have a type of their own.
     rows: Option<StoredRows>,
     memory: &'a mut [T],
-    /// Room for the scales of a parameter in 8-bit floats; empty for others.
+    /// Room for the scales of a parameter in bytes for GPUs; empty for others.
     scales: &'a mut [T],
 }
 
@@ -255,10 +257,10 @@ impl Slab {
                 let memory = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
                 return Ok(View::Weight(Weight::int8(&memory, param.packing, &param.shape, input)?));
             }
-            if let Some((start, len)) = scales[i] {
+            if let (Some((start, len)), Some(matrix)) = (scales[i], segment.w8(i)) {
                 let memory = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
                 let scales = slab.narrow(0, start, len)?;
-                return Ok(View::Weight(Weight::fp8(&memory, &scales, param.packing, &param.shape)?));
+                return Ok(View::Weight(Weight::w8(matrix.number(), &memory, &scales, param.packing, &param.shape)?));
             }
             if let Some(StoredRows { kind, n, k, .. }) = segment.rows(i, types) {
                 let rows = slab.narrow(0, *offset, offsets[i + 1] - offset)?;
@@ -277,11 +279,11 @@ impl Slab {
                 return Ok(None);
             }
             let param = &segment.params()[stack.first];
-            if let Some((first, len)) = scales[stack.first] {
+            if let (Some((first, len)), Some(matrix)) = (scales[stack.first], segment.w8(stack.first)) {
                 let memory = slab.narrow(0, offsets[all.start], offsets[all.end] - offsets[all.start])?;
                 let scales = slab.narrow(0, first, stack.count * len)?;
                 let stacked = [stack.count * param.shape[0], param.shape[1]];
-                return Ok(Some(Weight::fp8(&memory, &scales, param.packing, &stacked)?));
+                return Ok(Some(Weight::w8(matrix.number(), &memory, &scales, param.packing, &stacked)?));
             }
             if types.matrices.is_none() && !segment.is_uniform(stack) {
                 return Ok(None);
@@ -301,7 +303,7 @@ impl Slab {
 }
 
 fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, layout: WeightLayout) -> Result<()> {
-    let Place { param, int8, rows, memory: place, scales } = to;
+    let Place { param, int8, w8, rows, memory: place, scales } = to;
     let origin = || source.origin(&param.key);
     let Some(data) = source.data(&param.key)? else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
@@ -323,7 +325,7 @@ fn fill<T: Element>(to: Place<'_, T>, source: &dyn ParamSource, layout: WeightLa
                 T::copy(&bytes, place);
             });
         }
-        _ if let (Some(matrix), false) = (param.fp8(), scales.is_empty()) => {
+        _ if let Some(matrix) = w8 => {
             let rows = place.par_chunks_exact_mut(matrix.row_bytes() / size_of::<T>());
             let rows = rows.zip(scales.par_chunks_exact_mut(size_of::<f32>() / size_of::<T>()));
             rows.enumerate().for_each_init(

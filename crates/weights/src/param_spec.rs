@@ -3,7 +3,7 @@
 use std::fmt;
 
 use candle_core::DType;
-use kiln_ops::{EightBits, Fp8Matrix, MatrixType, Packing};
+use kiln_ops::{ByteNumber, EightBits, MatrixType, Packing, W8Matrix};
 
 /// The alignment of parameters in a slab, in bytes: that of CUDA's widest copies and loads.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -58,9 +58,9 @@ impl ParamSpec {
         self.packing.elements(&self.shape)
     }
 
-    /// Its memory as a weight in 8-bit floats. `None` if it cannot be one.
-    pub(crate) fn fp8(&self) -> Option<Fp8Matrix> {
-        Fp8Matrix::of(self.packing, &self.shape)
+    /// Its memory as a weight in such bytes with a scale for each row. `None` if it cannot be one.
+    pub(crate) fn w8(&self, number: ByteNumber) -> Option<W8Matrix> {
+        W8Matrix::of(number, self.packing, &self.shape)
     }
 
     /// The stored rows of the parameter as a matrix in a slab of these types. `None` if it has the elements' type.

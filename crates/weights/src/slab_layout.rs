@@ -5,7 +5,7 @@ use kiln_ops::EightBits;
 use crate::param_spec::{ALIGNMENT, SlabType};
 use crate::segment::Segment;
 
-/// The parts of a slab, in elements of its type: the parameters, and then the scales of those in 8-bit floats. The scales of
+/// The parts of a slab, in elements of its type: the parameters, and then the scales of those in bytes for GPUs. The scales of
 /// neighbors lie side by side, so that stacked matrices have theirs in a row too.
 pub(crate) struct SlabLayout {
     /// The start of each parameter, and the end of the last one.
@@ -23,15 +23,14 @@ impl SlabLayout {
         for (i, param) in segment.params().iter().enumerate() {
             let bytes = match segment.eight_bits(i) {
                 Some(EightBits::Int8) => segment.int8(i).map(|int8| int8.matrix.bytes()),
-                Some(EightBits::Fp8) => param.fp8().map(|matrix| matrix.bytes()),
+                Some(EightBits::W8A8(_)) => segment.w8(i).map(|matrix| matrix.bytes()),
                 None => None,
             };
             let bytes = bytes.or_else(|| segment.rows(i, slab).map(|rows| rows.n * rows.row_bytes));
             let bytes = bytes.unwrap_or_else(|| param.packed_elements() * slab.dtype.size_in_bytes());
             end = (end + bytes).next_multiple_of(ALIGNMENT);
             params.push(end);
-            let fp8 = (segment.eight_bits(i) == Some(EightBits::Fp8)).then(|| param.fp8()).flatten();
-            rows.push(fp8.map(|matrix| matrix.rows() * size_of::<f32>()));
+            rows.push(segment.w8(i).map(|matrix| matrix.rows() * size_of::<f32>()));
         }
         let size = slab.dtype.size_in_bytes();
         let mut scales = Vec::with_capacity(rows.len());

@@ -112,7 +112,7 @@ impl Calibration {
         if let DeviceChoice::Cuda(_) = setup.device {
             return Err(Error::value("device", setup.device, "cpu: layers are measured on the CPU"));
         }
-        if setup.eight_bit_layers().is_some() {
+        if setup.eight_bits(false).is_some() {
             return Err(Error::value("compute", setup.compute, "native: layers are compared with their own type"));
         }
         if let Some(lora) = jobs.iter().flat_map(|job| &job.loras).next() {

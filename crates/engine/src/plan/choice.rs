@@ -103,8 +103,9 @@ impl Planner {
     /// # Errors
     /// [`crate::Error::Budget`], and those of [`Planner::of_job`].
     pub fn check(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<()> {
-        let planner = Self::of_job(model, job, setup)?.with_8_bits(setup.scaled_layers(Some(model))?);
+        let planner = Self::of_job(model, job, setup)?;
         let (on, memory) = ExecutionTarget::with_memory(setup);
+        let planner = planner.with_8_bits(setup.scaled_layers(Some(model), on.target.is_gpu())?);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         let options = setup.memory.clone();
         let mut chooser = PlanChooser { planner, on, options, memory, unknown_link: None, limit: None };

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use candle_core::DType;
 use kiln_clip::{TextEncoder, TextEncoderConfig};
 use kiln_models::{Architecture, Preset};
-use kiln_ops::{EightBits, Target};
+use kiln_ops::{ByteNumber, EightBits, Target};
 use kiln_weights::EightBitLayers;
 
 use crate::pipeline::event::Stage;
@@ -174,7 +174,7 @@ fn text_encoders_leave_before_the_networks_stream_or_take_turns() {
 #[test]
 fn streamed_weights_in_8_bits_are_half_of_the_bytes() {
     let on = ExecutionTarget::new(Target::Gpu, DType::F16);
-    let layers = EightBitLayers { kind: EightBits::Fp8, ..EightBitLayers::default() };
+    let layers = EightBitLayers { kind: EightBits::W8A8(ByteNumber::E4m3), ..EightBitLayers::default() };
     for preset in [Preset::Sd15, Preset::Sdxl] {
         let copied = |planner: Planner| {
             let work = planner.work([None; 2], None, 1).unwrap();

@@ -17,9 +17,9 @@ use super::{Call, Conv2d, Conv2dInputs, OP, Shapes};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Addresses, Convolution, Module, Product};
 use crate::error::Result;
-use crate::fp8::cuda as fp8;
-use crate::fp8::source::Source;
 use crate::packing::WeightLayout;
+use crate::w8a8::cuda as w8a8;
+use crate::w8a8::source::Source;
 
 static KERNELS: Module = cuda::kernels!("conv2d");
 
@@ -99,14 +99,14 @@ fn conv2d(
     device: &CudaDevice,
 ) -> Result<Option<Tensor>> {
     let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
-    if weight.as_fp8().is_some() {
+    if weight.as_w8().is_some() {
         let Shapes { b, h, w, c_in, kh, kw, h_out, w_out, pad_top, .. } = shapes;
         if config.stride != 1 || [h_out, w_out] != [h, w] || kh * kw == 1 && config != Conv2d::same(1) {
             return Ok(None);
         }
         let (shape, pad) = ([b, h, w, c_in], [pad_top, config.pad_before]);
         let source = Source::Plain(x);
-        let product = fp8::Product { op: OP, source, shape, weight, bias, image_bias, residual, pad };
+        let product = w8a8::Product { op: OP, source, shape, weight, bias, image_bias, residual, pad };
         return product.launch(device, &shapes.result(), out);
     }
     if weight.layout() != Some(WeightLayout::Plain) {

@@ -5,12 +5,12 @@ use candle_core::Tensor;
 use super::{Conv2d, Conv2dInputs, FusedConv2d, Shapes, Slope, Strip, conv2d, conv2d_strip};
 use crate::activation::{Activation, activation};
 use crate::error::Result;
-use crate::fp8;
 use crate::layout::{to_channels_first, to_channels_last};
+use crate::w8a8::{reference, source::Source};
 
 pub(super) fn forward(inputs: Conv2dInputs<'_>, config: Conv2d, shapes: Shapes) -> Result<Tensor> {
-    if inputs.weight.as_fp8().is_some() {
-        return fp8::reference::convolution(fp8::source::Source::Plain(inputs.x), inputs, config);
+    if inputs.weight.as_w8().is_some() {
+        return reference::convolution(Source::Plain(inputs.x), inputs, config);
     }
     let Conv2d { stride, pad_before, pad_after } = config;
     let mut x = to_channels_first(inputs.x)?;

@@ -19,9 +19,10 @@
 //! gathered for a product instead. Products of up to 4 rows and convolutions to up to 8 channels have their own
 //! kernels.
 //!
-//! Products of 8-bit floats (`--compute fp8`, `ops/src/fp8`) run on Hopper: linear layers in cuBLASLt, convolutions in
-//! a kernel in which a cluster of two blocks copies boxes of the image, shifted by each tap, and shares the rows of a
-//! weight (TMA), and warp groups multiply them. Kernels of the operators before them round activations. A weight's
+//! Products of bytes (`--compute fp8` and `int8`, `ops/src/w8a8`) run in a kernel for warps' tensor cores. On Hopper e4m3
+//! has others: linear layers run in cuBLASLt, convolutions in a kernel in which a cluster of two blocks copies boxes of
+//! the image, shifted by each tap, and shares the rows of a weight (TMA), and warp groups multiply them. Kernels of the
+//! operators before them round activations. A weight's
 //! bytes lie in the slab where the weight would, and the scales of all weights behind them
 //! (`weights/src/slab_layout.rs`), so that stacked projections are one product here too.
 //!
@@ -58,7 +59,7 @@ use crate::error::{Error, Result};
 use crate::output::check_out;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
-pub(crate) use module::{Module, has_hopper_code, kernels, runs_on};
+pub(crate) use module::{Module, has_byte_products, has_hopper_code, kernels, runs_on};
 pub(crate) use product::{launch as product, launch_e4m3 as product_e4m3};
 
 /// An operand in the kernels' format: contiguous, and of the type `dtype`. Parameters and activations nearly always

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::driver;
 use crate::error::Result;
+use crate::w8a8::ByteNumber;
 
 /// The architectures of the build: `90` machine code, `90+` PTX that drivers compile for this and later GPUs.
 const CODE: &str = env!("KILN_CUDA_CODE");
@@ -99,8 +100,22 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
 /// Whether kernels of Hopper's architecture-specific variant run: the GPU is a Hopper, and the build has machine code
 /// for it, since PTX and code for other architectures lack them.
 pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
+    /// `KILN_HOPPER=off` runs the kernels of other GPUs, so that a Hopper tests them.
+    static IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KILN_HOPPER").is_none_or(|value| value != "off"));
     let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
-    Ok(capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
+    Ok(*IS_ON && capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
+}
+
+/// Whether the GPU multiplies such numbers, and this build has code for that: signed integers since compute capability 7.5,
+/// e4m3 since 8.9.
+pub(crate) fn has_byte_products(device: &CudaDevice, number: ByteNumber) -> Result<bool> {
+    let least = match number {
+        ByteNumber::Int8 => 75,
+        ByteNumber::E4m3 => 89,
+    };
+    let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    let is_late = |entry: &&str| entry.trim_end_matches('+').parse::<u32>().is_ok_and(|arch| arch >= least);
+    Ok(CODE.split(',').filter(is_late).any(|entry| covers(entry, capability)))
 }
 
 /// Whether `code` runs on a GPU: machine code of the same major version and no later minor one (Hopper's variant on

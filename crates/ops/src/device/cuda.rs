@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::{Gpu, Gpus};
 use crate::cuda::output;
 use crate::error::{Error, Result};
+use crate::w8a8::ByteNumber;
 
 /// The stream of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,11 +83,11 @@ pub(super) fn uninit(shape: &[usize], dtype: DType, device: &Device) -> Result<O
     }
 }
 
-/// Whether a device computes products in 8-bit floats for activations of `dtype`: a GPU of compute capability 9.0 (Hopper), in a
-/// build with code for it, in f16 and bf16.
-pub fn supports_fp8(device: &Device, dtype: DType) -> bool {
+/// Whether a device computes products of such bytes ([`crate::W8Matrix`]) for activations of `dtype`: a GPU of compute capability
+/// 7.5 (integers) or 8.9 (e4m3) and later, in a build with code for it, in f16 and bf16.
+pub fn supports_w8a8(device: &Device, number: ByteNumber, dtype: DType) -> bool {
     let Device::Cuda(device) = device else { return false };
-    matches!(dtype, DType::F16 | DType::BF16) && crate::cuda::has_hopper_code(device).unwrap_or(false)
+    matches!(dtype, DType::F16 | DType::BF16) && crate::cuda::has_byte_products(device, number).unwrap_or(false)
 }
 
 /// The GPUs of this machine, and the versions of the driver and of cuBLAS.

@@ -9,7 +9,7 @@ mod cuda;
 mod uninit;
 
 pub use cpu::{CpuInfo, cpu_info};
-pub use cuda::{close, gpu, gpus, open_gpu, open_second_stream, supports_fp8};
+pub use cuda::{close, gpu, gpus, open_gpu, open_second_stream, supports_w8a8};
 pub use uninit::uninit;
 
 /// A CUDA GPU.

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{Gpu, Gpus};
 use crate::error::{Error, Result};
+use crate::w8a8::ByteNumber;
 
 /// Opens the GPU of this number: an error in this build.
 pub fn open_gpu(_ordinal: usize) -> Result<Device> {
@@ -20,8 +21,8 @@ pub(super) fn uninit(_shape: &[usize], _dtype: DType, _device: &Device) -> Resul
     Ok(None)
 }
 
-/// Whether a device computes products in 8-bit floats: none in this build.
-pub fn supports_fp8(_device: &Device, _dtype: DType) -> bool {
+/// Whether a device computes products of bytes with a scale for each row: none in this build.
+pub fn supports_w8a8(_device: &Device, _number: ByteNumber, _dtype: DType) -> bool {
     false
 }
 

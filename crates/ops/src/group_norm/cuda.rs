@@ -11,7 +11,7 @@ use super::{Call, GroupNorm, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
-use crate::fp8::cuda::Rounded;
+use crate::w8a8::rounding::Rounded;
 
 static KERNELS: Module = cuda::kernels!("group_norm");
 

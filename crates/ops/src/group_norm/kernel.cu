@@ -10,7 +10,7 @@
 // squares does not cancel. Parts are joined by their means (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
 // Algorithm for Computing Sample Variances", 1979).
 
-#include "e4m3.cuh"
+#include "byte_rounding.cuh"
 
 namespace {
 
@@ -184,11 +184,11 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
       most_gamma = fmaxf(most_gamma, fabsf(kiln::to_f32(gamma[i])));
       most_beta = fmaxf(most_beta, fabsf(kiln::to_f32(beta[i])));
     }
-    most_gamma = kiln::e4m3::block_most(most_gamma, of_warps[0]);
-    most_beta = kiln::e4m3::block_most(most_beta, of_warps[1]);
+    most_gamma = kiln::w8a8::block_most<kiln::w8a8::E4m3>(most_gamma, of_warps[0]);
+    most_beta = kiln::w8a8::block_most<kiln::w8a8::E4m3>(most_beta, of_warps[1]);
     const float most = bound(most_gamma, most_beta, norm);
-    to_e4m3 = kiln::e4m3::inverse_of(most);
-    if (blockIdx.x == 0 && threadIdx.x == 0) scales[blockIdx.y] = kiln::e4m3::scale_of(most);
+    to_e4m3 = kiln::w8a8::inverse_of<kiln::w8a8::E4m3>(most);
+    if (blockIdx.x == 0 && threadIdx.x == 0) scales[blockIdx.y] = kiln::w8a8::scale_of<kiln::w8a8::E4m3>(most);
   }
   __syncthreads();
   const int vectors = norm.c / N;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void apply(const T* x, const T* gamma, const T* beta,
       results[i] = norm.silu ? kiln::silu(r) : r;
     }
     if constexpr (IN_8_BITS) {
-      kiln::e4m3::round(results, to_e4m3, y + at);
+      kiln::w8a8::round<kiln::w8a8::E4m3>(results, to_e4m3, y + at);
     } else {
       V rounded;
 #pragma unroll

@@ -10,7 +10,7 @@ use crate::error::Result;
 impl Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let Self { x, weight, bias, residual, rows, shape } = self;
-        if weight.as_fp8().is_some() {
+        if weight.as_w8().is_some() {
             return Ok(None); // a format for GPUs
         }
         let [n, _, _, k] = weight.shape();

@@ -7,10 +7,10 @@ use super::{Call, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Addresses, Product};
 use crate::error::Result;
-use crate::fp8::cuda as fp8;
-use crate::fp8::source::Source;
 use crate::matrix::cuda::numbers;
 use crate::packing::WeightLayout;
+use crate::w8a8::cuda as w8a8;
+use crate::w8a8::source::Source;
 
 /// `shape` is the result's.
 impl Kernel<Cuda> for Call<'_> {
@@ -19,12 +19,13 @@ impl Kernel<Cuda> for Call<'_> {
         if weight.layout() == Some(WeightLayout::Panels) {
             return Ok(None);
         }
-        if weight.as_fp8().is_some() {
+        if weight.as_w8().is_some() {
             let [.., k] = weight.shape();
             let shape = [1, 1, self.rows, k];
             let (bias, residual) = (*bias, *residual);
             let source = Source::Plain(x);
-            let product = fp8::Product { op: OP, source, shape, weight, bias, image_bias: None, residual, pad: [0, 0] };
+            let product =
+                w8a8::Product { op: OP, source, shape, weight, bias, image_bias: None, residual, pad: [0, 0] };
             return product.launch(device, self.shape.as_slice(), out);
         }
         let dtype = x.dtype();

@@ -3,15 +3,15 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
-use crate::fp8;
 use crate::matrix;
 use crate::packing::Weight;
+use crate::w8a8::{reference, source::Source};
 
 pub(super) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     let [n, _, _, k] = weight.shape();
     let rows = x.elem_count() / k.max(1);
-    if weight.as_fp8().is_some() {
-        return fp8::reference::linear_layer(fp8::source::Source::Plain(x), weight, bias, residual);
+    if weight.as_w8().is_some() {
+        return reference::linear_layer(Source::Plain(x), weight, bias, residual);
     }
     let mut shape = x.dims().to_vec();
     if let Some(last) = shape.last_mut() {

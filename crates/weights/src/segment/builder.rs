@@ -3,12 +3,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use kiln_ops::{EightBits, Packing};
+use kiln_ops::{ByteNumber, EightBits, Packing};
 
 use super::param::{Param, StackedParam};
 use super::slab::Stack;
 use super::{Cell, Place, Segment};
 use crate::param_spec::{ALIGNMENT, ParamSpec};
+
+/// All formats of products in 8 bits.
+const EVERY_FORMAT: [EightBits; 3] =
+    [EightBits::Int8, EightBits::W8A8(ByteNumber::Int8), EightBits::W8A8(ByteNumber::E4m3)];
 
 impl Segment {
     /// A segment whose parameters `build` declares, with the module that it returns.
@@ -39,13 +43,13 @@ impl ParamBuilder<'_> {
 
     /// A builder for layers that may be computed in 8 bits ([`crate::EightBitLayers`]).
     pub fn allows_8_bits(&self) -> Self {
-        Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Int8, EightBits::Fp8], ..*self }
+        Self { prefix: self.prefix.clone(), in_8_bits: &EVERY_FORMAT, ..*self }
     }
 
     /// A builder for layers that may be computed in 8-bit floats, but not in integers: some channels of their input are much
     /// larger than the others.
     pub fn allows_fp8(&self) -> Self {
-        Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::Fp8], ..*self }
+        Self { prefix: self.prefix.clone(), in_8_bits: &[EightBits::W8A8(ByteNumber::E4m3)], ..*self }
     }
 
     /// Declares the parameter `name` with this stored shape.

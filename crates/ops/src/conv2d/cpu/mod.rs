@@ -39,7 +39,7 @@ impl Kernel<Cpu> for Call<'_> {
     fn launch(&self, _cpu: &Cpu, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let Self { inputs, config, shapes } = *self;
         let Conv2dInputs { x, weight, bias, image_bias, residual } = inputs;
-        if weight.as_fp8().is_some() {
+        if weight.as_w8().is_some() {
             return Ok(None); // a format for GPUs
         }
         let addends = [residual.map(|residual| (1.0, residual)), None];

@@ -1,9 +1,9 @@
-//! The input of a product in e4m3: an activation, or an operator over it, which is computed together with the rounding, so
+//! The input of a product of bytes: an activation, or an operator over it, which is computed together with the rounding, so
 //! that its result is in no other type.
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{round_by, rounded};
+use super::{ByteNumber, rounded};
 use crate::error::Result;
 use crate::geglu::geglu;
 use crate::group_norm::{GroupNorm, group_norm};
@@ -18,7 +18,7 @@ pub(crate) enum Source<'a> {
     LayerNorm { x: &'a Tensor, gamma: &'a Tensor, beta: &'a Tensor, eps: f64 },
     /// [`crate::geglu`] of a tensor `(.., 2 n)`.
     Geglu(&'a Tensor),
-    /// [`crate::group_norm`] of `x` `(b, .., c)`, for a convolution: by the scale of [`most_of_group_norm`].
+    /// [`crate::group_norm`] of `x` `(b, .., c)`, for a convolution in e4m3: by the scale of [`most_of_group_norm`].
     GroupNorm { x: &'a Tensor, gamma: &'a Tensor, beta: &'a Tensor, config: GroupNorm },
 }
 
@@ -30,8 +30,8 @@ impl Source<'_> {
         }
     }
 
-    /// The values of the product, in f32 on the CPU. `scales` parts have a scale of their own.
-    pub(crate) fn values(&self, scales: usize) -> Result<Tensor> {
+    /// The values of a product of such numbers, in f32 on the CPU. `scales` parts have a scale of their own.
+    pub(crate) fn values(&self, number: ByteNumber, scales: usize) -> Result<Tensor> {
         let exact = |tensor: &Tensor| tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32);
         let x = exact(self.input())?;
         let y = match *self {
@@ -44,9 +44,9 @@ impl Source<'_> {
         let values = match *self {
             Self::GroupNorm { gamma, beta, config, .. } => {
                 let of_group = x.elem_count() / (x.dim(0)? * config.num_groups).max(1);
-                round_by(&values, most_of_group_norm(gamma, beta, of_group)?)
+                number.round_by(&values, most_of_group_norm(gamma, beta, of_group)?)
             }
-            _ => rounded(&values, values.len() / scales.max(1)),
+            _ => rounded(number, &values, values.len() / scales.max(1)),
         };
         Ok(Tensor::from_vec(values, y.dims(), &Device::Cpu)?)
     }

@@ -10,31 +10,16 @@
 // (DeepSeek-V3, arXiv 2412.19437, section 3.3.2, has 128). The order of a sum depends on the shape alone.
 #pragma once
 
+#include "arguments.cuh"
 #include "warp_group.cuh"
 
-namespace kiln::fp8 {
-
-// Has the memory layout of `Arguments` in cuda.rs.
-struct Arguments {
-  const float* x_scales;       // by pixel, or by image
-  const float* weight_scales;  // (n)
-  const void* bias;            // (n), or null
-  const void* image_bias;      // (b, n), or null
-  int b, h, w, c, n;           // c and n are multiples of 16
-  int taps, taps_in_row, pad_above, pad_left;
-  int width_bits, height_bits; // of a tile's pixels: powers of two; a tile has 128 pixels, of several images perhaps
-  int tiles_x, tiles_y, tiles_b, tiles_n;
-  int image_bias_stride;       // 0 where all images have the same
-  int scales_by_pixel;
-  int has_residual;
-};
-static_assert(sizeof(Arguments) == 104, "cuda.rs has another layout");
+namespace kiln::w8a8 {
 
 constexpr int PIXELS = 128, CHANNELS = 128;
 // Blocks of a cluster, which share the rows of a weight.
 constexpr int CLUSTER = 2;
 // Parts of CHANNELS products that the tensor cores sum up.
-constexpr int TOGETHER = 4;
+constexpr int TOGETHER = PRODUCTS_OF_SUM / CHANNELS;
 
 // The operand numbers of a tile's registers in an instruction.
 #define R32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
@@ -343,4 +328,4 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
 #undef TILE16
 #undef TILE20
 
-}  // namespace kiln::fp8
+}  // namespace kiln::w8a8

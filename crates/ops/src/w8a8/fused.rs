@@ -1,4 +1,4 @@
-//! Products in e4m3 together with the operator before them.
+//! Products of bytes together with the operator before them.
 //!
 //! A kernel rounds what the operator makes, so that it is never in memory in another type. Each function is the product of the
 //! operator's result, but for one difference: that result is not rounded to the type of the activations in between, and the scale
@@ -6,8 +6,8 @@
 
 use candle_core::{D, Tensor};
 
-use super::reference;
 use super::source::Source;
+use super::{ByteNumber, W8Weight, reference};
 use crate::backend::{self, Operator};
 use crate::conv2d::{Conv2d, Conv2dInputs};
 use crate::error::{Error, Result, expect_shape};
@@ -16,11 +16,11 @@ use crate::group_norm::GroupNorm;
 use crate::packing::Weight;
 use crate::trace::Work;
 
-/// A linear layer of [`crate::layer_norm`]: `x` `(.., k)`, `norm` gamma, beta `(k)` and epsilon, a weight in e4m3 `(n, k)`, `bias`
+/// A linear layer of [`crate::layer_norm`]: `x` `(.., k)`, `norm` gamma, beta `(k)` and epsilon, a weight in bytes `(n, k)`, `bias`
 /// `(n)`, `residual` and the result `(.., n)`.
 ///
 /// # Errors
-/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] for a weight that is not in e4m3.
+/// [`Error::Shape`] where an operand does not fit, [`Error::Config`] for a weight that is not in bytes.
 pub fn normed_linear(
     x: &Tensor,
     (gamma, beta, eps): (&Tensor, &Tensor, f64),
@@ -49,7 +49,8 @@ pub fn geglu_linear(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual
 }
 
 /// A convolution of [`crate::group_norm`] with the operands of [`crate::conv2d`], whose `x` is normalized by gamma and beta `(c_in)`.
-/// The kernel is larger than one pixel, the stride is 1, and the size stays.
+/// The kernel is larger than one pixel, the stride is 1, and the size stays. The weight is in e4m3: the scale of a normalized map
+/// leaves too few digits for integers.
 ///
 /// # Errors
 /// See [`normed_linear`].
@@ -61,7 +62,9 @@ pub fn normed_conv2d(
     const OP: &str = "normed_conv2d";
     let (b, h, w, c) = inputs.x.dims4()?;
     let [n, kh, kw, c_in] = inputs.weight.shape();
-    check_weight(OP, inputs.weight, c)?;
+    if check_weight(OP, inputs.weight, c)? != ByteNumber::E4m3 {
+        return Err(Error::Config { op: OP, message: "the weight is in integers, expected e4m3".into() });
+    }
     let keeps_size = config.stride == 1 && config.output_size(h, kh) == Some(h) && config.output_size(w, kw) == Some(w);
     if !keeps_size || kh * kw == 1 || norm.num_groups == 0 || !c.is_multiple_of(norm.num_groups) {
         let message = format!("a {kh}x{kw} kernel with {config:?} and {norm:?}, expected a window that keeps the size");
@@ -105,10 +108,10 @@ fn layer(
     backend::run(&Call { op, source, input: [1, 1, rows, k], weight, addends, config }, None)
 }
 
-fn check_weight(op: &'static str, weight: &Weight, channels: usize) -> Result<()> {
-    if weight.as_fp8().is_none() {
-        return Err(Error::Config { op, message: "the weight is not in e4m3, expected one that is".into() });
-    }
+fn check_weight(op: &'static str, weight: &Weight, channels: usize) -> Result<ByteNumber> {
+    let Some(W8Weight { number, .. }) = weight.as_w8() else {
+        return Err(Error::Config { op, message: "the weight is not in bytes, expected one that is".into() });
+    };
     let shape @ [.., c] = weight.shape();
     if c != channels {
         return Err(Error::Shape {
@@ -118,7 +121,7 @@ fn check_weight(op: &'static str, weight: &Weight, channels: usize) -> Result<()
             found: shape.to_vec(),
         });
     }
-    Ok(())
+    Ok(*number)
 }
 
 /// A product with what comes before it.

@@ -1,0 +1,34 @@
+//! Products in 8 bits on a GPU: images that are close to those in f16, with the same bits in every memory mode.
+
+use std::ops::ControlFlow;
+
+use kiln_compare::psnr;
+use kiln_engine::{ComputeType, DTypeChoice, DeviceChoice, Engine, MemoryOptions, ModeChoice, ModelFolder, Setup};
+use kiln_testkit::repository;
+
+mod support;
+
+fn draw(compute: ComputeType, mode: ModeChoice) -> Vec<Vec<u8>> {
+    let memory = MemoryOptions { mode, ..MemoryOptions::default() };
+    let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F16, compute, memory, ..Setup::default() };
+    let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
+    let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+    let mut image = |prompt| support::images(&mut engine, &support::request(prompt, (256, 256), 8, 7)).remove(0).rgb;
+    ["a red apple", "a smiling cat", "a house with a tree"].into_iter().map(&mut image).collect()
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn products_in_8_bits_are_close_to_those_in_f16() {
+    let expected = draw(ComputeType::Native, ModeChoice::Full);
+    for compute in [ComputeType::Int8, ComputeType::Fp8] {
+        let found = draw(compute, ModeChoice::Full);
+        for (found, expected) in found.iter().zip(&expected) {
+            let psnr = psnr(found, expected).unwrap();
+            println!("{compute}: {psnr:.1} dB");
+            assert!(psnr > 35.0 && psnr < 80.0, "{compute}: {psnr} dB");
+        }
+        assert!(draw(compute, ModeChoice::Lowvram) == found, "{compute}");
+        assert!(draw(compute, ModeChoice::Medvram) == found, "{compute}");
+    }
+}

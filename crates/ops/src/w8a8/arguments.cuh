@@ -1,0 +1,25 @@
+// What the kernels of products share.
+#pragma once
+
+namespace kiln::w8a8 {
+
+// Has the memory layout of `Arguments` in cuda.rs.
+struct Arguments {
+  const float* x_scales;       // by pixel, or by image
+  const float* weight_scales;  // (n)
+  const void* bias;            // (n), or null
+  const void* image_bias;      // (b, n), or null
+  int b, h, w, c, n;           // c and n are multiples of 16
+  int taps, taps_in_row, pad_above, pad_left;
+  int width_bits, height_bits; // of a tile's pixels: powers of two; a tile has 128 pixels, of several images perhaps
+  int tiles_x, tiles_y, tiles_b, tiles_n; // tile.cuh counts tiles of all pixels in x, and has no bits
+  int image_bias_stride;       // 0 where all images have the same
+  int scales_by_pixel;
+  int has_residual;
+};
+static_assert(sizeof(Arguments) == 104, "cuda.rs has another layout");
+
+// e4m3 products that the tensor cores sum up, before f32 takes over.
+constexpr int PRODUCTS_OF_SUM = 512;
+
+}  // namespace kiln::w8a8
