@@ -56,8 +56,8 @@ mod wildcards;
 pub use block_set::BlockSet;
 pub use builder::{FieldError, JobField, JobSpec, RequestBuilder, UniqueJson, job_fields};
 pub use control::{
-    Control, ControlMode, ControlPasses, ControlType, ControlUse, acts, adapter_scales, is_active, is_adapter_active,
-    scales,
+    Control, ControlMode, ControlPasses, ControlType, ControlUse, Evaluation, acts, adapter_scales, is_active,
+    is_adapter_active, scales,
 };
 pub use error::{Error, Result, message_of_file};
 pub use guidance::Threshold;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use kiln_unet::{FreeU, FreeuRule, LayerSelection, UnetConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::control::is_between;
 use crate::error::{Error, Result};
 use crate::input::{choice, named};
 use crate::job::Job;
@@ -163,12 +164,9 @@ impl NetworkOptions {
         }
     }
 
-    /// Whether deep shrink acts at a timestep: ComfyUI's `percent_to_sigma` is the noise level of timestep `999 (1 - part)`, and
-    /// no bound for the part 0.
+    /// Whether deep shrink acts at a timestep, by ComfyUI's parts of the noise levels.
     pub fn shrinks_at(&self, timestep: f64) -> bool {
-        let level = |part: f64| 999.0 * (1.0 - part);
-        let (start, end) = (self.deep_shrink_start, self.deep_shrink_end);
-        self.deep_shrink.is_some() && (start <= 0.0 || timestep <= level(start)) && timestep >= level(end)
+        self.deep_shrink.is_some() && is_between((self.deep_shrink_start, self.deep_shrink_end), timestep)
     }
 
     /// Whether anything of the network changes.

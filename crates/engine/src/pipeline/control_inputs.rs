@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use kiln_network::{ControlImage, ControlRole, ControlRows, ControlSpec, Denoiser, Inputs};
 use kiln_request::{
-    Control, ControlMode, ControlUse, PromptSteps, adapter_scales, is_active, is_adapter_active, scales,
+    Control, ControlMode, ControlUse, Evaluation, PromptSteps, adapter_scales, is_active, is_adapter_active, scales,
 };
 use kiln_scheduler::Convention;
 use kiln_weights::Placement;
@@ -50,6 +50,23 @@ pub(crate) struct At {
     pub(crate) call: usize,
     /// All evaluations of the group.
     pub(crate) calls: usize,
+    /// The denoiser's timestep.
+    pub(crate) timestep: f64,
+    /// The timestep of the evaluation before; that of this one for the first.
+    pub(crate) before: f64,
+}
+
+impl At {
+    /// The evaluation before.
+    pub(super) fn previous(self) -> Self {
+        Self { call: self.call.saturating_sub(1), timestep: self.before, ..self }
+    }
+
+    /// For what acts in a part of the evaluations, of a sampler with so many steps.
+    pub(super) fn evaluation(self, steps: usize) -> Evaluation {
+        let Self { call, calls, timestep, .. } = self;
+        Evaluation { call, calls, step: PromptSteps::Sampler(steps).of_call(call, calls), steps, timestep }
+    }
 }
 
 impl GroupControl {
@@ -101,11 +118,11 @@ impl GroupControl {
 }
 
 impl ControlInputs {
-    fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupControl> {
-        let step = PromptSteps::Sampler(self.steps).of_call(call, calls);
+    fn active(&self, at: At) -> impl Iterator<Item = &GroupControl> {
+        let at = at.evaluation(self.steps);
         let is_active = move |control: &&GroupControl| {
             let rule = if control.role == ControlRole::Features { is_adapter_active } else { is_active };
-            rule(&control.using, self.convention, (call, calls), (step, self.steps))
+            rule(&control.using, self.convention, at)
         };
         self.controls.iter().filter(is_active)
     }
@@ -161,7 +178,7 @@ impl ControlInputs {
             let ids = self.active(at).flat_map(|control| control.made.iter().map(Tensor::id));
             ids.collect::<Vec<_>>()
         };
-        at.call > 0 && networks(at) != networks(At { call: at.call - 1, ..at })
+        at.call > 0 && networks(at) != networks(at.previous())
     }
 }
 

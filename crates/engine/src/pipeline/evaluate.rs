@@ -66,7 +66,10 @@ impl Engine {
         if let Some(extra) = extra {
             inputs = inputs.with(EXTRA_CHANNELS, extra.to_device(&self.device)?.repeat((rows, 1, 1, 1))?);
         }
-        let (at, of_image) = (At { call: index, calls: count }, (unconditional, rows - unconditional));
+        let (at, of_image) = (
+            At { call: index, calls: count, timestep: point.timestep, before: point.timestep },
+            (unconditional, rows - unconditional),
+        );
         let first = &mut self.networks.first;
         let denoiser = first.unet.with_controls(first.controls.models())?;
         controls.add_to(&mut inputs, &*denoiser, at, of_image)?;

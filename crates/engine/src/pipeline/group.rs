@@ -229,7 +229,10 @@ impl Group {
 
     /// The place of the next evaluation.
     fn at(&self) -> At {
-        At { call: self.done(), calls: self.evaluations() }
+        let (points, index) = (self.stepper.schedule().points(), self.stepper.index());
+        let of = |index: usize| points.get(index).map_or(0.0, |point| point.timestep);
+        let before = of(index.saturating_sub(1));
+        At { call: self.done(), calls: self.evaluations(), timestep: of(index), before }
     }
 
     /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.

@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_media::{Rgb8Image, clip_pixels};
 use kiln_models::{ImageEmbeds, ModelFolder};
 use kiln_network::Inputs;
-use kiln_request::{IpAdapter, IpAdapterUse, PromptSteps, acts, downsampled_mask};
+use kiln_request::{IpAdapter, IpAdapterUse, acts, downsampled_mask};
 use kiln_scheduler::Convention;
 use kiln_unet::{ImagePrompt, KeysValues, PromptFeatures, PromptInput, UnetConfig};
 use kiln_weights::Placement;
@@ -45,11 +45,11 @@ struct GroupPrompt {
 }
 
 impl PromptInputs {
-    fn active(&self, At { call, calls }: At) -> impl Iterator<Item = &GroupPrompt> {
-        let step = PromptSteps::Sampler(self.steps).of_call(call, calls);
+    fn active(&self, at: At) -> impl Iterator<Item = &GroupPrompt> {
+        let at = at.evaluation(self.steps);
         let is_active = move |prompt: &&GroupPrompt| {
             let part = (prompt.using.start, prompt.using.end);
-            prompt.using.weight != 0.0 && acts(part, self.convention, (call, calls), (step, self.steps))
+            prompt.using.weight != 0.0 && acts(part, self.convention, at)
         };
         self.prompts.iter().filter(is_active)
     }
@@ -94,7 +94,7 @@ impl PromptInputs {
     /// Whether other prompts act at an evaluation than at the one before.
     pub(crate) fn changes_at(&self, at: At) -> bool {
         let active = |at: At| self.active(at).map(std::ptr::from_ref).collect::<Vec<_>>();
-        at.call > 0 && active(at) != active(At { call: at.call - 1, ..at })
+        at.call > 0 && active(at) != active(at.previous())
     }
 }
 

@@ -205,22 +205,17 @@ impl<'a> Reader<'a> {
             if weight == 0.0 {
                 continue;
             }
-            for (input, all) in [("start_percent", 0.0), ("end_percent", 1.0)] {
-                let found = self.number_or(at, input, all)?;
-                if found != all {
-                    let message = format!(
-                        "{input} of node {} is {found}, expected {all}: there it is a noise level, and in Kiln a part of the steps",
-                        named(at)
-                    );
-                    return Err(Problem::of_input(at, input, message));
-                }
-            }
+            let (start, end) = (self.number_or(at, "start_percent", 0.0)?, self.number_or(at, "end_percent", 1.0)?);
             let loader = self.link(at, "control_net")?;
             if loader.1.class_type != "ControlNetLoader" {
                 return Err(Problem::not_understood(loader));
             }
             let net = stem(self.name(loader, "control_net_name")?);
-            controls.push((ControlUse { weight, ..ControlUse::new(net) }, self.graph_image(at, "image")?, at.0));
+            controls.push((
+                ControlUse { weight, start, end, ..ControlUse::new(net) },
+                self.graph_image(at, "image")?,
+                at.0,
+            ));
         }
         Ok(controls)
     }

@@ -9,5 +9,5 @@ mod spec;
 pub use image::Control;
 pub use kind::ControlType;
 pub use passes::ControlPasses;
-pub use scales::{acts, adapter_scales, is_active, is_adapter_active, scales};
+pub use scales::{Evaluation, acts, adapter_scales, is_active, is_adapter_active, is_between, scales};
 pub use spec::{ControlMode, ControlUse};

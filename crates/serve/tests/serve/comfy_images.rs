@@ -216,7 +216,14 @@ fn control_networks_guide_both_prompts() {
     let expected = own(&json!({ "controls": control, "width": 64, "height": 64 }));
     assert_eq!(made(&served, &guided(0.8, 1.0)), job(&served, &expected));
     assert_eq!(made(&served, &guided(0.0, 1.0)), made(&served, &graph()));
-    assert!(refused(&served, &guided(0.8, 0.5))["12"].to_string().contains("end_percent"));
+    // Timestep 499.5 is between the second and the third of four.
+    let half = own(&json!({
+        "controls": [{ "net": "canny", "image": STANDARD.encode(png(&graph_image())), "weight": 0.8, "end": 0.5 }],
+        "width": 64, "height": 64, "convention": "comfyui",
+    }));
+    let ended = made(&served, &guided(0.8, 0.5));
+    assert_eq!(ended, job(&served, &half));
+    assert!(ended != made(&served, &guided(0.8, 1.0)) && ended != made(&served, &graph()));
     let mut one = guided(0.8, 1.0);
     one["3"]["inputs"]["negative"] = json!(["7", 0]);
     assert!(refused(&served, &one)["12"].to_string().contains("one prompt"));
