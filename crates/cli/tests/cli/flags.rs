@@ -205,6 +205,7 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--freeu" => "1,1,1,1",
             "--freeu-version" => "v1",
             "--cache" => "deepcache",
+            "--noise-part" => "1/4",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };
