@@ -76,7 +76,7 @@ pub fn is_active(control: &ControlUse, convention: Convention, at: Evaluation) -
 /// Whether what acts from the part `start` of the evaluations to the part `end` acts at one of them.
 ///
 /// diffusers (`controlnet_keep`): not if `call / calls < start or (call + 1) / calls > end`. AUTOMATIC1111's extension
-/// compares the part of the steps before this one with both ends. In ComfyUI the ends are noise levels ([`is_between`]).
+/// compares the part of the steps before this one with both ends. In ComfyUI the ends are noise levels (`is_between`).
 pub fn acts((start, end): (f64, f64), convention: Convention, at: Evaluation) -> bool {
     let part = |i: usize, n: usize| i as f64 / n.max(1) as f64;
     match convention {
