@@ -7,7 +7,7 @@
 
 namespace kiln::w8a8 {
 
-constexpr float LEAST = 1e-30f; // as in w8a8/mod.rs
+constexpr float LEAST = 1e-30f; // as in w8a8/number.rs
 
 struct E4m3 {
   static constexpr float MOST = 448.0f; // the largest number

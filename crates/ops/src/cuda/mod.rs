@@ -49,7 +49,7 @@ mod product;
 mod times;
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda::cudarc::driver::sys::CUresult;
+use candle_core::cuda::cudarc::driver::sys::{CUdevice_attribute, CUresult};
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr, DriverError, LaunchConfig};
 use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice};
 use candle_core::op::BackpropOp;
@@ -157,6 +157,12 @@ pub(crate) fn unit(addresses: &[u64], bytes: &[usize]) -> usize {
     let all = addresses.iter().fold(16, |all, address| all | address);
     let all = bytes.iter().fold(all, |all, &bytes| all | bytes as u64);
     1 << all.trailing_zeros()
+}
+
+/// The multiprocessors of a GPU.
+pub(crate) fn multiprocessors(device: &CudaDevice) -> Result<usize> {
+    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    Ok(device.cuda_stream().context().attribute(attribute).map_err(driver)? as usize)
 }
 
 /// A launch of `blocks` blocks of `threads` threads.

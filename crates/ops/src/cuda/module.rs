@@ -79,6 +79,11 @@ impl Module {
     }
 }
 
+/// The compute capability of a GPU, major and minor.
+fn capability(device: &CudaDevice) -> Result<(i32, i32)> {
+    device.cuda_stream().context().compute_capability().map_err(driver)
+}
+
 /// Whether this build has code for the GPU. Otherwise it logs that once.
 pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     let place = place(device);
@@ -86,7 +91,7 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
     if let Some(usable) = loaded.usable {
         return Ok(usable);
     }
-    let (major, minor) = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    let (major, minor) = capability(device)?;
     let usable = covers(CODE, (major, minor));
     if !usable {
         tracing::warn!(
@@ -102,8 +107,7 @@ pub(crate) fn runs_on(device: &CudaDevice) -> Result<bool> {
 pub(crate) fn has_hopper_code(device: &CudaDevice) -> Result<bool> {
     /// `KILN_HOPPER=off` runs the kernels of other GPUs, so that a Hopper tests them.
     static IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KILN_HOPPER").is_none_or(|value| value != "off"));
-    let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
-    Ok(*IS_ON && capability == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
+    Ok(*IS_ON && capability(device)? == (9, 0) && CODE.split(',').any(|entry| entry == "90"))
 }
 
 /// Whether the GPU multiplies such numbers, and this build has code for that: signed integers since compute capability 7.5,
@@ -113,7 +117,7 @@ pub(crate) fn has_byte_products(device: &CudaDevice, number: ByteNumber) -> Resu
         ByteNumber::Int8 => 75,
         ByteNumber::E4m3 => 89,
     };
-    let capability = device.cuda_stream().context().compute_capability().map_err(driver)?;
+    let capability = capability(device)?;
     let is_late = |entry: &&str| entry.trim_end_matches('+').parse::<u32>().is_ok_and(|arch| arch >= least);
     Ok(CODE.split(',').filter(is_late).any(|entry| covers(entry, capability)))
 }

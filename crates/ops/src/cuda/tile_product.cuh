@@ -80,13 +80,11 @@ __device__ __forceinline__ void multiply_bytes(int (&d)[4], const uint32_t (&a)[
 #else
   // Compute capability 7.5 multiplies 8 by 16 times 16 by 8.
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int i = 0; i < 4; ++i) { // the tiles of a: i % 2 is the half of the rows, i / 2 that of the columns
+    const int row = i % 2;
     asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+r"(d[2 * half]), "+r"(d[2 * half + 1])
-                 : "r"(a[half]), "r"(b0));
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+r"(d[2 * half]), "+r"(d[2 * half + 1])
-                 : "r"(a[half + 2]), "r"(b1));
+                 : "+r"(d[2 * row]), "+r"(d[2 * row + 1])
+                 : "r"(a[i]), "r"(i < 2 ? b0 : b1));
   }
 #endif
 }

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use candle_core::cuda::cudarc::driver::DeviceRepr;
-use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute;
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
@@ -70,12 +69,6 @@ pub(super) struct Operands {
     pub(super) y: u64,
     /// The type of residual, result and addends.
     pub(super) dtype: DType,
-}
-
-/// The multiprocessors of a GPU.
-pub(super) fn multiprocessors(device: &CudaDevice) -> Result<usize> {
-    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-    Ok(device.cuda_stream().context().attribute(attribute).map_err(cuda::driver)? as usize)
 }
 
 impl Kernel<Cuda> for Call<'_> {

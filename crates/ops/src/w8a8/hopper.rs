@@ -8,7 +8,7 @@ use candle_core::cuda::cudarc::driver::sys::{self, CUfunction_attribute, CUtenso
 use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 
-use super::cuda::{Arguments, KERNELS, Operands, multiprocessors};
+use super::cuda::{Arguments, KERNELS, Operands};
 use super::tiling::{CLUSTER, Tiling};
 use crate::cuda;
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub(super) fn launch(op: &'static str, operands: Operands, arguments: Arguments,
     let Operands { x, weight, residual, y, dtype } = operands;
     let [b, h, w, c, n] = arguments.sizes.map(|size| size as usize);
     let taps = arguments.window[0] as usize;
-    let multiprocessors = multiprocessors(device)?;
+    let multiprocessors = cuda::multiprocessors(device)?;
     let tiling = Tiling::of([w, h, b], n, multiprocessors);
     let [tile_w, tile_h, tile_b] = tiling.bits.map(|bits| 1 << bits);
     let x_map = map(Boxes::Bytes, x, [c, w, h, b], [CHANNELS, tile_w, tile_h, tile_b])?;

@@ -5,7 +5,7 @@ use candle_core::cuda::cudarc::driver::PushKernelArg;
 use candle_core::cuda_backend::CudaDevice;
 
 use super::ByteNumber;
-use super::cuda::{Arguments, KERNELS, Operands, multiprocessors};
+use super::cuda::{Arguments, KERNELS, Operands};
 use crate::cuda;
 use crate::error::Result;
 
@@ -22,7 +22,7 @@ pub(super) fn launch(
     let tiles = |side: usize| [(b * h * w).div_ceil(side), n.div_ceil(side)];
     // Small tiles where large ones leave multiprocessors without work.
     let (side, threads) = match tiles(128) {
-        [rows, columns] if rows * columns >= multiprocessors(device)? => (128, 256),
+        [rows, columns] if rows * columns >= cuda::multiprocessors(device)? => (128, 256),
         _ => (64, 128),
     };
     let [rows, columns] = tiles(side);

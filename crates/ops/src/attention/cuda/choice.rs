@@ -44,7 +44,7 @@ impl Gpu {
         let attribute = |attribute| stream.context().attribute(attribute).map_err(cuda::driver);
         Ok(Self {
             hopper: cuda::has_hopper_code(device)?,
-            multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+            multiprocessors: cuda::multiprocessors(device)?,
             shared: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
         })
     }
