@@ -154,9 +154,7 @@ impl LoadedComponent {
     /// Keeps the types of the file from the next load on, if it may. Matrices with patches have another one.
     fn keep_stored(&self) {
         if self.options.keeps_stored && self.spec.keeps_stored() {
-            // That of the source: a pointer to one says of nothing that it is changed.
-            let source = self.source.as_ref();
-            self.segments.keep_stored(source.inner(), |key| source.is_changed(key));
+            self.segments.keep_stored(self.source.inner(), |key| self.source.is_changed(key));
         }
     }
 

@@ -73,11 +73,11 @@ fn as_text<S: serde::Serializer>(tiling: &Tiling, serializer: S) -> Result<S::Ok
     serializer.collect_str(tiling)
 }
 
-/// Whether nothing is tiled, also if nothing is encoded.
 fn is_zero(bytes: &usize) -> bool {
     *bytes == 0
 }
 
+/// Whether nothing is tiled, also if nothing is encoded.
 fn is_whole(tiling: &Tiling) -> bool {
     *tiling == Tiling::Whole
 }

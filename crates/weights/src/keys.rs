@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::shared::SharedSlabs;
+use crate::slab_cache::SlabCache;
 use crate::source::{ParamData, ParamInfo, ParamSource};
 
 /// One rule: where a key is missing, its part `canonical` may be written as `alternative`.
@@ -138,6 +140,18 @@ macro_rules! pointer_source {
 
             fn keys(&self) -> Vec<String> {
                 self.as_ref().keys()
+            }
+
+            fn shared(&self) -> Option<(&SharedSlabs, &str)> {
+                self.as_ref().shared()
+            }
+
+            fn slab_cache(&self) -> Option<&SlabCache> {
+                self.as_ref().slab_cache()
+            }
+
+            fn is_changed(&self, key: &str) -> bool {
+                self.as_ref().is_changed(key)
             }
         }
     };
