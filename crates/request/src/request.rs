@@ -128,12 +128,7 @@ impl Request {
             notes: Notes::default(),
         };
         let (results, fitted) = ((job.width, job.height), prepared.as_ref().map(|prepared| &prepared.fitted));
-        let of_part = self.controls.iter().find(|control| (control.start, control.end) != (0.0, 1.0));
-        if let (Some(control), None, Convention::ComfyUi) = (of_part, model.unet_config(), self.convention) {
-            let found = format!("start={},end={}", control.start, control.end);
-            let expected = "start=0,end=1: by ComfyUI's rules they are noise levels of a U-Net".into();
-            return Err(Error::Value { name: "controls", found, expected });
-        }
+        self.check_control_parts(model)?;
         let controls = self.prepare_controls(results, fitted)?;
         let ip_adapters = self.prepare_image_prompts(results)?;
         let references = self.prepare_references(model, results, fitted)?;

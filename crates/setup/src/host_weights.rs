@@ -28,12 +28,12 @@ impl HostWeights {
     /// could not be measured. A measurement reads 64 MiB.
     pub fn of(files: &[PathBuf]) -> Option<Self> {
         let room = host_bytes();
-        let sizes = files.iter().map(|path| path.metadata().map_or(0, |file| file.len()));
-        let (largest, all) = files.iter().zip(sizes).fold((None, 0), |(largest, all), (path, size)| {
-            (largest.filter(|(_, most)| *most >= size).or(Some((path, size))), all + size)
-        });
-        let (path, _) = largest.filter(|_| all > room)?;
-        Some(Self { room, disk: disk_rate(path)? })
+        let size = |path: &&PathBuf| path.metadata().map_or(0, |file| file.len());
+        if files.iter().map(|path| size(&path)).sum::<u64>() <= room {
+            return None;
+        }
+        let largest = files.iter().max_by_key(size)?;
+        Some(Self { room, disk: disk_rate(largest)? })
     }
 
     /// Bytes that a step reads, if it copies so many.

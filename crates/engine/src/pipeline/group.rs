@@ -222,17 +222,20 @@ impl Group {
     /// The step of the prompts' schedules that the next evaluation belongs to, and its guidance.
     pub(crate) fn next(&self) -> (usize, EvaluationGuidance) {
         let call = self.done();
-        let points = self.stepper.schedule().points();
-        let timestep = points.get(self.stepper.index()).map_or(0.0, |point| point.timestep);
+        let timestep = self.timestep(self.stepper.index());
         (self.steps.of_call(call, self.evaluations()), self.turns.current().guidance.at(call, timestep))
     }
 
     /// The place of the next evaluation.
     fn at(&self) -> At {
-        let (points, index) = (self.stepper.schedule().points(), self.stepper.index());
-        let of = |index: usize| points.get(index).map_or(0.0, |point| point.timestep);
-        let before = of(index.saturating_sub(1));
-        At { call: self.done(), calls: self.evaluations(), timestep: of(index), before }
+        let index = self.stepper.index();
+        let (timestep, before) = (self.timestep(index), self.timestep(index.saturating_sub(1)));
+        At { call: self.done(), calls: self.evaluations(), timestep, before }
+    }
+
+    /// The timestep of a point of the schedule; 0 past the last one.
+    fn timestep(&self, index: usize) -> f64 {
+        self.stepper.schedule().points().get(index).map_or(0.0, |point| point.timestep)
     }
 
     /// Whether the next evaluation has other conditions, other controls or another guidance than the last one.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kiln_media::{Gray8Image, Preprocessor, Rgb8Image, ValueRange, inpaint_condition};
+use kiln_models::ModelFolder;
+use kiln_scheduler::Convention;
 use serde::Serialize;
 
 use super::passes::ControlPasses;
@@ -62,6 +64,20 @@ impl Control {
 }
 
 impl Request {
+    /// Refuses controls that act in a part of the evaluations by a rule that the model does not have.
+    ///
+    /// # Errors
+    /// [`Error::Value`] with the part.
+    pub(crate) fn check_control_parts(&self, model: &ModelFolder) -> Result<()> {
+        let of_part = self.controls.iter().find(|control| (control.start, control.end) != (0.0, 1.0));
+        let (Some(control), None, Convention::ComfyUi) = (of_part, model.unet_config(), self.convention) else {
+            return Ok(());
+        };
+        let found = format!("start={},end={}", control.start, control.end);
+        let expected = "start=0,end=1: by ComfyUI's rules they are noise levels of a U-Net".into();
+        Err(Error::Value { name: "controls", found, expected })
+    }
+
     /// Reads the control images for results of `size`, width and height, and makes what preprocessors make of them in that
     /// size. `input` is the input image as the denoiser's encoder sees it.
     ///
@@ -105,5 +121,28 @@ impl Request {
             })
         };
         self.controls.iter().enumerate().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_noise_levels_are_those_of_u_nets() {
+        let model = |path: std::path::PathBuf| ModelFolder::open(&path).unwrap();
+        let sd1 = model(kiln_testkit::fixtures("models/sd1"));
+        let sd3 = model(kiln_testkit::repository().join("models/emoji-sd3"));
+        let request = |end, convention| {
+            let controls = vec![ControlUse { end, ..ControlUse::new("a") }];
+            Request { controls, convention, ..Request::default() }
+        };
+        let half = request(0.5, Convention::ComfyUi);
+        assert!(half.check_control_parts(&sd1).is_ok());
+        let error = half.check_control_parts(&sd3).unwrap_err().to_string();
+        assert!(error.contains("start=0,end=0.5") && error.contains("noise levels of a U-Net"), "{error}");
+        for fine in [request(1.0, Convention::ComfyUi), request(0.5, Convention::Diffusers)] {
+            assert!(fine.check_control_parts(&sd3).is_ok());
+        }
     }
 }

@@ -26,17 +26,12 @@ impl NoisePart {
     pub fn after(self, images: usize) -> Option<Self> {
         Self::new(self.index.checked_add(images)?, self.count)
     }
-
-    /// `n` normals for the image: its part of a draw for all images.
-    pub(crate) fn normals(self, rng: &mut Rng, n: usize) -> Vec<f32> {
-        rng.normals(n * self.count).split_off(n * self.index).into_iter().take(n).collect()
-    }
 }
 
-/// `n` normals: those of a part, or all that are drawn.
+/// `n` normals: an image's part of a draw for all images, or a draw of its own.
 pub(crate) fn normals(part: Option<NoisePart>, rng: &mut Rng, n: usize) -> Vec<f32> {
     match part {
-        Some(part) => part.normals(rng, n),
+        Some(NoisePart { index, count }) => rng.normals(n * count).split_off(n * index).into_iter().take(n).collect(),
         None => rng.normals(n),
     }
 }
