@@ -8,8 +8,10 @@
 //! This crate is a test tool: it panics if a fixture is missing or a comparison fails.
 #![forbid(unsafe_code)]
 
-// In a build with CUDA, candle names functions of CUDA's libraries, which this crate's test programs link from there.
+// In a build with CUDA, candle names functions of CUDA's libraries, which this crate's test programs link from there; the
+// allocator's two are the memory pool's in programs.
 use kiln_cuda_loader as _;
+use kiln_mempool as _;
 
 mod adapter;
 mod compare;
