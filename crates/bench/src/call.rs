@@ -8,6 +8,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::pipeline::{
@@ -88,8 +89,10 @@ impl Meter<'_, '_> {
 
 impl Call<'_> {
     fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
+        let mut parts = Parts::new();
         mark_stage(Stage::Encode.id());
         let conditions = self.conditions()?;
+        parts.end("texts");
         mark_stage(Stage::Denoise.id());
         let (h, w) = self.model.latent_size();
         let mut noise = ImageNoise::new(SEED, self.n);
@@ -105,13 +108,20 @@ impl Call<'_> {
         let group = Group::new(self.schedule.clone(), start, Box::new(noise), conditions, guidance, steps)?;
         let mut running = RunningBatch::new();
         let id = running.join(group, None);
-        for _ in 0..calls {
+        parts.end("inputs");
+        for call in 0..calls {
             running.step(&Echo(&*self.unet), Some(recorded), self.dtype, None)?;
+            if call == 0 {
+                parts.end("first step, launched");
+            }
         }
         let latents = running.finish(id)?.latents().clone();
         count_not_finite(&latents)?;
+        parts.end("steps");
         mark_stage(Stage::Decode.id());
-        (0..self.n).try_for_each(|index| self.decode(index, &latents.narrow(0, index, 1)?, recorded))
+        (0..self.n).try_for_each(|index| self.decode(index, &latents.narrow(0, index, 1)?, recorded, &mut parts))?;
+        parts.log();
+        Ok(())
     }
 
     /// The texts, one after another as a run encodes them, as the conditions of all images.
@@ -123,15 +133,43 @@ impl Call<'_> {
     }
 
     /// Latents `(1, c, h, w)` to a PNG file in memory.
-    fn decode(&self, index: usize, latents: &Tensor, recorded: &RecordedStep) -> Result<()> {
+    fn decode(&self, index: usize, latents: &Tensor, recorded: &RecordedStep, parts: &mut Parts) -> Result<()> {
         let dtype = self.model.decoder_dtype(self.dtype);
         let image = recorded.lend(|| -> Result<_> {
             Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
         })?;
         count_not_finite(&image)?;
+        parts.end("decode");
         let image = GeneratedImage::without_settings(index, SEED, &image, latents.to_device(&Device::Cpu)?)?;
         let failed = |error| kiln_files::write_error(Path::new("a PNG file in memory"))(io::Error::other(error));
-        Ok(image.png().map(drop).map_err(failed)?)
+        image.png().map(drop).map_err(failed)?;
+        parts.end("png");
+        Ok(())
+    }
+}
+
+/// How long the host took for the parts of a call. A GPU may still compute when the host is done with a part; it is waited for
+/// after the steps and after decoding.
+struct Parts {
+    last: Instant,
+    parts: Vec<(&'static str, Duration)>,
+}
+
+impl Parts {
+    fn new() -> Self {
+        Self { last: Instant::now(), parts: Vec::new() }
+    }
+
+    /// The part `name` ends now.
+    fn end(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.parts.push((name, now - self.last));
+        self.last = now;
+    }
+
+    fn log(&self) {
+        let parts: Vec<String> = self.parts.iter().map(|(name, time)| format!("{name} {time:.1?}")).collect();
+        tracing::info!("a call: {}", parts.join(", "));
     }
 }
 
