@@ -26,10 +26,7 @@ impl Mlp {
 
     /// `x` `(.., channels[0])` to `(.., channels[2])`.
     pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
-        let hidden = self.first.forward(x)?;
-        let activated = hidden.activation(self.function)?;
-        drop(hidden);
-        self.last.forward(&activated)
+        self.last.forward(&self.first.forward_activated(x.clone(), self.function, None)?)
     }
 }
 

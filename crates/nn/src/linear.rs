@@ -1,6 +1,7 @@
 //! A linear layer.
 
 use candle_core::Tensor;
+use kiln_ops::Activation;
 use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
@@ -30,6 +31,23 @@ impl Linear {
     /// Like [`Linear::forward`], with `residual` `(.., out_channels)` added to the output.
     pub fn forward_add<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
         x.linear(&x.weight(&self.weight)?, self.bias(x)?.as_ref(), residual)
+    }
+
+    /// The activation of [`Linear::forward`], `(.., out_channels)`. With `before` `(.., m)` it follows the channels of `before`, `(.., m +
+    /// out_channels)`. Whatever is not used any more is dropped.
+    pub fn forward_activated<T: TensorLike>(&self, x: T, function: Activation, before: Option<T>) -> Result<T> {
+        if self.weight.eight_bits().is_none() && x.target().fuses_activation(x.dtype(), function) {
+            let (weight, bias) = (x.weight(&self.weight)?, self.bias(&x)?);
+            return x.activated_linear(&weight, bias.as_ref(), function, before.as_ref());
+        }
+        let hidden = self.forward(&x)?;
+        drop(x);
+        let activated = hidden.activation(function)?;
+        drop(hidden);
+        match before {
+            Some(before) => before.concat_channels(&activated),
+            None => Ok(activated),
+        }
     }
 
     /// Like [`Linear::forward`] for `norm` of `x`.

@@ -28,6 +28,7 @@
 #[macro_use]
 mod cpu;
 
+mod activated_linear;
 mod activation;
 mod attention;
 mod backend;
@@ -73,6 +74,7 @@ mod upsample_nearest;
 mod w8a8;
 mod workspace;
 
+pub use activated_linear::{ActivatedLinearOp, activated_linear};
 pub use activation::{Activation, ActivationOp, activation};
 pub use attention::{
     Attention, AttentionOp, AttentionReceivedOp, GroupedAttention, GroupedAttentionOp, MaskedAttentionOp, attention,

@@ -161,12 +161,7 @@ impl SingleBlock {
     ) -> Result<T> {
         let normed = vectors.modulate(&z)?;
         let attended = attending.attend(self.projections.forward(&normed, &attending.tables)?)?;
-        let hidden = self.proj_mlp.forward(&normed)?;
-        drop(normed);
-        let activated = hidden.activation(Activation::GeluTanh)?;
-        drop(hidden);
-        let joined = attended.concat_channels(&activated)?;
-        drop((attended, activated));
+        let joined = self.proj_mlp.forward_activated(normed, Activation::GeluTanh, Some(attended))?;
         let y = self.proj_out.forward(&joined)?;
         drop(joined);
         vectors.add(&z, &y)

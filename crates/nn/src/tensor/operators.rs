@@ -2,11 +2,11 @@
 
 use candle_core::DType;
 use kiln_ops::{
-    Activation, Attention, AttentionOp, AttentionReceivedOp, ChangeSumsOp, ConcatOp, Conv2d, Conv2dInputs, Conv2dOp,
-    FusedConv2d, FusedConv2dOp, GatedActivationOp, GatedResidualOp, GegluLinearOp, GegluOp, GroupNorm,
-    GroupNormApplyOp, GroupNormOp, GroupedAttention, GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearOp,
-    MaskedAttentionOp, ModulatedNormOp, NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs, RowNorm,
-    Strip, TimestepEmbedding, TimestepEmbeddingOp, UpsampleOp,
+    ActivatedLinearOp, Activation, Attention, AttentionOp, AttentionReceivedOp, ChangeSumsOp, ConcatOp, Conv2d,
+    Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, GatedActivationOp, GatedResidualOp, GegluLinearOp, GegluOp,
+    GroupNorm, GroupNormApplyOp, GroupNormOp, GroupedAttention, GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp,
+    LinearOp, MaskedAttentionOp, ModulatedNormOp, NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs,
+    RowNorm, Strip, TimestepEmbedding, TimestepEmbeddingOp, UpsampleOp,
 };
 
 use super::TensorLike;
@@ -154,6 +154,21 @@ pub trait Operators: Sized {
         Self: TensorLike,
     {
         self.apply(&LinearOp { x: self, weight, bias, residual })
+    }
+
+    /// [`kiln_ops::activated_linear`].
+    fn activated_linear(
+        &self,
+        weight: &Self::Weight,
+        bias: Option<&Self>,
+        function: Activation,
+        before: Option<&Self>,
+    ) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        let linear = LinearOp { x: self, weight, bias, residual: None };
+        self.apply(&ActivatedLinearOp { linear, function, before })
     }
 
     /// [`kiln_ops::normed_linear`] with gamma, beta and epsilon of the norm, for a weight in 8-bit floats.

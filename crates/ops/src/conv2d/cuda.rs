@@ -138,7 +138,7 @@ fn conv2d(
     let Conv2d { stride, pad_before, pad_after } = config;
     let pixels = b * h_out * w_out;
     if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
-        let product = Product { m: pixels, n: c_out, k: c_in, dtype };
+        let product = Product::new([pixels, c_out, c_in], dtype);
         // SAFETY: the operands have been checked to have these shapes, are contiguous and of this type, and outlive the
         // launch; they are freed in the order of the device's stream.
         return Ok(unsafe { cuda::product(OP, device, product, addresses)? }.then_some(y));
@@ -282,7 +282,7 @@ unsafe fn through_windows(device: &CudaDevice, convolution: Convolution, address
             ..addresses
         };
         // SAFETY: the rows of the product are those of the windows and of parts of residual and result.
-        if !unsafe { cuda::product(OP, device, Product { m, n, k, dtype }, part)? } {
+        if !unsafe { cuda::product(OP, device, Product::new([m, n, k], dtype), part)? } {
             return Ok(false);
         }
     }

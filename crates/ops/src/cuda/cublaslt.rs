@@ -16,16 +16,28 @@ use candle_core::cuda::cudarc::cublaslt::sys;
 use super::libraries::WORKSPACE;
 use crate::error::{Error, Result};
 
-/// The shape and the type of a product, and its addends: everything that the choice of an algorithm depends on.
+/// The shape and the type of a product, and its epilogue: everything that the choice of an algorithm depends on besides addends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) dtype: DType,
+    /// Elements from a row of residual and result to the next, at least `n`.
+    pub(crate) y_row: usize,
+    /// Whether the result is the approximate GELU of the sums and the bias, without a residual.
+    pub(crate) gelu: bool,
 }
 
-/// The addresses of a product's operands: `x` `(m, k)`, `weight` `(n, k)`, `bias` `(n)`, `residual` and `y` `(m, n)`.
+impl Product {
+    /// A product `(m, n)` over `k` with a contiguous result, without an activation.
+    pub(crate) fn new([m, n, k]: [usize; 3], dtype: DType) -> Self {
+        Self { m, n, k, dtype, y_row: n, gelu: false }
+    }
+}
+
+/// The addresses of a product's operands: `x` `(m, k)`, `weight` `(n, k)`, `bias` `(n)`, `residual` and `y` `(m, n)`, whose rows may be
+/// further apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) x: u64,
@@ -80,8 +92,8 @@ impl CublasLt {
     /// Launches `y = x w^T + bias + residual` on `stream`. Returns `false` where cuBLASLt has no algorithm for it.
     ///
     /// # Safety
-    /// The addresses are those of contiguous operands of the product's type and shapes on the handle's GPU, `workspace`
-    /// is that of [`WORKSPACE`] bytes, and all of them are used in the order of `stream`.
+    /// The addresses are those of operands of the product's type and shapes on the handle's GPU, contiguous but for the rows of
+    /// residual and result; `workspace` is that of [`WORKSPACE`] bytes, and all of them are used in the order of `stream`.
     pub(crate) unsafe fn launch(
         &mut self,
         product: Product,
@@ -169,13 +181,19 @@ impl CublasLt {
     }
 
     fn plan(&self, key: Key, bias: Option<u64>, scales: Option<[u64; 2]>) -> Result<Option<Plan>> {
+        use sys::cublasLtEpilogue_t as Epilogue;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let Product { m, n, k, dtype } = key.product;
+        let Product { m, n, k, dtype, y_row, gelu } = key.product;
         let operation = Operation::new()?;
         operation.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &CUBLAS_OP_T)?;
+        let epilogue = match (gelu, bias) {
+            (false, None) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+            (false, Some(_)) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+            (true, None) => Epilogue::CUBLASLT_EPILOGUE_GELU,
+            (true, Some(_)) => Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
+        };
+        operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         if let Some(bias) = bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-            operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         if let Some(scales) = scales {
@@ -186,8 +204,8 @@ impl CublasLt {
             operation.set_scales(scales)?;
         }
         let of_operands = if key.e4m3 { sys::cudaDataType_t::CUDA_R_8F_E4M3 } else { element(dtype) };
-        let (weight, x) = (Matrix::new(of_operands, k, n)?, Matrix::new(of_operands, k, m)?);
-        let y = Matrix::new(element(dtype), n, m)?;
+        let (weight, x) = (Matrix::new(of_operands, [k, n], k)?, Matrix::new(of_operands, [k, m], k)?);
+        let y = Matrix::new(element(dtype), [n, m], y_row)?;
         let preference = Preference::new(key.alignment)?;
         let mut candidates = [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit() }; 8];
         let mut found = 0;
@@ -296,12 +314,13 @@ fn element(dtype: DType) -> sys::cudaDataType_t {
     }
 }
 
-/// A contiguous column-major matrix.
+/// A column-major matrix.
 struct Matrix(sys::cublasLtMatrixLayout_t);
 
 impl Matrix {
-    fn new(element: sys::cudaDataType_t, rows: usize, columns: usize) -> Result<Self> {
-        Ok(Self(result::create_matrix_layout(element, rows as u64, columns as u64, rows as i64).map_err(failed)?))
+    /// Columns that are `column` elements apart.
+    fn new(element: sys::cudaDataType_t, [rows, columns]: [usize; 2], column: usize) -> Result<Self> {
+        Ok(Self(result::create_matrix_layout(element, rows as u64, columns as u64, column as i64).map_err(failed)?))
     }
 }
 

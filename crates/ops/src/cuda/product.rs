@@ -15,7 +15,7 @@ const THREADS: u32 = 128;
 /// Launches the product on the device's stream. Returns `false` where neither the kernel nor cuBLASLt can compute it.
 ///
 /// # Safety
-/// The addresses are those of contiguous operands of the product's type and shapes on this device.
+/// See [`CublasLt::launch`](super::cublaslt::CublasLt::launch).
 pub(crate) unsafe fn launch(
     op: &'static str,
     device: &CudaDevice,
@@ -25,7 +25,8 @@ pub(crate) unsafe fn launch(
     if product.m == 0 || product.n == 0 || product.k == 0 {
         return Ok(false);
     }
-    if product.m <= FEW_ROWS {
+    let is_plain = !product.gelu && product.y_row == product.n;
+    if product.m <= FEW_ROWS && is_plain {
         // SAFETY: by the contract of this function.
         return unsafe { few_rows(op, device, product, addresses) }.map(|()| true);
     }
@@ -59,7 +60,7 @@ pub(crate) unsafe fn launch_e4m3(
 /// # Safety
 /// See [`launch`].
 unsafe fn few_rows(op: &'static str, device: &CudaDevice, product: Product, addresses: Addresses) -> Result<()> {
-    let Product { m, n, k, dtype } = product;
+    let Product { m, n, k, dtype, .. } = product;
     let Addresses { x, weight, bias, residual, y } = addresses;
     let vectored = i32::from(is_vectored(&[x, weight], k, dtype.size_in_bytes()));
     let (bias, residual) = (bias.unwrap_or(0), residual.unwrap_or(0));

@@ -43,7 +43,7 @@ impl Kernel<Cuda> for Call<'_> {
             y: cuda::address(&y)?,
         };
         let [n, _, _, k] = weight.shape();
-        let product = Product { m: y.elem_count() / n.max(1), n, k, dtype };
+        let product = Product::new([y.elem_count() / n.max(1), n, k], dtype);
         // SAFETY: the operands have been checked to have these shapes, are contiguous and of this type, and outlive the
         // launch; they are freed in the order of the device's stream.
         Ok(unsafe { cuda::product(OP, device, product, addresses)? }.then_some(y))

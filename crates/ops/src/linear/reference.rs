@@ -7,7 +7,7 @@ use crate::matrix;
 use crate::packing::Weight;
 use crate::w8a8::{reference, source::Source};
 
-pub(super) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
+pub(crate) fn forward(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     let [n, _, _, k] = weight.shape();
     let rows = x.elem_count() / k.max(1);
     if weight.as_w8().is_some() {

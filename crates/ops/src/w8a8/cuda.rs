@@ -116,7 +116,7 @@ impl Product<'_> {
                 y: cuda::address(&y)?,
             };
             let scales = [cuda::address(&rounded.scales)?, cuda::start(&w8.scales)?];
-            let product = cuda::Product { m: b * h * w, n, k: c, dtype };
+            let product = cuda::Product::new([b * h * w, n, c], dtype);
             // SAFETY: the operands have been checked to have these shapes, are contiguous and of these types, and outlive the
             // launch; they are freed in the order of the device's stream.
             if unsafe { cuda::product_e4m3(device, product, addresses, scales)? } {
