@@ -13,7 +13,7 @@ use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg}
 use candle_core::{DType, Tensor};
 
 use self::choice::Gpu;
-use super::{Call, OP, Shapes};
+use super::{Call, Mask, OP, Shapes};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
@@ -41,12 +41,13 @@ struct Arguments {
     head_dim: i32,
     causal: i32,
     scale: f32,
+    lengths: u64,
 }
 
 // `operands.cuh` asserts the same size and offsets.
-const _: () = assert!(size_of::<Arguments>() == 104 && align_of::<Arguments>() == 8);
+const _: () = assert!(size_of::<Arguments>() == 112 && align_of::<Arguments>() == 8);
 const _: () = assert!(offset_of!(Arguments, q_row) == 32 && offset_of!(Arguments, s) == 80);
-const _: () = assert!(offset_of!(Arguments, scale) == 96);
+const _: () = assert!(offset_of!(Arguments, scale) == 96 && offset_of!(Arguments, lengths) == 104);
 
 // SAFETY: numbers, laid out as in C.
 unsafe impl DeviceRepr for Arguments {}
@@ -60,7 +61,7 @@ unsafe impl DeviceRepr for TensorMap {}
 
 impl Kernel<Cuda> for Call<'_> {
     fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
-        let Self { q, k, v, shapes, .. } = *self;
+        let Self { q, k, v, mask: Mask { lengths, .. }, shapes, .. } = *self;
         let config = self.form.heads();
         let (dtype, Shapes { b, s, t, c, head_dim }) = (q.dtype(), shapes);
         if b * s * t * c == 0 || b.max(config.num_heads) > GRID {
@@ -83,6 +84,7 @@ impl Kernel<Cuda> for Call<'_> {
             let y = self.launch(&Cuda { device: device.clone() }, None)?;
             return y.map(|y| store(OP, y, out)).transpose();
         }
+        let lengths = lengths.map(|lengths| cuda::operand(lengths, DType::F32)).transpose()?;
         let operands = [Rows::new(q, dtype)?, Rows::new(k, dtype)?, Rows::new(v, dtype)?];
         let [q, k, v] = &operands;
         let arguments = Arguments {
@@ -101,6 +103,7 @@ impl Kernel<Cuda> for Call<'_> {
             head_dim: cuda::count(OP, head_dim)?,
             causal: config.causal.into(),
             scale: (std::f64::consts::LOG2_E / (head_dim as f64).sqrt()) as f32,
+            lengths: lengths.as_ref().map_or(Ok(0), cuda::address)?,
         };
         let heads = [head_dim as u64, config.num_heads as u64];
         let maps = match kernel.fetched_keys() {
@@ -126,7 +129,7 @@ impl Kernel<Cuda> for Call<'_> {
         });
         launch.arg(&arguments);
         // SAFETY: the arguments match the kernel's parameters. It reads `b` images of `s` and `t` rows of `c` elements
-        // at the operands' strides, and writes the rows of the result; all outlive the launch. Rows and addresses are
+        // at the operands' strides, and `b` lengths unless their address is null, and writes the rows of the result; all outlive the launch. Rows and addresses are
         // multiples of 16 bytes.
         unsafe { launch.launch(grid) }.map_err(cuda::driver)?;
         Ok(Some(y))

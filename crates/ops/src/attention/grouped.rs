@@ -26,7 +26,7 @@ pub struct GroupedAttention {
 
 impl GroupedAttention {
     /// The attention without groups and with the usual factor; `None` for another.
-    fn plain(&self) -> Option<Attention> {
+    pub(super) fn plain(&self) -> Option<Attention> {
         let Self { num_heads, num_kv_heads, causal, scale } = *self;
         (num_heads == num_kv_heads && scale.is_none()).then_some(Attention { num_heads, causal })
     }

@@ -9,19 +9,19 @@ using namespace kiln::attention;
 #define NARROW(T, TYPE, D, M)                                                                   \
   extern "C" __global__ void __launch_bounds__(128, 2)                                          \
       attention_narrow_##D##_##M##_##TYPE(const Arguments x) {                                  \
-    Narrow<T, D, M>::run(x);                                                                    \
+    Narrow<T, D, M>::run(x.of_image());                                                                    \
   }
-// Head sizes up to D, with groups, a bias and lengths.
+// Head sizes up to D, with groups and a bias.
 #define GROUPED(T, TYPE, D)                                                                     \
   extern "C" __global__ void __launch_bounds__(128, 2)                                          \
       attention_grouped_##D##_##TYPE(const Arguments x, const Grouping more) {                  \
-    Narrow<T, D, 1, true>::run(x, more);                                                        \
+    Narrow<T, D, 1, true>::run(x.of_image(), more);                                                        \
   }
 // Head sizes up to D; KEYS keys a tile.
 #define WIDE(T, TYPE, D, KEYS)                                                                  \
   extern "C" __global__ void __launch_bounds__(256, 1)                                          \
       attention_wide_##D##_##KEYS##_##TYPE(const Arguments x) {                                 \
-    Wide<T, D, KEYS>::run(x);                                                                   \
+    Wide<T, D, KEYS>::run(x.of_image());                                                                   \
   }
 #define ALL(T, TYPE)      \
   NARROW(T, TYPE, 32, 1)  \
@@ -55,19 +55,19 @@ ALL(__nv_bfloat16, bf16)
 #define HOPPER(T, TYPE, D, GROUPS, KEYS, STAGES, AHEAD, BLOCKS)                              \
   extern "C" __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)                         \
       attention_hopper_##D##_##GROUPS##_##KEYS##_##TYPE(MAPS, const Arguments x) {           \
-    Hopper<T, D, GROUPS, KEYS, STAGES, AHEAD>::run(q, k, v, x);                              \
+    Hopper<T, D, GROUPS, KEYS, STAGES, AHEAD>::run(q, k, v, x.of_image());                              \
   }
 // Heads of 512 channels.
 #define HOPPER_WIDE(T, TYPE)                                                                 \
   extern "C" __global__ void __launch_bounds__(256, 1)                                       \
       attention_hopper_wide_512_##TYPE(MAPS, const Arguments x) {                            \
-    HopperWide<T>::run(q, k, v, x);                                                          \
+    HopperWide<T>::run(q, k, v, x.of_image());                                                          \
   }
 // Head size D, at most 80 keys; BLOCKS blocks a multiprocessor.
 #define PROMPT(T, TYPE, D, BLOCKS)                                                           \
   extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                  \
       attention_prompt_##D##_##TYPE(MAPS, const Arguments x) {                               \
-    Prompt<T, D>::run(q, k, v, x);                                                           \
+    Prompt<T, D>::run(q, k, v, x.of_image());                                                           \
   }
 #define ALL_HOPPER(T, TYPE)            \
   HOPPER(T, TYPE, 40, 2, 96, 4, 2, 2)  \

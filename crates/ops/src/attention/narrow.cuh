@@ -9,7 +9,7 @@
 
 namespace kiln::attention {
 
-// With GROUPED, heads of queries share those of keys and values, and there may be a bias and lengths.
+// With GROUPED, heads of queries share those of keys and values, and there may be a bias.
 template <typename T, int D, int M, bool GROUPED = false> struct Narrow {
   static constexpr int THREADS = 128, KEYS = 64, ROWS = 64 * M;
   // The 16-byte chunks of a row and one more: an odd number, so that chunks of eight rows are in different banks.
@@ -22,7 +22,7 @@ template <typename T, int D, int M, bool GROUPED = false> struct Narrow {
   __device__ static void run(const Arguments& x, const Grouping& more = {}) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Head<T> head(x, GROUPED ? more.group : 1);
-    const int t = GROUPED ? more.keys(x.t) : x.t;
+    const int t = x.t;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = blockIdx.x * ROWS;
     const uint32_t queries = shared_address(shared);
@@ -85,7 +85,7 @@ template <typename T, int D, int M, bool GROUPED = false> struct Narrow {
         if constexpr (GROUPED) {
           if (more.bias) add_bias<T>(scores[m], row, key + lane % 4 * 2, x, more);
         }
-        if (key + KEYS > t || x.causal) mask(scores[m], row, key + lane % 4 * 2, x, t);
+        if (key + KEYS > t || x.causal) mask(scores[m], row, key + lane % 4 * 2, x);
         float shrink[2];
         if (softmax[m].take(scores[m], x.scale, shrink)) scale_rows(out[m], shrink);
       }

@@ -26,25 +26,28 @@ struct Arguments {
   int head_dim;     // a multiple of 8
   int causal;
   float scale;      // the scale of the scores for powers of two: log2(e) / sqrt(head_dim)
-};
-static_assert(sizeof(Arguments) == 104 && alignof(Arguments) == 8, "cuda.rs has another layout");
-static_assert(offsetof(Arguments, q_row) == 32 && offsetof(Arguments, s) == 80, "cuda.rs has another layout");
-static_assert(offsetof(Arguments, scale) == 96, "cuda.rs has another layout");
+  const float* lengths;  // the keys that each image has, the first ones: (b), or null for all
 
-// Groups of heads, a bias and lengths. Has the memory layout of `Grouping` in cuda/grouped.rs.
-struct Grouping {
-  const void* bias;      // (b, num_heads, s, t), or null
-  const float* lengths;  // (b), or null
-  int64_t bias_batch;    // elements from an image's bias to the next one's, 0 for one of all images
-  float bias_factor;     // of the bias, before scores are multiplied by their scale
-  int group;             // heads of queries for each head of keys and values
-
-  // The keys that the block's image has.
-  __device__ __forceinline__ int keys(int t) const {
-    return lengths ? min(max(static_cast<int>(lengths[blockIdx.z]), 1), t) : t;
+  // With the keys of the block's image as `t`.
+  __device__ __forceinline__ Arguments of_image() const {
+    Arguments own = *this;
+    if (lengths) own.t = min(max(static_cast<int>(lengths[blockIdx.z]), 1), t);
+    return own;
   }
 };
-static_assert(sizeof(Grouping) == 32 && offsetof(Grouping, bias_factor) == 24, "cuda/grouped.rs has another layout");
+static_assert(sizeof(Arguments) == 112 && alignof(Arguments) == 8, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, q_row) == 32 && offsetof(Arguments, s) == 80, "cuda.rs has another layout");
+static_assert(offsetof(Arguments, scale) == 96 && offsetof(Arguments, lengths) == 104, "cuda.rs has another layout");
+
+// Groups of heads and a bias. Has the memory layout of `Grouping` in cuda/grouped.rs.
+struct Grouping {
+  const void* bias;    // (b, num_heads, s, t), or null
+  int64_t bias_batch;  // elements from an image's bias to the next one's, 0 for one of all images
+  int bias_row;        // elements from a row of the bias to the next one: t of all images
+  float bias_factor;   // of the bias, before scores are multiplied by their scale
+  int group;           // heads of queries for each head of keys and values
+};
+static_assert(sizeof(Grouping) == 32 && offsetof(Grouping, bias_factor) == 20, "cuda/grouped.rs has another layout");
 
 // The head of a block, with the ranges that the block reads and writes. Grid: (query tiles, heads, batch).
 template <typename T> struct Head {
@@ -91,27 +94,22 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Sets masked scores to minus infinity. `row` and `key` are those of the thread's first score, `t` is the number of keys.
-template <int N>
-__device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x, int t) {
+// Sets masked scores to minus infinity. `row` and `key` are those of the thread's first score.
+template <int N> __device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = key + n * 8 + i % 2;
-      if (at >= t || (x.causal && at > row + i / 2 * 8)) scores[n][i] = -INFINITY;
+      if (at >= x.t || (x.causal && at > row + i / 2 * 8)) scores[n][i] = -INFINITY;
     }
   }
 }
-template <int N> __device__ __forceinline__ void mask(float (&scores)[N][4], int row, int key, const Arguments& x) {
-  mask(scores, row, key, x, x.t);
-}
-
 // Adds a bias to scores. `row` and `key` are those of the thread's first score.
 template <typename T, int N>
 __device__ __forceinline__ void add_bias(float (&scores)[N][4], int row, int key, const Arguments& x,
                                          const Grouping& more) {
-  const int64_t head = blockIdx.z * more.bias_batch + static_cast<int64_t>(blockIdx.y) * x.s * x.t;
+  const int64_t head = blockIdx.z * more.bias_batch + static_cast<int64_t>(blockIdx.y) * x.s * more.bias_row;
   const T* bias = static_cast<const T*>(more.bias) + head;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -119,7 +117,7 @@ __device__ __forceinline__ void add_bias(float (&scores)[N][4], int row, int key
     for (int i = 0; i < 4; ++i) {
       const int query = row + i / 2 * 8, at = key + n * 8 + i % 2;
       if (query < x.s && at < x.t) {
-        scores[n][i] += more.bias_factor * to_f32(bias[static_cast<int64_t>(query) * x.t + at]);
+        scores[n][i] += more.bias_factor * to_f32(bias[static_cast<int64_t>(query) * more.bias_row + at]);
       }
     }
   }

@@ -112,6 +112,10 @@ fn groups_biases_and_lengths_agree_with_the_reference() {
         (3, 130, 130, 3, 3, 64, false),
         (2, 200, 200, 4, 1, 128, true),
         (4, 9, 300, 2, 2, 20, false),
+        // Fewer keys than a tile has, and several tiles.
+        (2, 60, 60, 2, 2, 40, false),
+        (3, 330, 330, 2, 2, 64, false),
+        (4, 200, 420, 2, 2, 128, false),
     ] {
         grouped_agrees(case);
     }

@@ -1,4 +1,4 @@
-//! Attention with groups, a bias and lengths on GPUs.
+//! Attention with groups and a bias on GPUs.
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;
@@ -23,24 +23,29 @@ const ROWS: usize = 64;
 #[repr(C)]
 struct Grouping {
     bias: u64,
-    lengths: u64,
     bias_batch: i64,
+    bias_row: i32,
     bias_factor: f32,
     group: i32,
 }
 
 // `operands.cuh` asserts the same size and offset.
-const _: () = assert!(size_of::<Grouping>() == 32 && offset_of!(Grouping, bias_factor) == 24);
+const _: () = assert!(size_of::<Grouping>() == 32 && offset_of!(Grouping, bias_factor) == 20);
 
 // SAFETY: numbers, laid out as in C.
 unsafe impl DeviceRepr for Grouping {}
 
 impl Kernel<Cuda> for GroupedCall<'_> {
-    fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+    fn launch(&self, backend: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Cuda { device } = backend;
         let Call { q, k, v, mask: Mask { bias, lengths }, form, shapes } = self.call;
         let (dtype, Shapes { b, s, t, c, head_dim }) = (q.dtype(), shapes);
         if b * s * t * c == 0 || b.max(form.num_heads) > GRID || !has_grouped_kernel(dtype, head_dim) {
             return Ok(None);
+        }
+        // Without groups, a bias and another factor the faster kernels compute it.
+        if self.config.plain().is_some() && bias.is_none() {
+            return self.call.launch(backend, out);
         }
         let bias = bias.map(|bias| cuda::operand(bias, dtype)).transpose()?;
         let lengths = lengths.map(|lengths| cuda::operand(lengths, DType::F32)).transpose()?;
@@ -48,7 +53,7 @@ impl Kernel<Cuda> for GroupedCall<'_> {
         let y = cuda::output(OP, out, &[b, s, c], dtype, &inputs, device)?;
         let to = cuda::address(&y)?;
         if !to.is_multiple_of(16) {
-            let y = self.launch(&Cuda { device: device.clone() }, None)?;
+            let y = self.launch(backend, None)?;
             return y.map(|y| store(OP, y, out)).transpose();
         }
         let operands = [Rows::new(q, dtype)?, Rows::new(k, dtype)?, Rows::new(v, dtype)?];
@@ -69,12 +74,13 @@ impl Kernel<Cuda> for GroupedCall<'_> {
             head_dim: cuda::count(OP, head_dim)?,
             causal: form.causal.into(),
             scale: form.scale,
+            lengths: lengths.as_ref().map_or(Ok(0), cuda::address)?,
         };
         let is_shared = bias.as_ref().is_none_or(|bias| bias.dims().first() == Some(&1));
         let grouping = Grouping {
             bias: bias.as_ref().map_or(Ok(0), cuda::address)?,
-            lengths: lengths.as_ref().map_or(Ok(0), cuda::address)?,
             bias_batch: if is_shared { 0 } else { (form.num_heads * s * t) as i64 },
+            bias_row: cuda::count(OP, t)?,
             bias_factor: form.bias_factor,
             group: cuda::count(OP, form.group)?,
         };
