@@ -1,4 +1,4 @@
-//! A linear layer with an activation in its epilogue, whose result may lie beside other channels.
+//! A linear layer with an activation in its epilogue, whose result may follow other channels.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -27,7 +27,7 @@ const OP: &str = "activated_linear";
 /// which are rounded once. Otherwise this is the same as [`linear`], [`crate::activation()`] and [`concat_channels`].
 ///
 /// # Errors
-/// Those of [`linear`]; [`crate::Error::Shape`] if `before` does not fit.
+/// The errors of [`linear`]; [`crate::Error::Shape`] if `before` does not fit.
 pub fn activated_linear(
     x: &Tensor,
     weight: &Weight,
