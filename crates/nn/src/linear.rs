@@ -33,8 +33,8 @@ impl Linear {
         x.linear(&x.weight(&self.weight)?, self.bias(x)?.as_ref(), residual)
     }
 
-    /// The activation of [`Linear::forward`], `(.., out_channels)`. With `before` `(.., m)` it follows the channels of `before`, `(.., m +
-    /// out_channels)`. Whatever is not used any more is dropped.
+    /// The activation of [`Linear::forward`], `(.., out_channels)`. With `before` `(.., m)` the result is `(.., m + out_channels)`: its first
+    /// `m` channels are those of `before`. Both operands are dropped as early as possible, which lowers the peak of memory.
     pub fn forward_activated<T: TensorLike>(&self, x: T, function: Activation, before: Option<T>) -> Result<T> {
         if self.weight.eight_bits().is_none() && x.target().fuses_activation(x.dtype(), function) {
             let (weight, bias) = (x.weight(&self.weight)?, self.bias(&x)?);

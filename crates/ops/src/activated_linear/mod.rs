@@ -20,8 +20,8 @@ use crate::workspace::Target;
 
 const OP: &str = "activated_linear";
 
-/// `function(x weight^T + bias)`: `x` `(.., k)`, `weight` `(n, k)`, `bias` `(n)`. With `before` `(.., m)` the result is `(.., m + n)`,
-/// and `before` its first channels.
+/// `function(x weight^T + bias)`: `x` `(.., k)`, `weight` `(n, k)`, `bias` `(n)`. With `before` `(.., m)` the result is `(.., m + n)`:
+/// its first `m` channels are those of `before`.
 ///
 /// On a GPU cuBLASLt computes [`Activation::GeluTanh`] with the product where [`Target::fuses_activation`] says so: from the f32 sums,
 /// which are rounded once. Otherwise this is the same as [`linear`], [`crate::activation()`] and [`concat_channels`].

@@ -129,8 +129,8 @@ impl Kernel<Cuda> for Call<'_> {
         });
         launch.arg(&arguments);
         // SAFETY: the arguments match the kernel's parameters. It reads `b` images of `s` and `t` rows of `c` elements
-        // at the operands' strides, and `b` lengths unless their address is null, and writes the rows of the result; all outlive the launch. Rows and addresses are
-        // multiples of 16 bytes.
+        // at the operands' strides, and `b` lengths unless their address is null, and writes the rows of the result; all outlive
+        // the launch. Rows and addresses are multiples of 16 bytes.
         unsafe { launch.launch(grid) }.map_err(cuda::driver)?;
         Ok(Some(y))
     }
