@@ -7,6 +7,7 @@ use kiln_media::{EncodingError, Gray8Image, PngLevel, Rgb8Image, encode_png_at};
 use kiln_nn::{MetaTensor, TensorLike};
 use kiln_request::settings::KEY;
 use kiln_request::{Job, parameters};
+use rayon::prelude::*;
 
 use crate::origin::Origin;
 use kiln_setup::error::{Error, Result};
@@ -112,13 +113,28 @@ impl GeneratedImage {
 
 /// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32, pixel by pixel and row by row.
 pub fn to_rgb(image: &Tensor) -> Result<Vec<u8>> {
-    let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?; // (h, w, 3)
-    Ok(pixels.to_vec1::<f32>()?.into_iter().map(to_byte).collect())
+    to_pixels(image, to_byte)
 }
 
-/// Counts the memory of [`to_rgb`] on the CPU: the permuted pixels, their values, and their bytes.
+/// The bytes of an image `(1, c, h, w)` in f32 by the rounding `to_byte`, pixel by pixel and row by row.
+pub fn to_pixels(image: &Tensor, to_byte: impl Fn(f32) -> u8 + Sync) -> Result<Vec<u8>> {
+    let (_, channels, height, width) = image.dims4()?;
+    let values = image.flatten_all()?.to_vec1::<f32>()?;
+    let planes: Vec<&[f32]> = values.chunks_exact((height * width).max(1)).collect();
+    let mut bytes = vec![0; values.len()];
+    bytes.par_chunks_mut((channels * width).max(1)).enumerate().for_each(|(y, row)| {
+        for (x, pixel) in row.chunks_exact_mut(channels).enumerate() {
+            for (byte, plane) in pixel.iter_mut().zip(&planes) {
+                *byte = to_byte(plane[y * width + x]);
+            }
+        }
+    });
+    Ok(bytes)
+}
+
+/// Counts the memory of [`to_rgb`] on the CPU: the values and their bytes.
 pub fn count_rgb(image: &MetaTensor) -> Result<()> {
-    let _pixels_and_values = [image.copy()?, image.copy()?];
+    let _values = image.copy()?;
     let _rgb = image.device().tensor(image.dims(), DType::U8);
     Ok(())
 }
@@ -130,10 +146,19 @@ pub fn to_byte(value: f32) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::to_byte;
+    use candle_core::{Device, Tensor};
+
+    use super::{to_byte, to_rgb};
 
     #[test]
     fn the_range_is_clamped_and_rounded() {
         assert_eq!([-2.0, -1.0, 0.0, 1.0, 7.0].map(to_byte), [0, 0, 128, 255, 255]);
+    }
+
+    #[test]
+    fn planes_become_pixels() {
+        let planes: Vec<f32> = [0.0, 1.0, -1.0, 1.0, 1.0, 0.0, -1.0, -1.0, 0.0, 1.0, -1.0, 1.0].to_vec();
+        let image = Tensor::from_vec(planes, (1, 3, 2, 2), &Device::Cpu).unwrap();
+        assert_eq!(to_rgb(&image).unwrap(), [128, 255, 128, 255, 128, 255, 0, 0, 0, 255, 0, 255]);
     }
 }

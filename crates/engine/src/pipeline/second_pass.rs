@@ -17,7 +17,7 @@ use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rul
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::generated_image::to_rgb;
+use crate::generated_image::{to_pixels, to_rgb};
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::decode::{Latents, begin_decoding, decode};
@@ -180,12 +180,7 @@ fn decoded(
 
 /// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32: AUTOMATIC1111 and ComfyUI round down.
 fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
-    let pixels = image.squeeze(0)?.permute((1, 2, 0))?.flatten_all()?.to_vec1::<f32>()?;
-    Ok(pixels
-        .into_iter()
-        .map(|value| ((value + 1.0) / 2.0).clamp(0.0, 1.0))
-        .map(|value| (255.0 * value) as u8)
-        .collect())
+    Ok(to_pixels(image, |value| (255.0 * ((value + 1.0) / 2.0).clamp(0.0, 1.0)) as u8)?)
 }
 
 /// The images in the size `width` by `height`.
