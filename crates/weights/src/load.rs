@@ -273,7 +273,7 @@ impl Slab {
             })
         };
         let views = segment.params().iter().enumerate().map(view).collect::<Result<_>>()?;
-        let stack = |stack: &Stack| -> Result<Option<Weight>> {
+        let stack = |stack: &Stack| -> Result<Option<View>> {
             let all = stack.first..stack.first + stack.count;
             if all.clone().any(|i| segment.eight_bits(i) == Some(EightBits::Int8)) {
                 return Ok(None);
@@ -283,7 +283,8 @@ impl Slab {
                 let memory = slab.narrow(0, offsets[all.start], offsets[all.end] - offsets[all.start])?;
                 let scales = slab.narrow(0, first, stack.count * len)?;
                 let stacked = [stack.count * param.shape[0], param.shape[1]];
-                return Ok(Some(Weight::w8(matrix.number(), &memory, &scales, param.packing, &stacked)?));
+                let weight = Weight::w8(matrix.number(), &memory, &scales, param.packing, &stacked)?;
+                return Ok(Some(View::Weight(weight)));
             }
             if types.matrices.is_none() && !segment.is_uniform(stack) {
                 return Ok(None);
@@ -291,11 +292,14 @@ impl Slab {
             if let Some(StoredRows { kind, n, k, .. }) = segment.rows(stack.first, types) {
                 let (start, end) = (offsets[stack.first], offsets[stack.first + stack.count]);
                 let rows = slab.narrow(0, start, end - start)?;
-                return Ok(Some(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?));
+                return Ok(Some(View::Weight(Weight::rows(&rows, kind, [stack.count * n, k], stack.count)?)));
             }
             let packed = slab.narrow(0, offsets[stack.first], stack.count * param.packed_elements())?;
+            if param.packing == Packing::AsStored {
+                return Ok(Some(View::Tensor(packed)));
+            }
             let stacked = [stack.count * param.shape[0], param.shape[1]];
-            Ok(Some(Weight::packed(&packed, param.packing, layout, &stacked)?))
+            Ok(Some(View::Weight(Weight::packed(&packed, param.packing, layout, &stacked)?)))
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
         Ok(Self { views, stacks, memory: slab.clone(), held: None })

@@ -136,18 +136,27 @@ fn floats_of_8_bits_are_kept_and_others_get_a_factor_for_each_row() {
 }
 
 #[test]
-fn adjacent_matrices_are_one_matrix_in_every_type() {
+fn adjacent_matrices_are_one_matrix_and_their_biases_one_vector() {
     let mut segments = Segments::default();
     let block = segments.add("block", |p| {
-        p.pp("q").param("weight", &[32, 64], Packing::Linear);
-        p.pp("k").param("weight", &[32, 64], Packing::Linear);
-        p.stack(2).unwrap()
+        p.pp("q").param("weight", &[128, 64], Packing::Linear);
+        p.pp("k").param("weight", &[128, 64], Packing::Linear);
+        let weight = p.stack(2).unwrap();
+        p.pp("q").param("bias", &[128], Packing::AsStored);
+        assert!(p.stack(2).is_none(), "a matrix and a vector");
+        p.pp("k").param("bias", &[128], Packing::AsStored);
+        (weight, p.stack(2).unwrap())
     });
-    let tensors = [("q.weight", ones(&[32, 64])), ("k.weight", ones(&[32, 64]))];
+    let bias = |first: f32| Tensor::arange(first, first + 128.0, &Device::Cpu).unwrap();
+    let matrices = [("q.weight", ones(&[128, 64])), ("k.weight", ones(&[128, 64]))];
+    let tensors: Vec<_> = matrices.into_iter().chain([("q.bias", bias(0.0)), ("k.bias", bias(128.0))]).collect();
     for kind in [MatrixType::F8, MatrixType::Blocks(BlockType::Q5_0), MatrixType::Blocks(BlockType::Q2_K)] {
         load(&segments, &map(&tensors), &cpu(DType::F32).with_matrices(Some(kind))).unwrap();
-        let weight = block.enter().unwrap().weight().unwrap();
-        assert_eq!(weight.shape(), [64, 1, 1, 64]);
+        let (weight, bias) = &*block.enter().unwrap();
+        let bias = bias.tensor().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(bias, (0..256).map(|i| i as f32).collect::<Vec<_>>());
+        let weight = weight.weight().unwrap();
+        assert_eq!(weight.shape(), [256, 1, 1, 64]);
         assert_eq!(weight.layout().is_some(), kind == MatrixType::Blocks(BlockType::Q2_K), "rows of 64 are no blocks");
     }
 }

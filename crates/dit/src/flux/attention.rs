@@ -4,7 +4,7 @@
 //! positions are in the tables. Tokens of the text that are masked are then the last keys, which attention takes as a length.
 
 use kiln_nn::ops::{Attention, GroupedAttention, RopePairs};
-use kiln_nn::{Linear, Result, Rope, RopeTables, TensorLike};
+use kiln_nn::{QkvLinear, Result, Rope, RopeTables, TensorLike};
 use kiln_weights::ParamBuilder;
 
 use crate::block_cache::Rows;
@@ -37,7 +37,7 @@ impl Heads {
 
 /// The projections of tokens to queries, keys and values, which are normalized and rotated head by head.
 pub(crate) struct Projections {
-    layers: [Linear; 3],
+    layers: QkvLinear,
     norms: [Rope; 2],
 }
 
@@ -45,16 +45,15 @@ impl Projections {
     /// Declares linear layers of the names `layers`, and the normalizations of queries and keys of the names `norms`.
     pub(crate) fn new(p: &ParamBuilder<'_>, heads: Heads, layers: [&str; 3], norms: [&str; 2]) -> Self {
         let c = heads.channels();
-        let layer = |name| Linear::new(&p.pp(name).allows_8_bits(), c, c, heads.bias);
-        Self { layers: layers.map(layer), norms: norms.map(|name| heads.rope(&p.pp(name))) }
+        let layers = QkvLinear::new(&p.allows_8_bits(), layers, c, c, heads.bias);
+        Self { layers, norms: norms.map(|name| heads.rope(&p.pp(name))) }
     }
 
-    /// Queries, keys and values of `x` `(b, s, c)` at the positions of `tables`, each `(b, s, c)`.
+    /// Queries, keys and values of `x` `(b, s, c)` at the positions of `tables`, each `(b, s, c)`. Values may be parts of wider rows.
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, tables: &RopeTables<T>) -> Result<[T; 3]> {
-        let ([q, k, v], [norm_q, norm_k]) = (&self.layers, &self.norms);
-        let q = norm_q.forward(&q.forward(x)?, Some(tables))?;
-        let k = norm_k.forward(&k.forward(x)?, Some(tables))?;
-        Ok([q, k, v.forward(x)?])
+        let ([q, k, v], [norm_q, norm_k]) = (self.layers.forward(x)?, &self.norms);
+        let rotated = |x: T, norm: &Rope| norm.forward(&x, Some(tables)); // drops what it rotates
+        Ok([rotated(q, norm_q)?, rotated(k, norm_k)?, v])
     }
 }
 
@@ -95,7 +94,7 @@ impl<T: TensorLike> Attending<T> {
         drop(x);
         let [q_text, k_text, v_text] = text.forward(&y, &self.tables.tokens(n, s)?)?;
         drop(y);
-        let join = |image: T, text: T| join_tokens(&image, &text);
+        let join = |image: T, text: T| join_tokens(&image.contiguous()?, &text.contiguous()?);
         let all = self.attend([join(q, q_text)?, join(k, k_text)?, join(v, v_text)?])?;
         Ok([tokens(&all, 0, n)?, tokens(&all, n, s)?])
     }

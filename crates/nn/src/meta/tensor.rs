@@ -86,9 +86,14 @@ impl TensorLike for MetaTensor {
 
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
-        let [n, k] = param.shape();
+        let [n, k] = *param.shape() else { return Err(refused("stacked_weight", "param", "(n, k)", param.shape())) };
         let matrix = self.device.matrices().or(param.kept());
         Ok(MetaWeight { shape: [n, 1, 1, k], eight_bits: param.eight_bits(), matrix })
+    }
+
+    fn stacked_param(&self, param: &StackedParam) -> Result<Self> {
+        self.device.uses(param.segment());
+        Ok(self.device.uncounted(param.shape(), self.dtype))
     }
 
     fn table(param: &Param, device: &MetaDevice) -> Result<Self> {

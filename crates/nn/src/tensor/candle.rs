@@ -31,6 +31,10 @@ impl TensorLike for Tensor {
         Ok(param.weight()?)
     }
 
+    fn stacked_param(&self, param: &StackedParam) -> Result<Self> {
+        Ok(param.tensor()?)
+    }
+
     fn table(param: &Param, _device: &Device) -> Result<Self> {
         Ok(param.tensor()?)
     }

@@ -60,6 +60,9 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
     /// Several parameters as the matrix of one product, for use with this tensor.
     fn stacked_weight(&self, param: &StackedParam) -> Result<Self::Weight>;
 
+    /// Several parameters as one vector, for use with this tensor.
+    fn stacked_param(&self, param: &StackedParam) -> Result<Self>;
+
     /// A table `(rows, channels)` that stays in the host's memory. The network runs on `device`.
     fn table(param: &Param, device: &Self::Device) -> Result<Self>;
 

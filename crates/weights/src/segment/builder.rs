@@ -60,15 +60,19 @@ impl ParamBuilder<'_> {
         Param { cell: self.cell.clone(), index: params.len() - 1, shape: shape.into() }
     }
 
-    /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input, as one matrix
-    /// `(count * n, k)` as well, in the same memory. `None` if some layout would have gaps between them. Matrices whose
-    /// rows have their own type may have gaps between rows, which the operators support.
+    /// Declares the last `count` parameters, matrices `(n, k)` of linear layers with the same input or their biases `(n)`, as one
+    /// matrix `(count * n, k)` or vector `(count * n)` as well, in the same memory. `None` if some layout would have gaps between
+    /// them. Matrices whose rows have their own type may have gaps between rows, which the operators support.
     pub fn stack(&self, count: usize) -> Option<StackedParam> {
         let params = self.params.borrow();
         let first = params.len().checked_sub(count)?;
-        let shape = &params.get(first)?.shape;
-        let [n, k] = *shape.as_slice() else { return None };
-        let alike = params[first..].iter().all(|param| param.packing == Packing::Linear && param.shape == *shape);
+        let ParamSpec { shape, packing, .. } = params.get(first)?;
+        let stacked: Arc<[usize]> = match (packing, shape.as_slice()) {
+            (Packing::Linear, &[n, k]) => [count * n, k].into(),
+            (Packing::AsStored, &[n]) => [count * n].into(),
+            _ => return None,
+        };
+        let alike = params[first..].iter().all(|param| param.packing == *packing && param.shape == *shape);
         // Checked for the narrowest type: what is aligned there is aligned in wider types.
         let elements = params[first].packed_elements();
         let gapless = elements == params[first].elements() && (elements * 2).is_multiple_of(ALIGNMENT);
@@ -77,7 +81,7 @@ impl ParamBuilder<'_> {
         }
         let mut stacks = self.stacks.borrow_mut();
         stacks.push(Stack { first, count });
-        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, count, shape: [count * n, k] })
+        Some(StackedParam { cell: self.cell.clone(), index: stacks.len() - 1, first, count, shape: stacked })
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {

@@ -95,22 +95,22 @@ impl Param {
     }
 }
 
-/// The matrices of several linear layers with the same input as one matrix in a segment's slab.
+/// The matrices of several linear layers with the same input as one matrix in a segment's slab, or their biases as one vector.
 #[derive(Clone)]
 pub struct StackedParam {
     pub(super) cell: Arc<Cell>,
     pub(super) index: usize,
-    /// The index of the first matrix.
+    /// The index of the first parameter.
     pub(super) first: usize,
-    /// The number of matrices.
+    /// The number of parameters.
     pub(super) count: usize,
-    pub(super) shape: [usize; 2],
+    pub(super) shape: Arc<[usize]>,
 }
 
 impl StackedParam {
-    /// The shape `(layers * n, k)`.
-    pub fn shape(&self) -> [usize; 2] {
-        self.shape
+    /// The shape `(layers * n, k)`, or `(layers * n)` of biases.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
     /// The name of its segment.
@@ -139,6 +139,24 @@ impl StackedParam {
     /// # Errors
     /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights, or the matrices have several types.
     pub fn weight(&self) -> Result<Weight> {
-        self.cell.with(|slab| slab.stacks.get(self.index).cloned().flatten())
+        self.view(|view| match view {
+            View::Weight(weight) => Ok(weight.clone()),
+            View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
+        })
+    }
+
+    /// `(layers * n)` of biases, a view into the slab.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.view(|view| match view {
+            View::Tensor(tensor) => Ok(tensor.clone()),
+            View::Weight(weight) => Ok(weight.tensor().clone()),
+        })
+    }
+
+    fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
+        self.cell.with(|slab| slab.stacks.get(self.index).and_then(Option::as_ref).map(get))?
     }
 }

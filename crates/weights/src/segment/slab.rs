@@ -11,7 +11,7 @@ pub(crate) struct Slab {
     /// One view for each parameter, all into the same storage.
     pub(crate) views: Vec<View>,
     /// One for each [`Stack`]; `None` for matrices in 8-bit integers or of several types, which are read one by one.
-    pub(crate) stacks: Vec<Option<Weight>>,
+    pub(crate) stacks: Vec<Option<View>>,
     /// The memory of all views, flat.
     pub(crate) memory: Tensor,
     /// Keeps a slab on the CPU known to those that share it.
@@ -28,7 +28,7 @@ pub(crate) struct Contents {
     pub(crate) biases: HashMap<usize, Tensor>,
 }
 
-/// Adjacent matrices in the slab that also form one matrix.
+/// Adjacent matrices in the slab that also form one matrix, or vectors that form one vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stack {
     /// The index of the first one.
