@@ -1,6 +1,6 @@
 //! Feed-forward layers of transformers: two linear layers around an activation, gated or not.
 
-use kiln_ops::Activation;
+use kiln_ops::{Activated, Activation, Hidden};
 use kiln_weights::ParamBuilder;
 
 use crate::error::Result;
@@ -17,16 +17,41 @@ pub struct Mlp {
 impl Mlp {
     /// Declares two linear layers of the given names, from the first of `channels` to the second and on to the third.
     pub fn new(p: &ParamBuilder<'_>, names: [&str; 2], channels: [usize; 3], function: Activation, bias: bool) -> Self {
+        Self::behind(p, names, 0, channels, function, bias)
+    }
+
+    /// [`Mlp::new`] with `before` channels more in the input of the last layer, which are not those of the activation.
+    pub fn behind(
+        p: &ParamBuilder<'_>,
+        [first, last]: [&str; 2],
+        before: usize,
+        channels: [usize; 3],
+        function: Activation,
+        bias: bool,
+    ) -> Self {
+        let [from, hidden, to] = channels;
         Self {
-            first: Linear::new(&p.pp(names[0]).allows_8_bits(), channels[0], channels[1], bias),
+            first: Linear::new(&p.pp(first).allows_8_bits(), from, hidden, bias),
             function,
-            last: Linear::new(&p.pp(names[1]).allows_8_bits(), channels[1], channels[2], bias),
+            last: Linear::new(&p.pp(last).allows_8_bits(), before + hidden, to, bias),
         }
     }
 
     /// `x` `(.., channels[0])` to `(.., channels[2])`.
     pub fn forward<T: TensorLike>(&self, x: &T) -> Result<T> {
-        self.last.forward(&self.first.forward_activated(x.clone(), self.function, None)?)
+        self.forward_behind(None, x.clone())
+    }
+
+    /// [`Mlp::forward`] with the channels `before` `(.., m)` before those of the activation. Both operands are dropped as early as
+    /// possible.
+    pub fn forward_behind<T: TensorLike>(&self, before: Option<T>, x: T) -> Result<T> {
+        let Self { first, function, last } = self;
+        if last.is_fused() {
+            let hidden = Hidden::Plain(first.forward(&x)?);
+            drop(x);
+            return last.forward_activation(Activated { before, hidden, function: *function }, None);
+        }
+        last.forward(&first.forward_activated(x, *function, before)?)
     }
 }
 
@@ -66,11 +91,11 @@ impl GatedFeedForward {
     /// `x` `(.., channels)`, same shape; with `residual` of this shape added, if there is one.
     pub fn forward<T: TensorLike>(&self, x: &T, residual: Option<&T>) -> Result<T> {
         let hidden = match &self.input {
-            Input::Separate([gate, values]) => {
-                gate.forward(x)?.gated_activation(self.function, Some(&values.forward(x)?))?
+            Input::Separate([gates, values]) => {
+                Hidden::Separate { gates: gates.forward(x)?, values: values.forward(x)? }
             }
-            Input::Joint(input) => input.forward(x)?.gated_activation(self.function, None)?,
+            Input::Joint(input) => Hidden::Joint(input.forward(x)?),
         };
-        self.last.forward_add(&hidden, residual)
+        self.last.forward_activation(Activated { before: None, hidden, function: self.function }, residual)
     }
 }

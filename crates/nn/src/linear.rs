@@ -1,7 +1,7 @@
 //! A linear layer.
 
 use candle_core::Tensor;
-use kiln_ops::Activation;
+use kiln_ops::{Activated, Activation, Hidden};
 use kiln_weights::{EightBits, Packing, Param, ParamBuilder};
 
 use crate::error::Result;
@@ -21,6 +21,11 @@ impl Linear {
             weight: p.param("weight", &[out_channels, in_channels], Packing::Linear),
             bias: bias.then(|| p.param("bias", &[out_channels], Packing::AsStored)),
         }
+    }
+
+    /// A layer of these parameters.
+    pub(crate) fn of(weight: Param, bias: Option<Param>) -> Self {
+        Self { weight, bias }
     }
 
     /// `x` `(.., in_channels)` to `(.., out_channels)`.
@@ -69,8 +74,30 @@ impl Linear {
         x.geglu_linear(&x.weight(&self.weight)?, self.bias(&x)?.as_ref(), residual)
     }
 
+    /// Like [`Linear::forward_add`] for an activation, which may follow other channels. The operands are dropped as early as
+    /// possible.
+    pub fn forward_activation<T: TensorLike>(&self, input: Activated<T>, residual: Option<&T>) -> Result<T> {
+        if self.is_fused() {
+            let first = input.hidden.as_ref().first();
+            let (weight, bias) = (first.weight(&self.weight)?, self.bias(first)?);
+            return T::activation_linear(input.as_ref(), &weight, bias.as_ref(), residual);
+        }
+        let Activated { before, hidden, function } = input;
+        let activated = match hidden {
+            Hidden::Plain(x) => x.activation(function)?,
+            Hidden::Joint(x) => x.gated_activation(function, None)?,
+            Hidden::Separate { gates, values } => gates.gated_activation(function, Some(&values))?,
+        };
+        let joined = match before {
+            Some(before) => before.concat_channels(&activated)?,
+            None => return self.forward_add(&activated, residual),
+        };
+        drop(activated);
+        self.forward_add(&joined, residual)
+    }
+
     /// Whether the operator before the product is part of it.
-    fn is_fused(&self) -> bool {
+    pub(crate) fn is_fused(&self) -> bool {
         matches!(self.weight.eight_bits(), Some(EightBits::W8A8(_)))
     }
 

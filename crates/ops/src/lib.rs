@@ -117,7 +117,7 @@ pub use stop::StopSign;
 pub use timestep_embedding::{TimestepEmbedding, TimestepEmbeddingOp, timestep_embedding};
 pub use upsample_nearest::{UpsampleOp, upsample_nearest};
 pub use w8a8::{
-    ByteNumber, GegluLinearOp, NormedConv2dOp, NormedLinearOp, W8Matrix, geglu_linear, normed_conv2d, normed_linear,
-    w8a8_workspace,
+    Activated, ActivationLinearOp, ByteNumber, GegluLinearOp, Hidden, NormedConv2dOp, NormedLinearOp, W8Matrix,
+    activation_linear, geglu_linear, normed_conv2d, normed_linear, w8a8_workspace,
 };
 pub use workspace::{Target, Workspace};

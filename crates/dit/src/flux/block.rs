@@ -136,19 +136,18 @@ impl DoubleBlock {
 /// A block with one set of weights for all tokens, whose attention and feed-forward layer have one input and one last layer.
 pub(crate) struct SingleBlock {
     projections: Projections,
-    proj_mlp: Linear,
-    proj_out: Linear,
+    /// Its last layer has the result of the attention as its first channels.
+    mlp: Mlp,
 }
 
 impl SingleBlock {
     /// Declares `attn`, `proj_mlp` and `proj_out`.
     pub(crate) fn new(p: &ParamBuilder<'_>, dims: &FluxDims) -> Self {
         let c = dims.channels();
-        let hidden = EXPANSION * c;
+        let (names, channels) = (["proj_mlp", "proj_out"], [c, EXPANSION * c, c]);
         Self {
             projections: Projections::new(&p.pp("attn"), dims.heads(), ["to_q", "to_k", "to_v"], ["norm_q", "norm_k"]),
-            proj_mlp: Linear::new(&p.pp("proj_mlp").allows_8_bits(), c, hidden, true),
-            proj_out: Linear::new(&p.pp("proj_out").allows_8_bits(), c + hidden, c, true),
+            mlp: Mlp::behind(p, names, c, channels, Activation::GeluTanh, true),
         }
     }
 
@@ -161,9 +160,7 @@ impl SingleBlock {
     ) -> Result<T> {
         let normed = vectors.modulate(&z)?;
         let attended = attending.attend(self.projections.forward(&normed, &attending.tables)?)?;
-        let joined = self.proj_mlp.forward_activated(normed, Activation::GeluTanh, Some(attended))?;
-        let y = self.proj_out.forward(&joined)?;
-        drop(joined);
+        let y = self.mlp.forward_behind(Some(attended), normed)?;
         vectors.add(&z, &y)
     }
 }

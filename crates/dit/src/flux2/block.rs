@@ -1,6 +1,6 @@
 //! The blocks with one set of weights for all tokens. Double blocks are [`crate::flux::block::DoubleBlock`].
 
-use kiln_nn::ops::Activation;
+use kiln_nn::ops::{Activated, Activation, Hidden};
 use kiln_nn::{Linear, Result, Rope, TensorLike};
 use kiln_weights::ParamBuilder;
 
@@ -50,12 +50,9 @@ impl SingleBlock {
         let [norm_q, norm_k] = &self.norms;
         let (q, k) = (norm_q.forward(&part(0, c)?, tables)?, norm_k.forward(&part(c, c)?, tables)?);
         let attended = attending.attend([q, k, part(2 * c, c)?])?;
-        let activated = part(3 * c, 2 * self.hidden)?.gated_activation(Activation::Silu, None)?;
+        let hidden = Hidden::Joint(part(3 * c, 2 * self.hidden)?);
         drop(all);
-        let joined = attended.concat_channels(&activated)?;
-        drop((attended, activated));
-        let y = self.to_out.forward(&joined)?;
-        drop(joined);
-        vectors.add(&z, &y)
+        let input = Activated { before: Some(attended), hidden, function: Activation::Silu };
+        vectors.add(&z, &self.to_out.forward_activation(input, None)?)
     }
 }

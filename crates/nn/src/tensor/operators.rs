@@ -2,11 +2,12 @@
 
 use candle_core::DType;
 use kiln_ops::{
-    ActivatedLinearOp, Activation, Attention, AttentionOp, AttentionReceivedOp, ChangeSumsOp, ConcatOp, Conv2d,
-    Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, GatedActivationOp, GatedResidualOp, GegluLinearOp, GegluOp,
-    GroupNorm, GroupNormApplyOp, GroupNormOp, GroupedAttention, GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp,
-    LinearOp, MaskedAttentionOp, ModulatedNormOp, NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs,
-    RowNorm, Strip, TimestepEmbedding, TimestepEmbeddingOp, UpsampleOp,
+    Activated, ActivatedLinearOp, Activation, ActivationLinearOp, Attention, AttentionOp, AttentionReceivedOp,
+    ChangeSumsOp, ConcatOp, Conv2d, Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, GatedActivationOp,
+    GatedResidualOp, GegluLinearOp, GegluOp, GroupNorm, GroupNormApplyOp, GroupNormOp, GroupedAttention,
+    GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearOp, MaskedAttentionOp, ModulatedNormOp,
+    NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs, RowNorm, Strip, TimestepEmbedding,
+    TimestepEmbeddingOp, UpsampleOp,
 };
 
 use super::TensorLike;
@@ -186,6 +187,19 @@ pub trait Operators: Sized {
         Self: TensorLike,
     {
         self.apply(&GegluLinearOp(LinearOp { x: self, weight, bias, residual }))
+    }
+
+    /// [`kiln_ops::activation_linear`], for a weight in bytes.
+    fn activation_linear(
+        input: Activated<&Self>,
+        weight: &Self::Weight,
+        bias: Option<&Self>,
+        residual: Option<&Self>,
+    ) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        input.hidden.first().apply(&ActivationLinearOp { input, weight, bias, residual })
     }
 
     // Normalizations and gates.

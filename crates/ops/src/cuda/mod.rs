@@ -68,6 +68,14 @@ pub(crate) fn operand(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     crate::contiguous(&crate::cast(tensor, dtype)?)
 }
 
+/// The distance of a tensor's rows in elements, if all rows of contiguous elements are at one distance.
+pub(crate) fn row_distance(x: &Tensor) -> Option<usize> {
+    let (dims, strides) = (x.dims(), x.stride());
+    let (&1, [outer @ .., row]) = strides.split_last()? else { return None };
+    let even = (0..outer.len()).all(|i| dims[i] == 1 || outer[i] == strides[i + 1] * dims[i + 1]);
+    even.then_some(*row)
+}
+
 /// Vectors `(b, c)` of images, or `(1, c)` for all of them: an optional operand of a kernel. The rows may be slices of wider
 /// ones.
 pub(crate) struct ImageVectors {

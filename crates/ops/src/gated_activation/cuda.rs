@@ -18,7 +18,7 @@ impl Kernel<Cuda> for Call<'_> {
         let (dtype, shape) = (gate.dtype(), self.shape()?);
         let n = shape.last().copied().unwrap_or(1);
         // Slices of a wider product are read in place.
-        let distance = row_distance(gate).filter(|_| values.is_none());
+        let distance = cuda::row_distance(gate).filter(|_| values.is_none());
         let gates = if distance.is_some() { gate.clone() } else { cuda::operand(gate, dtype)? };
         let factors = values.map(|values| cuda::operand(values, dtype)).transpose()?;
         let inputs: Vec<&Tensor> = [Some(gate), values].into_iter().flatten().collect();
@@ -49,12 +49,4 @@ impl Kernel<Cuda> for Call<'_> {
             .map_err(cuda::driver)?;
         Ok(Some(y))
     }
-}
-
-/// The distance of rows in elements, if all rows of contiguous elements are at one distance.
-fn row_distance(x: &Tensor) -> Option<usize> {
-    let (dims, strides) = (x.dims(), x.stride());
-    let (&1, [outer @ .., row]) = strides.split_last()? else { return None };
-    let even = (0..outer.len()).all(|i| dims[i] == 1 || outer[i] == strides[i + 1] * dims[i + 1]);
-    even.then_some(*row)
 }

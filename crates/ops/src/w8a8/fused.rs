@@ -6,6 +6,7 @@
 
 use candle_core::{D, Tensor};
 
+use super::activated::Activated;
 use super::source::Source;
 use super::{ByteNumber, W8Weight, reference};
 use crate::backend::{self, Operator};
@@ -46,6 +47,21 @@ pub fn geglu_linear(x: &Tensor, weight: &Weight, bias: Option<&Tensor>, residual
         return Err(Error::Shape { op: OP, operand: "x", expected: "(.., 2 k)".into(), found: x.dims().to_vec() });
     }
     layer(OP, Source::Geglu(x), width / 2, weight, bias, residual)
+}
+
+/// A linear layer of an activation: `input` of `k` channels, the others as for [`normed_linear`].
+///
+/// # Errors
+/// See [`normed_linear`].
+pub fn activation_linear(
+    input: Activated<&Tensor>,
+    weight: &Weight,
+    bias: Option<&Tensor>,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    const OP: &str = "activation_linear";
+    let k = input.shape(OP)?.last().copied().unwrap_or(1);
+    layer(OP, Source::Activated(input), k, weight, bias, residual)
 }
 
 /// A convolution of [`crate::group_norm`] with the operands of [`crate::conv2d`], whose `x` is normalized by gamma and beta `(c_in)`.

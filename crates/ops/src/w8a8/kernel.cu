@@ -1,5 +1,6 @@
 // Kernels for products of bytes: rounding of activations, and the products themselves.
 
+#include "activation.cuh"
 #include "byte_rounding.cuh"
 #include "tile.cuh"
 #include "../layer_norm/row.cuh"
@@ -65,28 +66,38 @@ __device__ __forceinline__ void layer_norm_rows(const T* x, const T* gamma, cons
   }
 }
 
-// Rows of n values and n gates to rows of n results, one block for each.
+// The activation of `gates`, times `values` unless they are null, behind `first` channels of `before`: rows of `c` channels in all,
+// one block for each. Rows of gates and of values have the distance `row`.
 template <typename Number, typename T>
-__device__ __forceinline__ void geglu_rows(const T* x, unsigned char* y, float* scales, int n) {
-  constexpr int KEPT = 3; // vectors of a thread that are computed once
+__device__ __forceinline__ void activated_rows(const T* before, const T* gates, const T* values, unsigned char* y, float* scales,
+                                               int first, int c, int row, int function) {
+  constexpr int KEPT = 4; // vectors of a thread that are computed once
   __shared__ float of_warps[32];
-  x += static_cast<size_t>(blockIdx.x) * 2 * n;
-  y += static_cast<size_t>(blockIdx.x) * n;
-  const auto gated = [&](int at, float (&values)[8]) {
-    const Eight<T> value = Eight<T>::load(x + at), gate = Eight<T>::load(x + n + at);
+  before += static_cast<size_t>(blockIdx.x) * first;
+  gates += static_cast<size_t>(blockIdx.x) * row;
+  values += values == nullptr ? 0 : static_cast<size_t>(blockIdx.x) * row;
+  y += static_cast<size_t>(blockIdx.x) * c;
+  const auto input = [&](int at, float (&x)[8]) {
+    const Eight<T> gate = Eight<T>::load(at < first ? before + at : gates + at - first);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = value.get(i) * kiln::gelu_erf_16(gate.get(i));
+    for (int i = 0; i < 8; ++i) x[i] = gate.get(i);
+    if (at < first) return;
+    kiln::apply_16(function, x);
+    if (values == nullptr) return;
+    const Eight<T> value = Eight<T>::load(values + at - first);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] *= value.get(i);
   };
-  const int first = threadIdx.x * 8, step = blockDim.x * 8;
+  const int start = threadIdx.x * 8, step = blockDim.x * 8;
   float kept[KEPT][8], other[8], most = 0.0f;
 #pragma unroll
   for (int j = 0; j < KEPT; ++j) {
-    if (first + j * step >= n) continue;
-    gated(first + j * step, kept[j]);
+    if (start + j * step >= c) continue;
+    input(start + j * step, kept[j]);
     most = most_of<Number>(kept[j], most);
   }
-  for (int at = first + KEPT * step; at < n; at += step) {
-    gated(at, other);
+  for (int at = start + KEPT * step; at < c; at += step) {
+    input(at, other);
     most = most_of<Number>(other, most);
   }
   most = block_most<Number>(most, of_warps);
@@ -94,10 +105,10 @@ __device__ __forceinline__ void geglu_rows(const T* x, unsigned char* y, float* 
   if (threadIdx.x == 0) scales[blockIdx.x] = scale_of<Number>(most);
 #pragma unroll
   for (int j = 0; j < KEPT; ++j) {
-    if (first + j * step < n) round<Number>(kept[j], inverse, y + first + j * step);
+    if (start + j * step < c) round<Number>(kept[j], inverse, y + start + j * step);
   }
-  for (int at = first + KEPT * step; at < n; at += step) {
-    gated(at, other);
+  for (int at = start + KEPT * step; at < c; at += step) {
+    input(at, other);
     round<Number>(other, inverse, y + at);
   }
 }
@@ -153,9 +164,10 @@ __device__ __forceinline__ void round_images(const T* x, const float* parts, int
       const T* x, const float* parts, int num_parts, unsigned char* y, float* scales, int elements) {               \
     round_images<NUMBER>(x, parts, num_parts, y, scales, elements);                                                 \
   }                                                                                                                 \
-  extern "C" __global__ void __launch_bounds__(256)                                                                 \
-      w8a8_geglu_rows_##NAME##_##TYPE(const T* x, unsigned char* y, float* scales, int n) {                         \
-    geglu_rows<NUMBER>(x, y, scales, n);                                                                            \
+  extern "C" __global__ void __launch_bounds__(512) w8a8_activated_rows_##NAME##_##TYPE(                            \
+      const T* before, const T* gates, const T* values, unsigned char* y, float* scales, int first, int c, int row, \
+      int function) {                                                                                               \
+    activated_rows<NUMBER>(before, gates, values, y, scales, first, c, row, function);                              \
   }                                                                                                                 \
   LAYER_NORM(NUMBER, NAME, T, TYPE, 3)                                                                              \
   LAYER_NORM(NUMBER, NAME, T, TYPE, 5)                                                                              \

@@ -16,6 +16,7 @@
 //! Sums of integers are exact. Sums of e4m3 numbers are the tensor cores', which keep about 14 bits; f32 takes over every 512
 //! products. Elsewhere ([`crate::device::supports_fp8`]) the reference runs, which is for tests.
 
+mod activated;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod fused;
@@ -39,10 +40,11 @@ use rayon::prelude::*;
 
 use crate::packing::Packing;
 use crate::workspace::Workspace;
-pub use fused::{geglu_linear, normed_conv2d, normed_linear};
+pub use activated::{Activated, Hidden};
+pub use fused::{activation_linear, geglu_linear, normed_conv2d, normed_linear};
 pub use number::ByteNumber;
 use number::magnitude;
-pub use operations::{GegluLinearOp, NormedConv2dOp, NormedLinearOp};
+pub use operations::{ActivationLinearOp, GegluLinearOp, NormedConv2dOp, NormedLinearOp};
 
 /// Rows of weights and activations start at multiples of this many bytes, which the copies to shared memory need.
 const ALIGNMENT: usize = 16;

@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
-use super::fused::{geglu_linear, normed_conv2d, normed_linear};
+use super::activated::Activated;
+use super::fused::{activation_linear, geglu_linear, normed_conv2d, normed_linear};
 use crate::conv2d::{Conv2d, Conv2dInputs, Conv2dOp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flop::linear_flop;
 use crate::group_norm::{GroupNorm, sums_workspace};
 use crate::linear::LinearOp;
@@ -46,21 +47,14 @@ impl<T: Operand> Operation<T> for GegluLinearOp<'_, T> {
     fn cost(&self, _target: Target) -> Result<Cost> {
         const OP: &str = "geglu_linear";
         let LinearOp { x, weight, bias, residual } = self.0;
-        let ((rows, width), [n, _, _, k]) = (rows_and_channels(x.dims()), weight.shape());
+        let ((_, width), [.., k]) = (rows_and_channels(x.dims()), weight.shape());
         if width % 2 == 1 {
             return Err(refused(OP, "x", "(.., 2 k)", x));
         }
         if width / 2 != k {
             return Err(refused(OP, "x", format!("(.., {})", 2 * k), x));
         }
-        let shape = with_channels(x.dims(), n);
-        expect(OP, "bias", bias, &[n])?;
-        expect(OP, "residual", residual, &shape)?;
-        let cost = Cost::new(shape, x.dtype()).flop(linear_flop(rows, [n, k]));
-        Ok(match weight.eight_bits() {
-            Some(kind) => cost.workspace(kind.workspace([1, rows, k], true)),
-            None => cost, // an error when it runs
-        })
+        cost(OP, x, weight, bias, residual)
     }
 
     fn compute(&self) -> Result<T>
@@ -70,6 +64,57 @@ impl<T: Operand> Operation<T> for GegluLinearOp<'_, T> {
         let LinearOp { x, weight, bias, residual } = self.0;
         geglu_linear(x.tensor(), weight, bias.map(T::tensor), residual.map(T::tensor)).map(T::result)
     }
+}
+
+/// [`activation_linear`] as a value.
+pub struct ActivationLinearOp<'a, T: Operand = Tensor> {
+    /// The input of the linear layer.
+    pub input: Activated<&'a T>,
+    /// Its weight `(n, k)`.
+    pub weight: &'a T::Weight,
+    /// `(n)`.
+    pub bias: Option<&'a T>,
+    /// `(.., n)`.
+    pub residual: Option<&'a T>,
+}
+
+impl<T: Operand> Operation<T> for ActivationLinearOp<'_, T> {
+    fn cost(&self, _target: Target) -> Result<Cost> {
+        const OP: &str = "activation_linear";
+        let Self { input, weight, bias, residual } = self;
+        let (shape, [.., k]) = (input.shape(OP)?, weight.shape());
+        if shape.last() != Some(&k) {
+            return Err(Error::Shape { op: OP, operand: "input", expected: format!("(.., {k})"), found: shape });
+        }
+        cost(OP, input.hidden.first(), *weight, *bias, *residual)
+    }
+
+    fn compute(&self) -> Result<T>
+    where
+        T: Elements,
+    {
+        let (bias, residual) = (self.bias.map(T::tensor), self.residual.map(T::tensor));
+        activation_linear(Activated::tensors(self.input), self.weight, bias, residual).map(T::result)
+    }
+}
+
+/// The cost of a linear layer with a weight `(n, k)` and as many rows as `x` `(.., c)` has.
+fn cost<T: Operand>(
+    op: &'static str,
+    x: &T,
+    weight: &T::Weight,
+    bias: Option<&T>,
+    residual: Option<&T>,
+) -> Result<Cost> {
+    let ((rows, _), [n, _, _, k]) = (rows_and_channels(x.dims()), weight.shape());
+    let shape = with_channels(x.dims(), n);
+    expect(op, "bias", bias, &[n])?;
+    expect(op, "residual", residual, &shape)?;
+    let cost = Cost::new(shape, x.dtype()).flop(linear_flop(rows, [n, k]));
+    Ok(match weight.eight_bits() {
+        Some(kind) => cost.workspace(kind.workspace([1, rows, k], true)),
+        None => cost, // an error when it runs
+    })
 }
 
 /// [`normed_conv2d`] as a value.

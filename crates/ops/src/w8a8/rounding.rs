@@ -5,9 +5,11 @@ use candle_core::cuda::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelAr
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
+use super::activated::{Activated, Hidden};
 use super::cuda::KERNELS;
 use super::source::Source;
 use super::{ALIGNMENT, ByteNumber, PARTS};
+use crate::activation::Activation;
 use crate::cuda;
 use crate::error::Result;
 use crate::group_norm::cuda as group_norm;
@@ -49,7 +51,14 @@ impl Source<'_> {
             Self::LayerNorm { x, gamma, beta, eps } => {
                 call.layer_norm_rows([operand(x)?, operand(gamma)?, operand(beta)?], eps, [b * h * w, c])
             }
-            Self::Geglu(x) => call.geglu_rows(&operand(x)?, [b * h * w, c]).map(Some),
+            Self::Geglu(x) => {
+                let x = operand(x)?;
+                let (values, row) = (cuda::address(&x)?, 2 * c);
+                let gates = values + (c * dtype.size_in_bytes()) as u64;
+                let rows = HiddenRows { before: 0, first: 0, gates, values, row, function: Activation::GeluErf };
+                call.activated_rows(rows, dtype, [b * h * w, c]).map(Some)
+            }
+            Self::Activated(input) => call.activated(input, [b * h * w, c]),
             Self::GroupNorm { .. } if number != ByteNumber::E4m3 => Ok(None),
             Self::GroupNorm { x, gamma, beta, config } => {
                 group_norm::rounded([operand(x)?, operand(gamma)?, operand(beta)?], config, [b, c], device)
@@ -64,6 +73,34 @@ pub(super) fn aligned(tensor: &Tensor) -> Result<Tensor> {
         true => Ok(tensor.clone()),
         false => crate::copy(tensor),
     }
+}
+
+/// Rows at one distance, which is returned, in place if kernels can read vectors of 8 of them, or else copied.
+fn rows_in_place(x: &Tensor, dtype: DType) -> Result<(Tensor, usize)> {
+    let in_place = cuda::row_distance(x).filter(|row| x.dtype() == dtype && row.is_multiple_of(8));
+    match in_place {
+        Some(row) if cuda::start(x)?.is_multiple_of(ALIGNMENT as u64) => Ok((x.clone(), row)),
+        _ => {
+            let x = aligned(&cuda::operand(x, dtype)?)?;
+            let row = x.dims().last().copied().unwrap_or(1);
+            Ok((x, row))
+        }
+    }
+}
+
+/// The operands of an activation before a product, as addresses of rows.
+#[derive(Clone, Copy)]
+struct HiddenRows {
+    /// Rows of `first` channels before those of the activation. 0 if there are none.
+    before: u64,
+    first: usize,
+    /// The gates, or the input of an activation without gates.
+    gates: u64,
+    /// 0 if there are no gates.
+    values: u64,
+    /// The distance of rows of gates and of values in elements.
+    row: usize,
+    function: Activation,
 }
 
 /// Launches of the rounding kernels.
@@ -118,19 +155,55 @@ impl Call<'_> {
         Ok(Some(rounded))
     }
 
-    /// The results of GEGLU for `x` `(rows, 2 n)`, each row by its own scale.
-    fn geglu_rows(&self, x: &Tensor, [rows, n]: [usize; 2]) -> Result<Rounded> {
+    /// The input of a linear layer after an activation, `rows` of `c` channels, each row by its own scale. `None` if the first
+    /// channels are not vectors of 8.
+    fn activated(&self, input: Activated<&Tensor>, [rows, c]: [usize; 2]) -> Result<Option<Rounded>> {
+        let dtype = input.hidden.first().dtype();
+        let size = dtype.size_in_bytes();
+        let before = input.before.map(|before| aligned(&cuda::operand(before, dtype)?)).transpose()?;
+        let first = before.as_ref().and_then(|before| before.dims().last().copied()).unwrap_or(0);
+        if !first.is_multiple_of(8) {
+            return Ok(None);
+        }
+        let (tensors, values) = match input.hidden {
+            Hidden::Plain(x) => (vec![rows_in_place(x, dtype)?], 0),
+            Hidden::Joint(x) => {
+                let x = rows_in_place(x, dtype)?;
+                let values = cuda::start(&x.0)? + ((c - first) * size) as u64;
+                (vec![x], values)
+            }
+            Hidden::Separate { gates, values } => {
+                let operand = |x: &Tensor| aligned(&cuda::operand(x, dtype)?);
+                let (gates, values) = (operand(gates)?, operand(values)?);
+                let at = cuda::address(&values)?;
+                (vec![(gates, c - first), (values, c - first)], at)
+            }
+        };
+        let (gates, row) = &tensors[0];
+        let before = before.as_ref().map_or(Ok(0), cuda::address)?;
+        let rows_of =
+            HiddenRows { before, first, gates: cuda::start(gates)?, values, row: *row, function: input.function };
+        self.activated_rows(rows_of, dtype, [rows, c]).map(Some)
+    }
+
+    /// [`Call::activated`] of memory in the kernel's format.
+    fn activated_rows(&self, from: HiddenRows, dtype: DType, [rows, c]: [usize; 2]) -> Result<Rounded> {
         let Self { op, device, .. } = *self;
-        let rounded = Rounded::new(op, rows * n, rows, device)?;
-        let kernel = self.kernel("geglu_rows", x.dtype())?;
-        let (from, to) = (cuda::address(x)?, cuda::address(&rounded.bytes)?);
-        let (scales_at, columns) = (cuda::address(&rounded.scales)?, cuda::count(op, n)?);
+        let rounded = Rounded::new(op, rows * c, rows, device)?;
+        let kernel = self.kernel("activated_rows", dtype)?;
+        let (to, scales_at) = (cuda::address(&rounded.bytes)?, cuda::address(&rounded.scales)?);
+        let HiddenRows { before, first, gates, values, row, function } = from;
+        let (first, row, columns) = (cuda::count(op, first)?, cuda::count(op, row)?, cuda::count(op, c)?);
+        let function = function.number();
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&kernel);
-        launch.arg(&from).arg(&to).arg(&scales_at).arg(&columns);
-        // SAFETY: the arguments match the kernel's parameters. Each block reads a row of `2 n` elements, 8 of them at a time, which
-        // are aligned since `n` and the address are multiples of 16 bytes, and writes `n` bytes and a scale.
-        unsafe { launch.launch(cuda::grid(rows, 2 * THREADS)?) }.map_err(cuda::driver)?;
+        launch.arg(&before).arg(&gates).arg(&values).arg(&to).arg(&scales_at);
+        launch.arg(&first).arg(&columns).arg(&row).arg(&function);
+        // A thread keeps 4 vectors of 8 channels.
+        let threads = if c <= 2 * THREADS as usize * 32 { 2 * THREADS } else { 4 * THREADS };
+        // SAFETY: the arguments match the kernel's parameters. Each block reads a row of each operand, 8 elements at a time, which are
+        // aligned since rows and addresses are multiples of 16 bytes, and writes `c` bytes and a scale. The caller keeps the operands.
+        unsafe { launch.launch(cuda::grid(rows, threads)?) }.map_err(cuda::driver)?;
         Ok(rounded)
     }
 

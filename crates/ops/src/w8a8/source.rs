@@ -3,6 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::activated::Activated;
 use super::{ByteNumber, rounded};
 use crate::error::Result;
 use crate::geglu::geglu;
@@ -18,6 +19,8 @@ pub(crate) enum Source<'a> {
     LayerNorm { x: &'a Tensor, gamma: &'a Tensor, beta: &'a Tensor, eps: f64 },
     /// [`crate::geglu`] of a tensor `(.., 2 n)`.
     Geglu(&'a Tensor),
+    /// An activation, which may follow other channels.
+    Activated(Activated<&'a Tensor>),
     /// [`crate::group_norm`] of `x` `(b, .., c)`, for a convolution in e4m3: by the scale of [`most_of_group_norm`].
     GroupNorm { x: &'a Tensor, gamma: &'a Tensor, beta: &'a Tensor, config: GroupNorm },
 }
@@ -27,6 +30,7 @@ impl Source<'_> {
     pub(crate) fn input(&self) -> &Tensor {
         match self {
             Self::Plain(x) | Self::LayerNorm { x, .. } | Self::Geglu(x) | Self::GroupNorm { x, .. } => x,
+            Self::Activated(activated) => activated.hidden.first(),
         }
     }
 
@@ -38,6 +42,7 @@ impl Source<'_> {
             Self::Plain(_) => x.clone(),
             Self::LayerNorm { gamma, beta, eps, .. } => layer_norm(&x, &exact(gamma)?, &exact(beta)?, eps, None)?,
             Self::Geglu(_) => geglu(&x, None)?,
+            Self::Activated(activated) => activated.exact()?,
             Self::GroupNorm { gamma, beta, config, .. } => group_norm(&x, &exact(gamma)?, &exact(beta)?, config, None)?,
         };
         let values = y.flatten_all()?.to_vec1::<f32>()?;

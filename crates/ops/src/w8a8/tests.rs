@@ -3,7 +3,10 @@ use candle_core::{DType, Device, Tensor};
 use super::source::Source;
 use super::*;
 use crate::test_support::{TARGET, assert_close, exact, random, random_into};
-use crate::{Conv2d, Conv2dInputs, GroupNorm, Weight, conv2d, f8_e4m3, group_norm, linear};
+use crate::{
+    Activation, Conv2d, Conv2dInputs, GroupNorm, Weight, activation, concat_channels, conv2d, f8_e4m3, group_norm,
+    linear,
+};
 
 const NUMBERS: [ByteNumber; 2] = [ByteNumber::E4m3, ByteNumber::Int8];
 
@@ -194,6 +197,33 @@ fn rows_of_operators_agree_with_exact_ones(number: ByteNumber) {
         let expected = reference::linear_layer(Source::Geglu(&wide), &w8, Some(&bias), None).unwrap();
         assert_close(&found, &exact(&expected), STEP);
     }
+    // The last row is longer than what the threads of a block keep.
+    for (rows, before, k, n) in [(5, 0, 48, 80), (77, 32, 640, 160), (3, 64, 9216, 32), (2, 16, 16512, 16)] {
+        activations_agree_with_exact_ones(number, [rows, before, k, n]);
+    }
+}
+
+/// Activations of each kind, of which the first `before` of `k` channels are none, and the rows of gates and values are parts of
+/// wider ones.
+fn activations_agree_with_exact_ones(number: ByteNumber, [rows, before, k, n]: [usize; 4]) {
+    let (w8, _) = weight(number, Packing::Linear, &[n, k]);
+    let (bias, residual) = (random(&[n]), random(&[2, rows, n]));
+    let hidden = k - before;
+    let channels = random(&[2, rows, before.max(1)]);
+    let wide = (random(&[2, rows, 16 + 2 * hidden]) * 3.0).unwrap();
+    let part = wide.narrow(2, 16, 2 * hidden).unwrap();
+    let [gates, values] = [0, hidden].map(|first| part.narrow(2, first, hidden).unwrap());
+    let inputs = [
+        (Hidden::Plain(&gates), Activation::GeluTanh),
+        (Hidden::Joint(&part), Activation::Silu),
+        (Hidden::Separate { gates: &gates, values: &values }, Activation::GeluErf),
+    ];
+    for (hidden, function) in inputs {
+        let input = Activated { before: (before > 0).then_some(&channels), hidden, function };
+        let found = activation_linear(input, &w8, Some(&bias), Some(&residual)).unwrap();
+        let expected = reference::linear_layer(Source::Activated(input), &w8, Some(&bias), Some(&residual)).unwrap();
+        assert_close(&found, &exact(&expected), STEP);
+    }
 }
 
 fn maps_of_group_norms_agree_with_exact_ones() {
@@ -216,6 +246,12 @@ fn operators_before_products_are_those_of_their_own() {
         return;
     }
     operators_before_products_agree_with_exact_ones();
+    let (w8, _) = weight(ByteNumber::E4m3, Packing::Linear, &[32, 96]);
+    let (before, x) = (random(&[3, 32]), random(&[3, 64]));
+    let activated = activation(&x, Activation::GeluTanh, None).unwrap();
+    let expected = linear(&concat_channels(&before, &activated, None).unwrap(), &w8, None, None, None).unwrap();
+    let input = Activated { before: Some(&before), hidden: Hidden::Plain(&x), function: Activation::GeluTanh };
+    assert_close(&activation_linear(input, &w8, None, None).unwrap(), &expected, 1.0 / 16.0);
     // Close to the operators one by one: e4m3 keeps 4 digits.
     let (w8, _) = weight(ByteNumber::E4m3, Packing::Conv2d, &[32, 64, 3, 3]);
     let (x, gamma, beta) = (random(&[2, 12, 12, 64]), random(&[64]), random(&[64]));
@@ -244,6 +280,12 @@ fn operators_before_products_refuse_what_does_not_fit() {
     let short = exact(&random(&[63]));
     assert!(normed_linear(&x, (&short, &vector, 1e-5), &w8, None, None).unwrap_err().to_string().contains("gamma"));
     assert!(geglu_linear(&x, &w8, None, None).unwrap_err().to_string().contains("weight"));
+    let input = |before, hidden| Activated { before, hidden, function: Activation::Silu };
+    let refused = |input| activation_linear(input, &w8, None, None).unwrap_err().to_string();
+    assert!(refused(input(Some(&vector), Hidden::Plain(&x))).contains("before"));
+    assert!(refused(input(Some(&x), Hidden::Plain(&x))).contains("weight"));
+    assert!(refused(input(None, Hidden::Separate { gates: &x, values: &short })).contains("values"));
+    assert!(refused(input(None, Hidden::Joint(&short))).contains("gates and values"));
     let (w8, _) = weight(ByteNumber::Int8, Packing::Conv2d, &[32, 64, 3, 3]);
     let x = exact(&random(&[1, 4, 4, 64]));
     let inputs = Conv2dInputs { x: &x, weight: &w8, bias: None, image_bias: None, residual: None };
