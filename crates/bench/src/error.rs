@@ -1,8 +1,8 @@
-//! Errors of measurements.
+//! Errors of measurements and tests.
 
 use crate::BenchStage;
 
-/// Why a measurement, or a trace of memory, failed.
+/// Why a measurement, a test of a device, or a trace of memory failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,6 +15,19 @@ pub enum Error {
     /// A stage of transformers is measured with another denoiser.
     #[error("the stage {} needs a transformer, and the model has a U-Net; leave it out of `stages`", .0.id())]
     NoTransformer(BenchStage),
+    /// A device computes something else than it should.
+    #[error(
+        "{failed} of {total} tests failed on {device}: its images may be wrong; please open an issue with this report, and use \
+         another `device` or `dtype` until then"
+    )]
+    SelfTest {
+        /// The number of tests that failed.
+        failed: usize,
+        /// The number of all tests.
+        total: usize,
+        /// The tested device.
+        device: String,
+    },
     /// A measurement does not fit into memory.
     #[error(
         "{what} needs {} of memory, {} are available; try a smaller size, `dtype` bf16, or end other programs",
@@ -39,7 +52,7 @@ impl Error {
         match self {
             Self::Engine(error) => error.is_usage(),
             Self::NoUnet(_) | Self::NoTransformer(_) => true,
-            Self::Memory { .. } => false,
+            Self::Memory { .. } | Self::SelfTest { .. } => false,
         }
     }
 }

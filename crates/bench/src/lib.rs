@@ -1,6 +1,6 @@
 //! Measurements. A [`BenchPlan`] times the stages of a model: one guided step, decoding an image, encoding a text,
 //! or a whole call. A [`MemoryTraceFile`] records the memory of a process; [`replay_memory`] replays such a trace under other
-//! policies of a pool, and [`plot_memory`] plots it.
+//! policies of a pool, and [`plot_memory`] plots it. A [`SelfTest`] measures the errors of a device's operators.
 //!
 //! Networks have random weights ([`kiln_weights::RandomSource`]): their speed does not depend on the values, so a measurement
 //! needs no checkpoint. A stage runs the code of a pipeline ([`kiln_engine::pipeline`]); loading is measured separately. The
@@ -26,6 +26,7 @@ mod hooked_steps;
 mod image_stages;
 mod memory_trace;
 mod report;
+mod selftest;
 mod stage;
 mod streamed;
 
@@ -42,6 +43,7 @@ use serde::Serialize;
 pub use error::{Error, Result};
 pub use memory_trace::{MemoryRecording, MemoryTraceFile, ReplayRow, plot_memory, replay_memory};
 pub use report::{BenchReport, CardMemory, ModelReport, ReportFile, StageReport, Summary};
+pub use selftest::{ImageReport, OperatorReport, SelfTest, SelfTestReport};
 pub use streamed::{StreamPlan, StreamStage};
 
 pub use hooked_steps::DEEP_CACHE_STEPS;

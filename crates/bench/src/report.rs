@@ -157,7 +157,7 @@ impl ReportFile {
     ///
     /// # Errors
     /// [`kiln_engine::Error::Files`].
-    pub fn write(self, report: &BenchReport) -> Result<()> {
+    pub fn write(self, report: &impl Serialize) -> Result<()> {
         let written = self.0.write(|to| {
             serde_json::to_writer_pretty(&mut *to, report)?;
             to.write_all(b"\n")

@@ -11,6 +11,7 @@ use crate::bench_args::BenchArgs;
 use crate::failure::Result;
 use crate::interrupt;
 use crate::output::{print, print_json};
+use crate::selftest;
 use crate::table::{size, table, thousands};
 use crate::usage;
 
@@ -18,6 +19,9 @@ use crate::usage;
 pub fn run(args: &BenchArgs) -> Result<()> {
     interrupt::listen();
     args.start_threads()?;
+    if args.selftest {
+        return selftest::run(args);
+    }
     let models = match &args.config {
         Some(folder) => vec![Architecture::from_folder(&ModelFolder::open(&locate_model(Some(folder))?)?)],
         None => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln_bench::{BenchPlan, BenchStage, StreamPlan};
+use kiln_bench::{BenchPlan, BenchStage, SelfTest, StreamPlan};
 use kiln_engine::Preset;
 
 use crate::place_args::PlaceArgs;
@@ -16,6 +16,11 @@ pub struct BenchArgs {
     #[arg(value_name = "MODEL", long_help = format!("Models: {}. Can be repeated. Default: emoji. sd-turbo has TAESD and no guidance", Preset::names()),
         conflicts_with = "config", value_parser = parse_as::<Preset>)]
     models: Vec<Preset>,
+    /// Tests the device instead: each operator against the CPU in f32, and an image of the small model, in about a minute. Fails if
+    /// a result is wrong.
+    #[arg(long, conflicts_with_all = ["models", "config", "size", "batch", "steps", "stages", "runs", "warmup", "trace", "lowvram",
+        "resident_mib", "ring_mib", "memory_trace"])]
+    pub selftest: bool,
     /// Another model: a folder in the diffusers layout, whose weights may be missing, or a checkpoint file.
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
@@ -85,6 +90,11 @@ impl BenchArgs {
             }),
             setup: self.place.setup(),
         }
+    }
+
+    /// The test of a device.
+    pub fn self_test(&self) -> SelfTest {
+        SelfTest { setup: self.place.setup(), model: None }
     }
 
     /// Starts the threads of the process, for one device.

@@ -47,6 +47,7 @@ mod pull;
 mod reference;
 mod run_args;
 mod samplers;
+mod selftest;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
