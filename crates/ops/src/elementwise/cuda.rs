@@ -109,21 +109,28 @@ impl Kernel<Cuda> for Copy<'_> {
     /// Strides are arguments of the launch, so that it can be recorded; candle reads them from memory of the GPU.
     fn launch(&self, Cuda { device }: &Cuda, out: Option<&Tensor>) -> Result<Option<Tensor>> {
         let (n, x) = (self.x.elem_count(), self.x);
-        let unit = x.dtype().size_in_bytes();
-        let (Some([[_, d1, d2, d3], strides]), 2 | 4) = (merged_dims(x), unit) else { return Ok(None) };
+        let size = x.dtype().size_in_bytes();
+        let (Some([[_, d1, d2, d3], strides]), 2 | 4) = (merged_dims(x), size) else { return Ok(None) };
         if x.is_contiguous() || n == 0 {
             return Ok(None); // a copy by the driver
         }
         let y = cuda::output(self.name(), out, x.dims(), x.dtype(), &[x], device)?;
-        let (from, to, count) = (cuda::start(x)?, cuda::address(&y)?, n as i64);
+        let (from, to) = (cuda::start(x)?, cuda::address(&y)?);
+        // Up to 16 bytes at a time if neighbors in the last dimension are neighbors in memory.
+        let [s0, s1, s2, s3] = strides;
+        let bytes = [d3, s0, s1, s2].map(|count| count as usize * size);
+        let unit = if s3 == 1 { cuda::unit(&[from, to], &bytes).max(size) } else { size };
+        let of_unit = (unit / size) as i64;
+        let (count, d3) = (n as i64 / of_unit, d3 / of_unit);
+        let strides = [s0 / of_unit, s1 / of_unit, s2 / of_unit, s3];
         let kernel = KERNELS.function(device, &format!("strided_copy_{unit}"))?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&from).arg(&to).arg(&count).arg(&d1).arg(&d2).arg(&d3);
         strides.iter().for_each(|stride| _ = launch.arg(stride));
-        // SAFETY: the arguments match the kernel's parameters. It writes the `n` elements of `y` and reads those of `x`, whose
-        // dimensions and strides these are; both outlive the launch.
-        unsafe { launch.launch(elements(n)?) }.map_err(cuda::driver)?;
+        // SAFETY: the arguments match the kernel's parameters. It writes the `count` units of `y` and reads those of `x`, whose
+        // dimensions and strides these are; the unit divides them and the addresses, and both outlive the launch.
+        unsafe { launch.launch(elements(count as usize)?) }.map_err(cuda::driver)?;
         Ok(Some(y))
     }
 }

@@ -88,6 +88,8 @@ KILN_FOR_EVERY_TYPE(INSTANCE)
   }
 COPY(2, uint16_t)
 COPY(4, uint32_t)
+COPY(8, uint2)
+COPY(16, uint4)
 
 // Row i of y is row rows[i] of the table. A row has `row` units.
 #define GATHER(UNIT, T)                                                                                                \

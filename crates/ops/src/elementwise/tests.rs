@@ -38,6 +38,12 @@ fn copies_are_contiguous() {
     }
     let half = cast(&x, DType::F16).unwrap().permute((3, 1, 0, 2)).unwrap();
     assert_close(&contiguous(&half).unwrap(), &exact(&half), 0.0);
+    // Parts of wider rows, which may start anywhere.
+    let wide = random(&[2, 7, 96]);
+    for (first, width) in [(32, 32), (64, 32), (8, 40), (4, 4), (1, 64), (2, 30)] {
+        let part = wide.narrow(2, first, width).unwrap();
+        assert_close(&copy(&part).unwrap(), &exact(&part), 0.0);
+    }
 }
 
 #[test]

@@ -10,8 +10,9 @@ use crate::cuda::{self, ImageVectors, Module};
 use crate::error::Result;
 
 static KERNELS: Module = cuda::kernels!("modulated_norm");
-/// Four warps, so four rows.
+/// Four warps, so four rows, or more if they are narrow.
 const THREADS: u32 = 128;
+const WARP: usize = 32;
 /// The kernels that keep a row in registers, by the vectors of 16 bytes of each lane.
 const KEPT: [(usize, &str); 5] = [
     (1, "modulated_norm_1"),
@@ -40,7 +41,14 @@ impl Kernel<Cuda> for Call<'_> {
             && cuda::is_vectored(&[], scale.stride, size)
             && cuda::is_vectored(&[], shift.stride, size);
         let kept = KEPT.iter().find(|(max, _)| c * size / 16 <= 32 * max).filter(|_| is_vectored);
-        let kernel = KERNELS.typed(device, kept.map_or("modulated_norm_any", |(_, name)| name), dtype)?;
+        // Rows of few vectors, such as those of heads, share a warp.
+        let vectors = c * size / 16;
+        let is_narrow = is_vectored && vectors.is_power_of_two() && vectors < WARP;
+        let (name, of_row) = match kept {
+            Some(_) if is_narrow => ("modulated_norm_narrow", vectors),
+            kept => (kept.map_or("modulated_norm_any", |(_, name)| name), WARP),
+        };
+        let (kernel, bits) = (KERNELS.typed(device, name, dtype)?, vectors.max(1).ilog2() as i32);
         let (row_count, columns, tokens) =
             (cuda::count(OP, rows)?, cuda::count(OP, c)?, cuda::count(OP, self.rows().max(1))?);
         let strides = [scale.stride as i64, shift.stride as i64];
@@ -49,11 +57,15 @@ impl Kernel<Cuda> for Call<'_> {
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&from).arg(&by).arg(&scale.address).arg(&shift.address).arg(&to);
         launch.arg(&row_count).arg(&columns).arg(&tokens).arg(&strides[0]).arg(&strides[1]).arg(&eps).arg(&is_rms);
+        if is_narrow {
+            launch.arg(&bits);
+        }
         // SAFETY: the arguments match the kernel's parameters. It accesses `rows` rows of `c` elements of `x` and `y`,
         // one row of `gamma`, and of `scale` and `shift` one row for each image of `tokens` rows at their strides; a null
         // address is not read. All outlive the launch. Rows are loaded as vectors only if they consist of whole aligned
         // ones.
-        unsafe { launch.launch(cuda::grid(rows.div_ceil(THREADS as usize / 32), THREADS)?) }.map_err(cuda::driver)?;
+        unsafe { launch.launch(cuda::grid((rows * of_row).div_ceil(THREADS as usize), THREADS)?) }
+            .map_err(cuda::driver)?;
         Ok(Some(y))
     }
 }

@@ -4,7 +4,17 @@ use crate::test_support::{assert_close, exact, random, random_into};
 
 #[test]
 fn kernel_agrees_with_the_reference() {
-    for shape in [vec![1, 1, 8], vec![3, 77, 33], vec![2, 5, 3, 320], vec![2, 4096], vec![1, 9, 5000], vec![19]] {
+    for shape in [
+        vec![1, 1, 8],
+        vec![3, 77, 33],
+        vec![2, 5, 3, 320],
+        vec![2, 4096],
+        vec![1, 9, 5000],
+        vec![19],
+        vec![2, 24, 64],
+        vec![3, 7, 128],
+        vec![5, 16],
+    ] {
         let (b, c) = (if shape.len() > 1 { shape[0] } else { 1 }, shape[shape.len() - 1]);
         let x = (random(&shape) + 0.5).unwrap();
         let gamma = random(&[c]);
