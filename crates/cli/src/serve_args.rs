@@ -10,7 +10,7 @@ use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 
 use crate::help::ACCESS;
 use crate::run_args::{PromptCache, RunArgs};
-use crate::values::{parse_as, parse_count};
+use crate::values::{parse_as, parse_count, parse_size};
 
 /// `kiln serve`.
 #[derive(Debug, Args)]
@@ -18,12 +18,21 @@ pub struct ServeArgs {
     /// The address to listen on, with its port; port 0 is any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7860")]
     listen: SocketAddr,
-    /// The most images that share a step. Default: 1 on the CPU, 8 on a GPU.
+    /// The most images that share a step. Default: 1 on the CPU; on a GPU 8 of the model's size, fewer larger ones, or up to 32 smaller
+    /// ones.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     max_batch: Option<usize>,
     /// Milliseconds that a step waits for a batch to fill if nothing runs.
     #[arg(long, value_name = "MS", default_value = "0", allow_negative_numbers = true, value_parser = parse_count)]
     max_delay_ms: usize,
+    /// Seconds that a job waits at most behind jobs of another model that have not started. Default: about four times the time that
+    /// loading took.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_count)]
+    max_wait: Option<usize>,
+    /// Sizes of which an image is made whenever a model was loaded, before the server is ready: 1024x1024,512x512. The first request
+    /// of such a size is then as fast as others.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
+    warm: Vec<(usize, usize)>,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
     #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = parse_count)]
     max_per_client: usize,
@@ -205,6 +214,8 @@ impl ServeArgs {
             max_batch: self.max_batch,
             max_per_client: self.max_per_client,
             max_delay: Duration::from_millis(self.max_delay_ms as u64),
+            max_wait: self.max_wait.map(|seconds| Duration::from_secs(seconds as u64)),
+            warm: self.warm.clone(),
             control_dir: self.control_dir,
             ip_adapters_dir: self.ip_adapters_dir,
             upscaler_dir: self.upscaler_dir,

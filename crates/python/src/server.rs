@@ -84,6 +84,8 @@ impl Server {
                 max_batch: settings.max_batch,
                 max_per_client: PER_CLIENT,
                 max_delay: Duration::ZERO,
+                max_wait: None,
+                warm: Vec::new(),
                 control_dir: settings.control_dir,
                 ip_adapters_dir: settings.ip_adapters_dir,
                 upscaler_dir: settings.upscaler_dir,

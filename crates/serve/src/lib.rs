@@ -27,6 +27,8 @@
 //!     max_batch: None,
 //!     max_per_client: 4,
 //!     max_delay: Duration::ZERO,
+//!     max_wait: None,
+//!     warm: Vec::new(),
 //!     control_dir: None,
 //!     ip_adapters_dir: None,
 //!     upscaler_dir: None,

@@ -30,12 +30,19 @@ pub struct ServeOptions {
     pub setups: Vec<Setup>,
     /// The limits of a request.
     pub limits: Limits,
-    /// The most images of one step; `None` is for 1 on the CPU and 8 on a GPU.
+    /// The most images of one step; `None` is for 1 on the CPU, and on a GPU for 8 of the model's size, fewer larger ones, or up to
+    /// 32 smaller ones.
     pub max_batch: Option<usize>,
     /// The most jobs of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
     /// How long a step waits for a batch to fill if nothing runs.
     pub max_delay: Duration,
+    /// How long a job waits at most behind jobs of another model that have not started; `None` for about four times the time that
+    /// loading took.
+    pub max_wait: Option<Duration>,
+    /// Sizes, width and height, of which an image is made whenever a model was loaded: the first request of such a size is then as
+    /// fast as others, and the server is ready only when they are made.
+    pub warm: Vec<(usize, usize)>,
     /// The folder of control networks that requests name.
     pub control_dir: Option<PathBuf>,
     /// The folder of IP-Adapters that requests name, with their image encoders.

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kiln_engine::{Setup, TextStore};
+use kiln_models::ModelFolder;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
@@ -19,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::options::ServeOptions;
 use crate::redis_texts::RedisTexts;
-use crate::scheduler::{Scheduler, SchedulerOptions};
+use crate::scheduler::{Scheduler, SchedulerOptions, warm};
 use crate::scratch::Scratch;
 use crate::sealed_texts::SealedTexts;
 use crate::threads::check_threads;
@@ -66,6 +67,7 @@ impl Server {
         let texts = text_store(&options)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let models = Models::open(&options)?;
+        check_warm(&options, &models.first().folder)?;
         let scratch = Scratch::open().map_err(system("a folder for input images"))?;
         let runtime = runtime().map_err(system("threads for answers"))?;
         let listen = |source| Error::Listen { address: options.listen, source };
@@ -76,6 +78,8 @@ impl Server {
             max_batch: options.max_batch,
             max_per_client: options.max_per_client,
             max_delay: options.max_delay,
+            max_wait: options.max_wait,
+            warm: options.warm.clone(),
             texts,
             errands: options.limits.queue,
             // Images join and leave between steps.
@@ -167,6 +171,20 @@ fn text_store(options: &ServeOptions) -> Result<Option<Arc<dyn TextStore>>> {
         Some(secret) => Arc::new(SealedTexts::new(store, secret)?),
         None => store,
     }))
+}
+
+/// Refuses sizes to warm up that requests for the first model cannot have.
+fn check_warm(options: &ServeOptions, model: &ModelFolder) -> Result<()> {
+    for &(width, height) in &options.warm {
+        let refused = |expected| Error::Value { name: "warm", found: format!("{width}x{height}"), expected };
+        if width.saturating_mul(height) > options.limits.pixels {
+            return Err(refused(format!("at most {} pixels, as `max_pixels` allows", options.limits.pixels)));
+        }
+        warm::request((width, height))
+            .resolve(model)
+            .map_err(|error| refused(format!("a size of the model: {error}")))?;
+    }
+    Ok(())
 }
 
 /// Makes the folder of images, and refuses others that are not there.

@@ -11,7 +11,7 @@ use kiln_weights::{EightBitLayers, Placement, RandomSource, Segments, load};
 pub(super) enum Stored {
     /// In the type of the activations.
     Plain,
-    /// As a file stores it.
+    /// In the type of its file.
     Kept(MatrixType),
     /// In bytes with a scale for each row, computed in 8 bits.
     InBytes(EightBits),

@@ -36,14 +36,14 @@ pub enum Hidden<T> {
 }
 
 impl<T> Activated<T> {
-    /// The same of borrowed tensors.
+    /// This with borrowed tensors.
     pub fn as_ref(&self) -> Activated<&T> {
         Activated { before: self.before.as_ref(), hidden: self.hidden.as_ref(), function: self.function }
     }
 }
 
 impl<T> Hidden<T> {
-    /// The same of borrowed tensors.
+    /// This with borrowed tensors.
     pub fn as_ref(&self) -> Hidden<&T> {
         match self {
             Self::Plain(x) => Hidden::Plain(x),

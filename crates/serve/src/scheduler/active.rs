@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kiln_engine::{Error, Event, GroupId};
+use kiln_engine::{Error, Event, GroupId, Job};
 
 use super::policy::Candidate;
 use super::task::{News, Task};
@@ -12,6 +12,8 @@ pub(super) struct Active {
     pub(super) task: Task,
     /// Its place in the order of arrival.
     pub(super) arrived: u64,
+    /// Calls of the denoiser of one batch and the pixels of an image, for each pass.
+    passes: Vec<(usize, usize)>,
     /// Calls of the denoiser of one batch, over both passes.
     pub(super) evaluations: usize,
     /// The number of the batch that starts next.
@@ -49,12 +51,24 @@ pub(super) struct Part {
 impl Active {
     /// A task in the order of arrival; the error if it has no schedule.
     pub(super) fn new(task: Task, arrived: u64) -> std::result::Result<Self, Box<(Task, kiln_engine::Error)>> {
-        let evaluations = match task.job.evaluations_of_passes(&task.model) {
-            Ok(evaluations) => evaluations,
+        let of_pass = |job: &Job| Ok((job.evaluations(&task.model)?, job.width * job.height));
+        let passes: Vec<(usize, usize)> = match task.job.passes().map(of_pass).collect::<kiln_request::Result<_>>() {
+            Ok(passes) => passes,
             Err(error) => return Err(Box::new((task, error.into()))),
         };
-        let (next, finished, parts, tried) = (0, 0, Vec::new(), Vec::new());
-        Ok(Self { task, arrived, evaluations, next, finished, decoding: 0, parts, failed: None, tried, position: None })
+        Ok(Self {
+            task,
+            arrived,
+            evaluations: passes.iter().map(|(calls, _)| calls).sum(),
+            passes,
+            next: 0,
+            finished: 0,
+            decoding: 0,
+            parts: Vec::new(),
+            failed: None,
+            tried: Vec::new(),
+            position: None,
+        })
     }
 
     /// Adds a batch that has joined a running batch of `lane`: the next one.
@@ -72,10 +86,23 @@ impl Active {
         Ok(Self { next: 0, parts: Vec::new(), failed: None, position: None, ..self })
     }
 
-    /// Calls of the denoiser, times images, that it still needs.
+    /// The work that it still needs: calls of the denoiser, times images, times the pixels of an image. A step takes about as long
+    /// as its pixels are many.
     pub(super) fn remaining(&self) -> usize {
-        let (done, total) = self.progress();
-        total.saturating_sub(done) * self.task.job.batch_size
+        let job = &self.task.job;
+        let batches = job.batch_count.saturating_sub(self.finished);
+        let done: usize = self.parts.iter().map(|part| self.work(part.done)).sum();
+        (batches * self.work(self.evaluations)).saturating_sub(done) * job.batch_size
+    }
+
+    /// The work of the first calls of a batch for one image.
+    fn work(&self, mut calls: usize) -> usize {
+        let of_pass = |&(all, pixels): &(usize, usize)| {
+            let own = calls.min(all);
+            calls -= own;
+            own * pixels
+        };
+        self.passes.iter().map(of_pass).sum()
     }
 
     /// Whether its time is over.

@@ -17,6 +17,7 @@ mod seats;
 mod stepping;
 mod stop;
 mod task;
+pub mod warm;
 mod worker;
 
 pub use queue::{Load, Refusal, Scheduler, SchedulerOptions};

@@ -19,7 +19,7 @@ pub struct Candidate<'a> {
     pub priority: i32,
     /// The task's place in the order of arrival.
     pub arrived: u64,
-    /// Calls of the denoiser, times images, that the whole task still needs.
+    /// The work that the whole task still needs: calls of the denoiser, times images, times pixels.
     pub remaining: usize,
     /// Images that run at once.
     pub images: usize,
@@ -31,11 +31,33 @@ pub struct Candidate<'a> {
     pub has_started: bool,
 }
 
+/// The most images of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MostImages {
+    /// So many of any size.
+    Count(usize),
+    /// At least one, and as many as have so many pixels. So a step takes about as long with images of any size, and small ones fill
+    /// a GPU, too.
+    Pixels(usize),
+}
+
+/// More images share no step, however small they are: noise and samplers are computed image by image.
+const MOST_IMAGES: usize = 32;
+
+impl MostImages {
+    /// The most images of this width and height.
+    pub fn of_size(self, [width, height]: [usize; 2]) -> usize {
+        match self {
+            Self::Count(count) => count.max(1),
+            Self::Pixels(pixels) => (pixels / (width * height).max(1)).clamp(1, MOST_IMAGES),
+        }
+    }
+}
+
 /// Chooses by the rules above.
 #[derive(Debug)]
 pub struct Policy {
-    /// The most images of one step.
-    max_images: usize,
+    max_images: MostImages,
     /// The most tasks of one client that have started, where others wait; 0 is for no limit.
     max_per_client: usize,
     steps: u64,
@@ -45,12 +67,12 @@ pub struct Policy {
 
 impl Policy {
     /// A policy with steps of at most `max_images` images.
-    pub fn new(max_images: usize, max_per_client: usize) -> Self {
-        Self { max_images: max_images.max(1), max_per_client, steps: 0, turns: HashMap::new() }
+    pub fn new(max_images: MostImages, max_per_client: usize) -> Self {
+        Self { max_images, max_per_client, steps: 0, turns: HashMap::new() }
     }
 
     /// The most images of one step.
-    pub fn max_images(&self) -> usize {
+    pub fn max_images(&self) -> MostImages {
         self.max_images
     }
 
@@ -62,7 +84,7 @@ impl Policy {
         order.sort_by_key(|i| (Reverse(all[*i].priority), all[*i].remaining, all[*i].arrived, !all[*i].is_running, *i));
         let fair = self.steps.is_multiple_of(FAIR_TURN).then(|| self.fair(&order, all)).flatten();
         let Some(leader) = fair.or(order.first().copied()) else { return Vec::new() };
-        let most = self.max_images.min(room.unwrap_or(usize::MAX));
+        let most = self.max_images.of_size(all[leader].kind.1).min(room.unwrap_or(usize::MAX));
         let mut chosen = vec![leader];
         let mut images = all[leader].images;
         for i in order.into_iter().filter(|i| *i != leader && all[*i].kind == all[leader].kind) {
@@ -134,7 +156,7 @@ mod tests {
         let mut all: Vec<Candidate<'_>> = (0..50).map(|i| waits("a", i, 50)).collect();
         all.push(waits("b", 50, 4));
         for n in [1, 4] {
-            let ends = ends(&mut Policy::new(n, 0), all.clone());
+            let ends = ends(&mut Policy::new(MostImages::Count(n), 0), all.clone());
             assert!(ends[50] <= 8, "{} steps with {n} images", ends[50]);
             assert!(ends[..50].is_sorted() || n > 1, "those of one length are finished in their order: {ends:?}");
         }
@@ -143,7 +165,7 @@ mod tests {
     #[test]
     fn a_long_task_is_not_left_behind() {
         // A stream of short tasks that would keep a long one out for ever.
-        let mut policy = Policy::new(1, 0);
+        let mut policy = Policy::new(MostImages::Count(1), 0);
         let mut long = waits("a", 0, 50);
         for step in 0..2000 {
             let all = [long.clone(), waits("b", step + 1, 4)];
@@ -160,7 +182,7 @@ mod tests {
 
     #[test]
     fn clients_share_the_fair_turns() {
-        let mut policy = Policy::new(1, 0);
+        let mut policy = Policy::new(MostImages::Count(1), 0);
         let all = [runs("a", 0, 9), waits("a", 1, 9), waits("b", 7, 99)];
         let leaders: Vec<usize> = (0..16).map(|_| policy.choose(&all, None)[0]).collect();
         assert_eq!(leaders.iter().filter(|i| **i == 2).count(), 2, "{leaders:?}");
@@ -168,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_higher_priority_comes_first_and_leaves_the_fair_turns() {
-        let mut policy = Policy::new(1, 0);
+        let mut policy = Policy::new(MostImages::Count(1), 0);
         let urgent = Candidate { priority: 1, ..waits("b", 7, 99) };
         let all = [runs("a", 0, 9), urgent];
         let leaders: Vec<usize> = (0..16).map(|_| policy.choose(&all, None)[0]).collect();
@@ -181,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_than_its_share_while_others_wait() {
-        let mut policy = Policy::new(8, 2);
+        let mut policy = Policy::new(MostImages::Count(8), 2);
         let own = [runs("a", 0, 9), runs("a", 1, 9), waits("a", 2, 1)];
         assert_eq!(policy.choose(&own, None).len(), 3, "no one else waits");
         let all = [&own[..], &[waits("b", 3, 30)]].concat();
@@ -195,10 +217,29 @@ mod tests {
         let other = Candidate { kind: (0, [96, 64]), ..waits("a", 1, 6) };
         let two = Candidate { images: 2, ..waits("a", 2, 7) };
         let all = [runs("a", 0, 5), other, two, waits("a", 3, 8), waits("a", 4, 9)];
-        assert_eq!(Policy::new(4, 0).choose(&all, None), [0, 2, 3]);
-        assert_eq!(Policy::new(4, 0).choose(&all, Some(2)), [0, 3], "a batch that does not fit waits");
+        assert_eq!(Policy::new(MostImages::Count(4), 0).choose(&all, None), [0, 2, 3]);
+        assert_eq!(
+            Policy::new(MostImages::Count(4), 0).choose(&all, Some(2)),
+            [0, 3],
+            "a batch that does not fit waits"
+        );
         let wide = [Candidate { images: 9, ..waits("a", 0, 9) }];
-        assert_eq!(Policy::new(4, 0).choose(&wide, None), [0], "a batch of more images runs alone");
-        assert_eq!(Policy::new(4, 0).choose(&[], None), [] as [usize; 0]);
+        assert_eq!(Policy::new(MostImages::Count(4), 0).choose(&wide, None), [0], "a batch of more images runs alone");
+        assert_eq!(Policy::new(MostImages::Count(4), 0).choose(&[], None), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn small_images_share_a_step_in_larger_numbers() {
+        let most = MostImages::Pixels(8 * 1024 * 1024);
+        assert_eq!(
+            [[1024, 1024], [512, 512], [768, 1024], [64, 64], [4096, 4096]].map(|size| most.of_size(size)),
+            [8, 32, 10, 32, 1]
+        );
+        let mut policy = Policy::new(MostImages::Pixels(2 * 64 * 64), 0);
+        let small: Vec<Candidate<'_>> = (0..9).map(|i| Candidate { kind: (0, [32, 32]), ..waits("a", i, 4) }).collect();
+        assert_eq!(policy.choose(&small, None).len(), 8);
+        assert_eq!(policy.choose(&small, Some(3)).len(), 3);
+        let usual: Vec<Candidate<'_>> = (0..9).map(|i| waits("a", i, 4)).collect();
+        assert_eq!(policy.choose(&usual, None).len(), 2);
     }
 }

@@ -19,12 +19,19 @@ use crate::metrics::{EngineNumbers, Metrics};
 /// How the scheduler runs.
 #[derive(Clone)]
 pub struct SchedulerOptions {
-    /// The most images of one step. `None` is for 1 on the CPU, whose cores one image keeps busy, and 8 on a GPU.
+    /// The most images of one step. `None` is for 1 on the CPU, whose cores one image keeps busy, and on a GPU for the pixels of 8
+    /// images of the model's size.
     pub max_batch: Option<usize>,
     /// The most tasks of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,
     /// How long a step waits for a batch to fill if nothing runs.
     pub max_delay: Duration,
+    /// How long a task waits at most behind tasks of another model that have not started; `None` if only the time that the model took
+    /// to load decides.
+    pub max_wait: Option<Duration>,
+    /// Sizes, width and height, of which an image is made when a model was loaded, so that the first request of this size is as
+    /// fast as others.
+    pub warm: Vec<(usize, usize)>,
     /// A store of encoded texts that servers share.
     pub texts: Option<Arc<dyn TextStore>>,
     /// The most errands that wait.
@@ -354,7 +361,7 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Says what a worker does, with the calls of the denoiser, times images, that its tasks need.
+    /// Says what a worker does, with the work of its tasks ([`Active::remaining`]).
     pub(super) fn publish(&self, number: usize, load: Load, work: usize, numbers: Option<EngineNumbers>) {
         let mut queue = self.queue.lock();
         let seat = &mut queue.seats[number];

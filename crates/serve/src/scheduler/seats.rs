@@ -9,8 +9,8 @@ use super::active::Active;
 use super::queue::Load;
 use crate::metrics::EngineNumbers;
 
-/// Loading a model takes about as long as so many calls of the denoiser for one image.
-const SWITCH: usize = 50;
+/// Loading a model takes about as long as 50 calls of the denoiser for an image of 512x512.
+const SWITCH: usize = 50 * 512 * 512;
 
 /// The state of a worker that others see.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Seat {
     pub(super) inbox: VecDeque<Active>,
     /// Its current load.
     pub(super) load: Load,
-    /// Calls of the denoiser, times images, that its tasks need.
+    /// The work of its tasks ([`Active::remaining`]).
     work: usize,
     /// The model that it has, or is about to load.
     model: Option<Arc<ModelFolder>>,
@@ -50,7 +50,7 @@ impl Seat {
         (self.model, self.loaded) = (Some(model.clone()), None);
     }
 
-    /// Says what it does: `work` are calls of the denoiser, times images.
+    /// Says what it does, with the work of its tasks ([`Active::remaining`]).
     pub(super) fn set_load(&mut self, load: Load, work: usize) {
         (self.load, self.work) = (load, work);
     }
@@ -111,7 +111,8 @@ mod tests {
     /// A task of `steps` steps.
     fn task(model: &Arc<ModelFolder>, arrived: u64, steps: usize) -> Active {
         let sampler = Some("euler".parse().unwrap());
-        let request = Request { prompt: "a".into(), width: Some(64), height: Some(64), sampler, ..Request::default() };
+        let request =
+            Request { prompt: "a".into(), width: Some(512), height: Some(512), sampler, ..Request::default() };
         let job = Arc::new(Request { steps: Some(steps), ..request }.resolve(model).unwrap());
         let control = Control::with_previews(Previews::None);
         let (client, priority, submitted, limit) = (String::new(), 0, Instant::now(), None);

@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_engine::{Engine, Error, Event, Result, Setup};
-use kiln_models::ModelFolder;
+use kiln_models::{Defaults, ModelFolder};
 
 use super::active::Active;
 use super::decoding::Decoding;
 use super::lanes::Lanes;
-use super::policy::Policy;
+use super::policy::{MostImages, Policy};
 use super::queue::{Load, Shared};
 use super::stop::Stop;
 use super::task::{End, News};
+use super::warm;
 use crate::metrics::EngineNumbers;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
 const STAY: u32 = 4;
-/// The default number of images in one step on a GPU.
-const MAX_BATCH_GPU: usize = 8;
+/// The pixels of a step on a GPU by default, as a number of images of the model's size.
+const IMAGES_GPU: usize = 8;
 
 /// The thread's state.
 pub(super) struct Worker {
@@ -44,7 +45,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, number: usize, setup: Setup, model: Arc<ModelFolder>) -> Self {
-        let policy = Policy::new(1, 0);
+        let policy = Policy::new(MostImages::Count(1), 0);
         Self {
             shared,
             number,
@@ -131,15 +132,21 @@ impl Worker {
         {
             tracing::warn!("encoded texts are not shared: the model has no digest");
         }
-        let usual = if engine.is_on_gpu() { MAX_BATCH_GPU } else { 1 };
-        let max_batch = shared.options.max_batch.unwrap_or(usual);
+        let Defaults { width, height, .. } = model.defaults();
+        let max_batch = match shared.options.max_batch {
+            Some(count) => MostImages::Count(count),
+            None if engine.is_on_gpu() => MostImages::Pixels(IMAGES_GPU * width * height),
+            None => MostImages::Count(1),
+        };
+        let is_unwanted = || shared.is_stopping() || (!stops.is_empty() && stops.iter().all(Stop::is_there));
+        warm::make(&mut engine, model, &shared.options.warm, is_unwanted);
         let workers = shared.options.setups.len().max(1);
         self.policy = Policy::new(max_batch, shared.options.max_per_client.div_ceil(workers));
         self.engine = Some(engine);
         self.stays_until = Instant::now() + STAY * start.elapsed();
         self.shared.publish_model(self.number, &self.model);
         let device = self.setup.device;
-        tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), max_batch, "loaded");
+        tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), ?max_batch, "loaded");
         Ok(())
     }
 
@@ -161,11 +168,12 @@ impl Worker {
     fn delay(&self) -> Option<Duration> {
         let waiting: usize = self.tasks.iter().map(|active| active.task.job.images()).sum();
         let runs = self.tasks.iter().any(Active::has_started);
-        if runs || self.tasks.is_empty() || waiting >= self.policy.max_images() {
+        let oldest = &self.tasks.iter().min_by_key(|active| active.task.submitted)?.task;
+        let full = self.policy.max_images().of_size([oldest.job.width, oldest.job.height]);
+        if runs || waiting >= full {
             return None;
         }
-        let oldest = self.tasks.iter().map(|active| active.task.submitted).min()?;
-        self.shared.options.max_delay.checked_sub(oldest.elapsed()).filter(|left| !left.is_zero())
+        self.shared.options.max_delay.checked_sub(oldest.submitted.elapsed()).filter(|left| !left.is_zero())
     }
 
     /// Does what the tasks' controls ask for.
@@ -209,9 +217,11 @@ impl Worker {
         Arc::ptr_eq(&active.task.model, &self.model)
     }
 
-    /// Whether tasks of another model wait, and the loaded one has had its time: what runs is finished, nothing starts.
+    /// Whether tasks of another model wait, and the loaded one has had its time, or one of them has waited for as long as it may:
+    /// what runs is finished, nothing starts.
     pub(super) fn is_leaving(&self) -> bool {
-        Instant::now() >= self.stays_until && self.tasks.iter().any(|active| !self.is_own(active))
+        let others = self.tasks.iter().filter(|active| !self.is_own(active)).map(|active| active.task.submitted);
+        must_leave(Instant::now(), self.stays_until, self.shared.options.max_wait, others)
     }
 
     /// Loads another model if it is its turn.
@@ -295,6 +305,35 @@ impl Worker {
     }
 }
 
+/// Whether the loaded model leaves: tasks of others came at the times `others`, and it has had its time, or one of them has waited for
+/// as long as it may.
+fn must_leave(
+    now: Instant,
+    stays_until: Instant,
+    max_wait: Option<Duration>,
+    mut others: impl Iterator<Item = Instant>,
+) -> bool {
+    others.any(|came| now >= stays_until || max_wait.is_some_and(|most| now.saturating_duration_since(came) >= most))
+}
+
 pub(super) fn failed(error: &Error) -> End {
     End::Failed { message: error.to_string(), is_usage: error.is_usage() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_leaves_after_its_time_or_when_another_has_waited_long_enough() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let leaves = |now, most: Option<u64>, others: &[u64]| {
+            must_leave(at(now), at(20), most.map(Duration::from_secs), others.iter().map(|&came| at(came)))
+        };
+        assert!(!leaves(30, None, &[]), "no one else waits");
+        assert!(!leaves(19, None, &[0]) && leaves(20, None, &[19]));
+        assert!(!leaves(9, Some(10), &[0, 5]) && leaves(10, Some(10), &[5, 0]));
+        assert!(leaves(20, Some(100), &[0]), "the limit never makes them wait longer");
+    }
 }

@@ -163,6 +163,21 @@ fn a_step_waits_for_company() {
 }
 
 #[test]
+fn a_server_makes_images_of_chosen_sizes_before_it_is_ready() {
+    let served = Served::start(ServeOptions { warm: vec![(64, 64), (96, 64)], ..options() });
+    served.wait_ready();
+    let expected = alone(&[job("a pear", 3, 5)]);
+    let done = served.finished(&served.submit(&job("a pear", 3, 5)));
+    assert_eq!(served.image(&done, 0), expected[0][0].rgb, "what was made before changes nothing");
+    let metrics = served.get("/metrics").text();
+    assert!(metrics.contains("kiln_step_images_sum 3.0"), "they are no requests: {metrics}");
+    for (size, expected) in [((60, 64), "a size of the model"), ((4096, 4096), "at most 4194304 pixels")] {
+        let error = kiln_serve::Server::start(ServeOptions { warm: vec![size], ..options() }).err().unwrap();
+        assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn images_are_decoded_while_steps_run() {
     let jobs: Vec<Value> = (0..4).map(|seed| job("a pear", 6 + 4 * seed, seed as u64)).collect();
     let expected = alone(&jobs);

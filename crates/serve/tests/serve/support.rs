@@ -33,6 +33,8 @@ pub fn options() -> ServeOptions {
         max_batch: None,
         max_per_client: 0,
         max_delay: Duration::ZERO,
+        max_wait: None,
+        warm: Vec::new(),
         control_dir: None,
         ip_adapters_dir: None,
         upscaler_dir: None,
