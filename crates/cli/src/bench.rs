@@ -5,7 +5,7 @@ use std::path::Path;
 use kiln_bench::{
     BenchEvent, BenchPlan, BenchReport, BenchStage, DEEP_CACHE_STEPS, MemoryTraceFile, ReportFile, StreamStage,
 };
-use kiln_engine::{Architecture, ModelFolder, Setup, TraceFile, cache_folder, locate_model};
+use kiln_engine::{Architecture, Machine, ModelFolder, Setup, TraceFile, cache_folder, locate_model};
 
 use crate::bench_args::BenchArgs;
 use crate::failure::Result;
@@ -82,12 +82,17 @@ fn streamed(stream: &StreamStage) -> String {
     )
 }
 
-fn text(report: &BenchReport) -> String {
-    let machine = &report.machine;
+/// The machine of a measurement in words.
+pub fn in_words(machine: &Machine) -> String {
     let mut text = format!("{}, {} threads", machine.processor, machine.threads);
     if machine.device != "cpu" {
         text += &format!(", {}", machine.device);
     }
+    text
+}
+
+fn text(report: &BenchReport) -> String {
+    let mut text = in_words(&report.machine);
     let linear = report.weight_type.as_ref().map_or_else(String::new, |kept| format!(" with linear layers in {kept}"));
     let compute = report.compute.as_ref().map_or_else(String::new, |kind| format!(", computed in {kind}"));
     text += &format!("; {}{linear}{compute}; kiln {}", report.dtype, report.version);

@@ -6,6 +6,7 @@ use kiln_bench::{ImageReport, OperatorReport, ReportFile, SelfTest, SelfTestRepo
 use kiln_engine::{ModelFolder, locate_model};
 
 use crate::bar::Bar;
+use crate::bench::in_words;
 use crate::bench_args::BenchArgs;
 use crate::failure::Result;
 use crate::interrupt;
@@ -39,12 +40,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn text(report: &SelfTestReport) -> String {
-    let machine = &report.machine;
     let commit = report.commit.map_or_else(String::new, |commit| format!(" ({commit})"));
-    let mut text = format!(
-        "{}, {} threads, {}; {}; kiln {}{commit}\n\n",
-        machine.processor, machine.threads, machine.device, report.dtype, report.version
-    );
+    let mut text = format!("{}; {}; kiln {}{commit}\n\n", in_words(&report.machine), report.dtype, report.version);
     let mut rows = vec![["operator", "operands", "error", "bound", ""].map(String::from).to_vec()];
     rows.extend(report.operators.iter().map(row));
     text += &table(&rows, 2);

@@ -12,6 +12,9 @@ use kiln_ops::{
 use super::operands::{Operands, Stored};
 use kiln_nn::Result;
 
+/// Computes an operator with operands made on its device.
+type Run = Box<dyn Fn(&mut Operands) -> Result<Tensor>>;
+
 /// An operator with operands of one shape.
 pub(super) struct Case {
     pub(super) name: String,
@@ -21,7 +24,7 @@ pub(super) struct Case {
     pub(super) bound: f64,
     /// How the matrix is computed, if not every device does so.
     pub(super) computed: Option<ByteNumber>,
-    pub(super) run: Box<dyn Fn(&mut Operands) -> Result<Tensor>>,
+    pub(super) run: Run,
 }
 
 /// Sums of f32 in another order.
@@ -78,7 +81,7 @@ fn stored_types() -> Vec<Case> {
 fn products_of_bytes() -> Vec<Case> {
     let of = |number: ByteNumber| {
         let stored = Stored::InBytes(EightBits::W8A8(number));
-        let in_bytes = |name: &str, run: Box<dyn Fn(&mut Operands) -> Result<Tensor>>| Case {
+        let in_bytes = |name: &str, run: Run| Case {
             name: format!("{name}, computed in {number}"),
             shape: "70 x 1280 x 1280".into(),
             bound: ROUNDED_INPUT,

@@ -98,7 +98,6 @@ impl SelfTest {
             operators.push(case.report(&device, dtype));
         }
         let machine = Machine::new(&device);
-        drop(device);
         let image = match &self.model {
             Some(model) => {
                 proceed(watch("an image"))?;

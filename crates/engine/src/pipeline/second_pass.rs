@@ -180,7 +180,7 @@ fn decoded(
 
 /// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32: AUTOMATIC1111 and ComfyUI round down.
 fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
-    Ok(to_pixels(image, |value| (255.0 * ((value + 1.0) / 2.0).clamp(0.0, 1.0)) as u8)?)
+    to_pixels(image, |value| (255.0 * ((value + 1.0) / 2.0).clamp(0.0, 1.0)) as u8)
 }
 
 /// The images in the size `width` by `height`.

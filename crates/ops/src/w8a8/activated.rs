@@ -62,7 +62,7 @@ impl<'a, T> Hidden<&'a T> {
     }
 }
 
-impl<'a, T: Operand> Activated<&'a T> {
+impl<T: Operand> Activated<&T> {
     /// The shape of the input of the linear layer.
     ///
     /// # Errors
