@@ -61,6 +61,7 @@ impl MemoryArgs {
             pin_shared_memory: self.pin_shared_memory.0,
             vae: VaeMemory { tiling: self.vae_tiling || self.vae_tile_size.is_some(), tile_size: self.vae_tile_size },
             shared_by: 1,
+            held_by_others: 0,
         }
     }
 }

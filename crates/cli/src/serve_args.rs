@@ -29,6 +29,9 @@ pub struct ServeArgs {
     /// loading took.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_count)]
     max_wait: Option<usize>,
+    /// The most models in memory at once. Default: as many as fit; the least recently used one leaves.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
+    max_loaded: Option<usize>,
     /// Sizes of which an image is made whenever a model was loaded, before the server is ready: 1024x1024,512x512. The first request
     /// of such a size is then as fast as others.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
@@ -215,6 +218,7 @@ impl ServeArgs {
             max_per_client: self.max_per_client,
             max_delay: Duration::from_millis(self.max_delay_ms as u64),
             max_wait: self.max_wait.map(|seconds| Duration::from_secs(seconds as u64)),
+            max_loaded: self.max_loaded,
             warm: self.warm.clone(),
             control_dir: self.control_dir,
             ip_adapters_dir: self.ip_adapters_dir,

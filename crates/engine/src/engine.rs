@@ -142,7 +142,7 @@ impl Engine {
     }
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
-    fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
+    pub(crate) fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
         let ResolvedDevice { device, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// Reads the weights, where the mode keeps all.
-    fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
+    pub(crate) fn loaded(mut self, start: Instant, watch: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Self> {
         let mut on_event = |event| proceed(watch(event));
         self.attempt(Stage::Load, &mut on_event, |engine, on_event| match engine.memory_manager.mode() {
             Mode::Full => engine.networks.enter_all(&mut || on_event(Event::begin(Stage::Load))),

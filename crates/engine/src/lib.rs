@@ -25,6 +25,7 @@
 mod applied_loras;
 mod calibration;
 mod engine;
+mod engines;
 mod inspect;
 mod job_networks;
 mod loaded_controls;
@@ -51,6 +52,7 @@ use kiln_setup::{
 
 pub use calibration::{Calibration, CalibrationEvent, CalibrationLimits, CalibrationStage};
 pub use engine::Engine;
+pub use engines::Engines;
 pub use inspect::{Inspection, inspect};
 pub use kiln_enlarge::{
     Enlarger, EnlargerEvent, OpenUpscaler, TileRows, UpscaleEvent, UpscaleOptions, UpscaleReport, UpscaleRun,

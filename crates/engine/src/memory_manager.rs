@@ -49,7 +49,9 @@ impl MemoryManager {
         setup: &Setup,
         expected: Option<Workload>,
     ) -> Result<Self> {
-        let memory = DeviceMemory::of(device).map(|memory| memory.shared_by(setup.memory.shared_by));
+        // What others hold is not free now: the chooser takes it away again, as long as they hold it.
+        let before = |memory: DeviceMemory| memory.shared_by(setup.memory.shared_by).with_free(setup.memory.held_by_others);
+        let memory = DeviceMemory::of(device).map(before);
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
         Self::within(
             PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link, limit: None },
@@ -87,7 +89,7 @@ impl MemoryManager {
         self.plan =
             if self.hit_oom { self.chooser.plan_for_mode(before, &work)? } else { self.chooser.choose(&work)? };
         (self.work, self.is_prepared) = (work, true);
-        let free = self.chooser.memory.map(|memory| memory.free).filter(|_| self.options().budget.is_none());
+        let free = self.chooser.free().filter(|_| self.options().budget.is_none());
         if let Some(free) = free.filter(|free| self.plan.peak() > free.bytes) {
             tracing::warn!("{}; the system may end the run", self.plan.refusal(work.described(), free));
         }
@@ -112,6 +114,28 @@ impl MemoryManager {
     /// The memory options.
     pub(crate) fn options(&self) -> &MemoryOptions {
         &self.chooser.options
+    }
+
+    /// Plans from now on with `bytes` that other engines hold.
+    pub(crate) fn set_held_by_others(&mut self, bytes: usize) {
+        if self.chooser.options.held_by_others != bytes {
+            self.chooser.options.held_by_others = bytes;
+            self.is_prepared = false;
+        }
+    }
+
+    /// Whether `work`, or the work that was planned last, leaves all networks in memory and fits next to what other engines hold.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn fits_whole(&self, work: Option<Workload>) -> Result<bool> {
+        Ok(!self.hit_oom && self.chooser.fits_whole(&work.map_or(self.work, |work| self.of_options(work)))?)
+    }
+
+    /// The bytes of weights and encoded texts that stay in memory between two runs, if all networks do.
+    pub(crate) fn resident_bytes(&self) -> Option<usize> {
+        let of_stages = self.plan.stages.iter().map(|stage| stage.weights + stage.conditions);
+        self.mode().is_fully_resident().then(|| of_stages.max().unwrap_or(0))
     }
 
     /// Plans with this refiner from now on, or without one.

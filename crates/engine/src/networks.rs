@@ -54,7 +54,8 @@ impl Networks {
         std::iter::once(&self.first).chain(self.others.iter().map(|(_, model)| model))
     }
 
-    fn models_mut(&mut self) -> impl Iterator<Item = &mut LoadedModel> {
+    /// The same, to change them.
+    pub(crate) fn models_mut(&mut self) -> impl Iterator<Item = &mut LoadedModel> {
         std::iter::once(&mut self.first).chain(self.others.iter_mut().map(|(_, model)| model))
     }
 

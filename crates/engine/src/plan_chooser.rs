@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
 use crate::plan::{ExecutionTarget, Plan, Planner, Workload};
@@ -14,7 +14,7 @@ pub(crate) struct PlanChooser {
     pub(crate) planner: Planner,
     pub(crate) on: ExecutionTarget,
     pub(crate) options: MemoryOptions,
-    /// The device's memory before anything was loaded, if known.
+    /// The device's memory before this engine or others of the process were loaded, if known.
     pub(crate) memory: Option<DeviceMemory>,
     /// The GPU whose link is found when a plan streams for the first time; `None` afterwards, and for the CPU.
     pub(crate) unknown_link: Option<(Device, Setup)>,
@@ -68,9 +68,9 @@ impl PlanChooser {
     /// take of the free memory.
     fn asked(&self, choice: ModeChoice, work: &Workload) -> Result<(Plan, Option<usize>)> {
         let (mode, budget) = (Mode::asked(choice), self.budget());
-        match (choice, self.memory) {
-            (ModeChoice::Medvram | ModeChoice::Lowvram, Some(memory)) if budget.is_none() => {
-                self.planner.requested(mode, work, self.on, memory.free.bytes)
+        match (choice, self.free()) {
+            (ModeChoice::Medvram | ModeChoice::Lowvram, Some(free)) if budget.is_none() => {
+                self.planner.requested(mode, work, self.on, free.bytes)
             }
             _ => Ok((self.planner.plan(mode, work, self.on, budget)?, budget)),
         }
@@ -121,7 +121,26 @@ impl PlanChooser {
 
     /// The bytes available to a run: those of the budget, else the free memory.
     pub(crate) fn room(&self) -> Option<Room> {
-        Room::of_budget(&self.options, self.on.target).or(self.memory.map(|memory| memory.free))
+        Room::of_budget(&self.options, self.on.target).or(self.free())
+    }
+
+    /// The free memory without what other engines hold, if it is known.
+    pub(crate) fn free(&self) -> Option<Room> {
+        self.memory.map(|memory| memory.free.without(self.options.held_by_others))
+    }
+
+    /// Whether all networks stay in memory during `work`, and it fits into the room.
+    ///
+    /// # Errors
+    /// Errors of the networks' dry runs.
+    pub(crate) fn fits_whole(&self, work: &Workload) -> Result<bool> {
+        match self.choose_with_link(work) {
+            Ok((plan, _)) => {
+                Ok(plan.mode.is_fully_resident() && self.room().is_none_or(|room| plan.peak() <= room.bytes))
+            }
+            Err(Error::Budget { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The bytes that inputs of recorded steps may take besides those of the last one.

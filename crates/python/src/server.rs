@@ -85,6 +85,7 @@ impl Server {
                 max_per_client: PER_CLIENT,
                 max_delay: Duration::ZERO,
                 max_wait: None,
+                max_loaded: None,
                 warm: Vec::new(),
                 control_dir: settings.control_dir,
                 ip_adapters_dir: settings.ip_adapters_dir,

@@ -28,6 +28,7 @@
 //!     max_per_client: 4,
 //!     max_delay: Duration::ZERO,
 //!     max_wait: None,
+//!     max_loaded: None,
 //!     warm: Vec::new(),
 //!     control_dir: None,
 //!     ip_adapters_dir: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kiln_engine::{Engine, HostPool, process_bytes};
+use kiln_engine::{Engine, Engines, HostPool, process_bytes};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -34,21 +34,27 @@ pub struct Metrics {
     request: Histogram,
 }
 
-/// The counters of one engine.
+/// The counters of one device's engines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineNumbers {
     /// Texts that were encoded, known, and from a store that servers share.
     texts: [usize; 3],
-    /// Bytes in use on its GPU, if it has one.
+    /// Bytes in use on the GPU, if they run on one.
     gpu_memory: Option<u64>,
 }
 
 impl EngineNumbers {
-    /// The counters of `engine`.
-    pub(crate) fn of(engine: &Engine) -> Self {
-        let timings = engine.timings();
-        let texts = [timings.texts_encoded, timings.texts_known, timings.texts_shared];
-        Self { texts, gpu_memory: engine.gpu_memory() }
+    /// The counters of all `engines` that are loaded; `None` if none is.
+    pub(crate) fn of(engines: &Engines) -> Option<Self> {
+        let of_engine = |engine: &Engine| {
+            let timings = engine.timings();
+            let texts = [timings.texts_encoded, timings.texts_known, timings.texts_shared];
+            Self { texts, gpu_memory: engine.gpu_memory() }
+        };
+        engines.iter().map(of_engine).reduce(|a, b| Self {
+            texts: std::array::from_fn(|i| a.texts[i] + b.texts[i]),
+            gpu_memory: a.gpu_memory.zip(b.gpu_memory).map(|(a, b)| a + b),
+        })
     }
 }
 

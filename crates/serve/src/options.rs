@@ -40,6 +40,8 @@ pub struct ServeOptions {
     /// How long a job waits at most behind jobs of another model that have not started; `None` for about four times the time that
     /// loading took.
     pub max_wait: Option<Duration>,
+    /// The most models in the memory of a device at once; `None` for as many as fit. The least recently used one leaves.
+    pub max_loaded: Option<usize>,
     /// Sizes, width and height, of which an image is made whenever a model was loaded: the first request of such a size is then as
     /// fast as others, and the server is ready only when they are made.
     pub warm: Vec<(usize, usize)>,

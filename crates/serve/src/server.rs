@@ -79,6 +79,7 @@ impl Server {
             max_per_client: options.max_per_client,
             max_delay: options.max_delay,
             max_wait: options.max_wait,
+            max_loaded: options.max_loaded,
             warm: options.warm.clone(),
             texts,
             errands: options.limits.queue,

@@ -59,6 +59,8 @@ pub struct MemoryOptions {
     pub vae: VaeMemory,
     /// Engines of this process that share the device's memory, or the budget: each plans with its part. At least 1.
     pub shared_by: usize,
+    /// Bytes of the device's memory, or of the budget, that other engines hold while this one runs.
+    pub held_by_others: usize,
 }
 
 impl Default for MemoryOptions {
@@ -71,6 +73,7 @@ impl Default for MemoryOptions {
             pin_shared_memory: true,
             vae: VaeMemory::default(),
             shared_by: 1,
+            held_by_others: 0,
         }
     }
 }

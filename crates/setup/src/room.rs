@@ -16,7 +16,7 @@ const LEFT_FREE: f64 = 0.1;
 /// The minimum that it leaves on the CPU in bytes, because no plan contains code, stacks and small allocations.
 const LEAST_LEFT_FREE: u64 = 32 << 20;
 /// GPU bytes of libraries and kernels, which no plan counts.
-const LIBRARIES: u64 = 384 << 20;
+pub const LIBRARIES: u64 = 384 << 20;
 /// The inverse of the fraction of a budget that stays free, because plans differ from runs by a few percent.
 const MARGIN: usize = 32;
 
@@ -47,13 +47,20 @@ impl Room {
         Self { bytes, source: Source::Given }
     }
 
-    /// The budget of `options`, if there is one. A margin for errors of the plan stays free, and on a GPU also for
-    /// fragmentation in the driver's granules.
+    /// The budget of `options` without what other engines hold, if there is one. A margin for errors of the plan stays free, and on
+    /// a GPU also for fragmentation in the driver's granules.
     pub fn of_budget(options: &MemoryOptions, target: Target) -> Option<Self> {
         let pieces = if target.is_gpu() { 2 * POOL_GRANULARITY } else { 0 };
-        let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(pieces);
+        let held = options.held_by_others + pieces;
+        let usable = |bytes: usize| (bytes - bytes / MARGIN).saturating_sub(held);
         let part = |budget: ByteSize| ByteSize(budget.0 / options.shared_by.max(1));
         options.budget.map(part).map(|budget| Self { bytes: usable(budget.0), source: Source::Budget(budget) })
+    }
+
+    /// It without `bytes` that others have.
+    #[must_use]
+    pub fn without(self, bytes: usize) -> Self {
+        Self { bytes: self.bytes.saturating_sub(bytes), ..self }
     }
 
     /// The bytes before margins.
@@ -116,6 +123,13 @@ impl DeviceMemory {
         Self { free: part(self.free), total: part(self.total) }
     }
 
+    /// With `bytes` more that are free, though not in all.
+    #[must_use]
+    pub fn with_free(self, bytes: usize) -> Self {
+        let free = self.free.bytes.saturating_add(bytes).min(self.total.bytes);
+        Self { free: Room { bytes: free, ..self.free }, ..self }
+    }
+
     /// From `free` and `total` in bytes.
     pub fn new(free: u64, total: u64) -> Self {
         let room = |bytes, source| Room { bytes: usize::try_from(bytes).unwrap_or(usize::MAX), source };
@@ -146,5 +160,7 @@ mod tests {
         assert_eq!(on(Target::Gpu).bytes, 246 << 20);
         assert_eq!(on(Target::Gpu).asked(), 320 << 20);
         assert_eq!(on(Target::Gpu).to_string(), "246.0 MiB of the budget of 320.0 MiB can be used");
+        let shared = MemoryOptions { held_by_others: 46 << 20, ..options };
+        assert_eq!(Room::of_budget(&shared, Target::Gpu).unwrap().bytes, 200 << 20);
     }
 }

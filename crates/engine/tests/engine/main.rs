@@ -4,6 +4,7 @@
 mod block_cache;
 mod calibration;
 mod convert;
+mod engines;
 mod extra_channels;
 mod families;
 mod half;

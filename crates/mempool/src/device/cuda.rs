@@ -38,6 +38,7 @@ pub struct DevicePool {
     ordinal: usize,
     /// Free memory of the GPU before the pool was made.
     free: usize,
+    ceiling: Option<u64>,
 }
 
 // SAFETY: the handle of a pool belongs to no thread; the driver allows calls with it from all threads.
@@ -63,7 +64,7 @@ impl DevicePool {
             // SAFETY: the device is valid.
             let pool = unsafe { device::get_default_mem_pool(context.cu_device()) };
             let pool = pool.map_err(failed("opening the default pool"))?;
-            let mut this = Self { pool, own: None, threshold: None, context, ordinal, free };
+            let mut this = Self { pool, own: None, threshold: None, context, ordinal, free, ceiling: config.ceiling };
             if config.keep {
                 this.threshold = Some(this.get(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?);
                 this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -72,13 +73,22 @@ impl DevicePool {
         }
         let pool = create(&context, config.ceiling).map_err(failed("creating it"))?;
         let own = Arc::new(OwnPool(pool));
-        let this = Self { pool, own: Some(own.clone()), threshold: None, context, ordinal, free };
+        let ceiling = config.ceiling;
+        let this = Self { pool, own: Some(own), threshold: None, context, ordinal, free, ceiling };
         this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, if config.keep { u64::MAX } else { 0 })?;
         // Which memory is reused must not depend on the progress of the GPU.
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0)?;
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)?;
-        allocator::set_pool(this.context.cu_device(), own, config.ceiling);
+        this.make_current();
         Ok(this)
+    }
+
+    /// Has its GPU's tensors come from this pool from now on, if another one was installed since. Without the feature `interpose`
+    /// they come from the driver's pool.
+    pub fn make_current(&self) {
+        if let Some(own) = &self.own {
+            allocator::set_pool(self.context.cu_device(), own.clone(), self.ceiling);
+        }
     }
 
     /// Whether this build handles the allocations of managed streams (the feature `interpose`): whether they are

@@ -25,7 +25,7 @@ impl Worker {
             let stop = Stop::of(&active.task, &self.shared);
             active.decoding -= 1;
             events.into_iter().filter_map(news_of).for_each(|news| active.task.listener.tell(news));
-            let image = match (image, &mut self.engine) {
+            let image = match (image, self.engines.current_mut()) {
                 (Ok(image), _) => Ok(*image),
                 (Err((image, error)), Some(engine)) => {
                     tracing::debug!("an image is decoded between the steps: {error}");
@@ -69,7 +69,8 @@ impl Worker {
 
     /// Has a batch whose steps are done go on with its second pass. False if there is none.
     fn begin_second_pass(&mut self, place: usize, part: usize) -> Result<bool> {
-        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(false) };
+        let Self { engines, lanes, tasks, shared, .. } = self;
+        let Some(engine) = engines.current_mut() else { return Ok(false) };
         let stop = Stop::of(&tasks[place].task, shared);
         let Active { task: Task { job, listener, .. }, parts, .. } = &mut tasks[place];
         let part = &mut parts[part];
@@ -100,7 +101,8 @@ impl Worker {
     /// if memory has room for both.
     pub(super) fn finish_part(&mut self, place: usize, part: usize) -> Result<()> {
         self.room = None;
-        let Self { engine: Some(engine), lanes, tasks, shared, decoding, .. } = self else { return Ok(()) };
+        let Self { engines, lanes, tasks, shared, decoding, .. } = self;
+        let Some(engine) = engines.current_mut() else { return Ok(()) };
         let active = &mut tasks[place];
         let part = active.parts.remove(part);
         active.finished += 1;

@@ -29,6 +29,8 @@ pub struct SchedulerOptions {
     /// How long a task waits at most behind tasks of another model that have not started; `None` if only the time that the model took
     /// to load decides.
     pub max_wait: Option<Duration>,
+    /// The most models in the memory of a device at once; `None` for as many as fit.
+    pub max_loaded: Option<usize>,
     /// Sizes, width and height, of which an image is made when a model was loaded, so that the first request of this size is as
     /// fast as others.
     pub warm: Vec<(usize, usize)>,
@@ -232,7 +234,7 @@ impl Scheduler {
     /// Whether an engine has the weights of a model.
     pub fn has_loaded(&self, model: &Arc<ModelFolder>) -> bool {
         let queue = self.shared.queue.lock();
-        queue.seats.iter().any(|seat| seat.loaded.as_ref().is_some_and(|loaded| Arc::ptr_eq(loaded, model)))
+        queue.seats.iter().any(|seat| seat.has_loaded(model))
     }
 
     /// Refuses new tasks from now on. Those that were taken are finished.
@@ -326,7 +328,8 @@ impl Shared {
     fn leave(&self, number: usize) {
         let mut queue = self.queue.lock();
         let seat = &mut queue.seats[number];
-        (seat.is_gone, seat.is_idle, seat.loaded) = (true, false, None);
+        (seat.is_gone, seat.is_idle) = (true, false);
+        seat.set_loaded(std::iter::empty());
         seat.set_load(Load::default(), 0);
         let rest: Vec<Active> = seat.inbox.drain(..).collect();
         self.wake.notify_all();
@@ -376,11 +379,14 @@ impl Shared {
         self.queue.lock().seats[number].loads(model);
     }
 
-    /// Says that a worker has loaded a model.
-    pub(super) fn publish_model(&self, number: usize, model: &Arc<ModelFolder>) {
-        let mut queue = self.queue.lock();
-        queue.ready = true;
-        queue.seats[number].loaded = Some(model.clone());
+    /// Says which models a worker has loaded.
+    pub(super) fn publish_models<'a>(&self, number: usize, models: impl Iterator<Item = &'a Arc<ModelFolder>>) {
+        self.queue.lock().seats[number].set_loaded(models);
+    }
+
+    /// Says that a worker takes tasks.
+    pub(super) fn publish_ready(&self) {
+        self.queue.lock().ready = true;
     }
 
     /// Says that the first model cannot be loaded, or that no device works: the scheduler ends.

@@ -21,10 +21,10 @@ pub(super) struct Seat {
     pub(super) load: Load,
     /// The work of its tasks ([`Active::remaining`]).
     work: usize,
-    /// The model that it has, or is about to load.
-    model: Option<Arc<ModelFolder>>,
-    /// The model whose weights are in its engine.
-    pub(super) loaded: Option<Arc<ModelFolder>>,
+    /// The model that it is about to load.
+    loading: Option<Arc<ModelFolder>>,
+    /// The models whose weights are in the memory of its device.
+    loaded: Vec<Arc<ModelFolder>>,
     /// Whether it waits for something to do.
     pub(super) is_idle: bool,
     /// Whether it has ended.
@@ -41,13 +41,24 @@ impl Seat {
         self.work + waiting + switch
     }
 
+    /// Whether it has a model, or is about to load it.
     fn has(&self, model: &Arc<ModelFolder>) -> bool {
-        self.model.as_ref().is_some_and(|own| Arc::ptr_eq(own, model))
+        self.has_loaded(model) || self.loading.as_ref().is_some_and(|own| Arc::ptr_eq(own, model))
+    }
+
+    /// Whether a model's weights are in the memory of its device.
+    pub(super) fn has_loaded(&self, model: &Arc<ModelFolder>) -> bool {
+        self.loaded.iter().any(|loaded| Arc::ptr_eq(loaded, model))
     }
 
     /// Says which model it loads.
     pub(super) fn loads(&mut self, model: &Arc<ModelFolder>) {
-        (self.model, self.loaded) = (Some(model.clone()), None);
+        self.loading = Some(model.clone());
+    }
+
+    /// Says which models it has loaded.
+    pub(super) fn set_loaded<'a>(&mut self, models: impl Iterator<Item = &'a Arc<ModelFolder>>) {
+        (self.loading, self.loaded) = (None, models.cloned().collect());
     }
 
     /// Says what it does, with the work of its tasks ([`Active::remaining`]).
@@ -122,7 +133,7 @@ mod tests {
     }
 
     fn seats<const N: usize>(models: [&Arc<ModelFolder>; N]) -> [Seat; N] {
-        models.map(|model| Seat { model: Some(model.clone()), ..Seat::default() })
+        models.map(|model| Seat { loaded: vec![model.clone()], ..Seat::default() })
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Worker {
 
     fn advance_chosen(&mut self, lane: usize, chosen: &[Chosen]) {
         let arrived: Vec<u64> = chosen.iter().map(|(place, _)| self.tasks[*place].arrived).collect();
-        let Some(engine) = &mut self.engine else { return };
+        let Some(engine) = self.engines.current_mut() else { return };
         if let Err(error) = self.lanes.enter(lane, engine) {
             return self.end_all(&arrived, &error);
         }
@@ -92,7 +92,7 @@ impl Worker {
     }
 
     fn select(&mut self, lane: usize, active: &[GroupId]) -> Result<()> {
-        match (&mut self.engine, self.lanes.running(lane)) {
+        match (self.engines.current_mut(), self.lanes.running(lane)) {
             (Some(engine), Some(running)) => engine.select(running, active),
             _ => Ok(()),
         }
@@ -100,9 +100,11 @@ impl Worker {
 
     /// Has the next batch of a task join.
     fn join(&mut self, lane: usize, place: usize) -> Result<GroupId> {
-        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Err(Error::Interrupted) };
+        let Self { engines, lanes, tasks, shared, .. } = self;
         let Some(running) = lanes.running(lane) else { return Err(Error::Interrupted) };
         let active = &mut tasks[place];
+        engines.make_room(running, &active.task.job)?;
+        let Some(engine) = engines.current_mut() else { return Err(Error::Interrupted) };
         let stop = Stop::of(&active.task, shared);
         let Active { task: Task { job, listener, .. }, next, parts, .. } = active;
         if *next == 0 {
@@ -122,7 +124,8 @@ impl Worker {
 
     /// One call of the denoiser for these groups.
     fn step(&mut self, lane: usize, active: &[GroupId]) -> Result<Vec<GroupId>> {
-        let Self { engine: Some(engine), lanes, tasks, shared, .. } = self else { return Ok(Vec::new()) };
+        let Self { engines, lanes, tasks, shared, .. } = self;
+        let Some(engine) = engines.current_mut() else { return Ok(Vec::new()) };
         let Some(running) = lanes.running(lane) else { return Ok(Vec::new()) };
         let takes_part = |task: &&Active| task.parts.iter().any(|p| p.lane == lane && active.contains(&p.group));
         let stops: Vec<Stop> = tasks.iter().filter(takes_part).map(|task| Stop::of(&task.task, shared)).collect();

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Error, Event, Result, Setup};
+use kiln_engine::{Engine, Engines, Error, Event, Result, Setup};
 use kiln_models::{Defaults, ModelFolder};
 
 use super::active::Active;
@@ -29,7 +29,7 @@ pub(super) struct Worker {
     number: usize,
     setup: Setup,
     pub(super) model: Arc<ModelFolder>,
-    pub(super) engine: Option<Engine>,
+    pub(super) engines: Engines,
     /// Until when the model stays while others wait.
     stays_until: Instant,
     pub(super) lanes: Lanes,
@@ -45,13 +45,13 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, number: usize, setup: Setup, model: Arc<ModelFolder>) -> Self {
-        let policy = Policy::new(MostImages::Count(1), 0);
+        let (policy, most) = (Policy::new(MostImages::Count(1), 0), shared.options.max_loaded);
         Self {
             shared,
             number,
             setup,
             model,
-            engine: None,
+            engines: Engines::new(setup.clone(), most),
             stays_until: Instant::now(),
             lanes: Lanes::default(),
             tasks: Vec::new(),
@@ -112,13 +112,13 @@ impl Worker {
     /// Reads the weights of the model.
     fn load(&mut self) -> Result<()> {
         let start = Instant::now();
-        (self.engine, self.room) = (None, None); // the weights of two models may not fit
+        self.room = None;
         self.lanes.clear();
         self.shared.publish_loading(self.number, &self.model);
-        let Self { shared, model, tasks, setup, .. } = self;
+        let Self { shared, model, tasks, engines, .. } = self;
         let own = tasks.iter().filter(|active| Arc::ptr_eq(&active.task.model, model));
         let stops: Vec<Stop> = own.map(|active| Stop::of(&active.task, shared)).collect();
-        let mut engine = Engine::load(ModelFolder::clone(model), setup, &mut |event| {
+        let is_new = engines.switch(model, &mut |event| {
             if let Event::Begin(stage) = event {
                 let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
                 own.for_each(|active| active.task.listener.tell(News::Stage(stage)));
@@ -127,7 +127,9 @@ impl Worker {
             let is_unwanted = !stops.is_empty() && stops.iter().all(Stop::is_there);
             if is_unwanted || shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        if let Some(texts) = &shared.options.texts
+        let Some(engine) = engines.current_mut() else { return Ok(()) };
+        if is_new
+            && let Some(texts) = &shared.options.texts
             && !engine.share_texts(texts.clone())
         {
             tracing::warn!("encoded texts are not shared: the model has no digest");
@@ -139,26 +141,29 @@ impl Worker {
             None => MostImages::Count(1),
         };
         let is_unwanted = || shared.is_stopping() || (!stops.is_empty() && stops.iter().all(Stop::is_there));
-        warm::make(&mut engine, model, &shared.options.warm, is_unwanted);
+        if is_new {
+            warm::make(engine, model, &shared.options.warm, is_unwanted);
+        }
         let workers = shared.options.setups.len().max(1);
         self.policy = Policy::new(max_batch, shared.options.max_per_client.div_ceil(workers));
-        self.engine = Some(engine);
         self.stays_until = Instant::now() + STAY * start.elapsed();
-        self.shared.publish_model(self.number, &self.model);
+        self.shared.publish_models(self.number, self.engines.models());
+        self.shared.publish_ready();
         let device = self.setup.device;
-        tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), ?max_batch, "loaded");
+        let done = if is_new { "loaded" } else { "goes on" };
+        tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), ?max_batch, "{done}");
         Ok(())
     }
 
     /// Does the next errand. It is dropped where no model can be loaded.
     fn run_errand(&mut self) {
         let Some(errand) = self.shared.take_errand() else { return };
-        if self.engine.is_none()
+        if self.engines.current().is_none()
             && let Err(error) = self.load()
         {
             tracing::error!("{error}");
         }
-        if let Some(engine) = &mut self.engine {
+        if let Some(engine) = self.engines.current_mut() {
             errand(engine);
         }
     }
@@ -228,10 +233,10 @@ impl Worker {
     fn take_turn(&mut self) {
         let has_own = self.tasks.iter().any(|active| self.is_own(active));
         let decodes = self.tasks.iter().any(|active| active.decoding > 0);
-        if !self.lanes.is_empty() || decodes || (has_own && self.engine.is_some() && !self.is_leaving()) {
+        if !self.lanes.is_empty() || decodes || (has_own && self.engines.current().is_some() && !self.is_leaving()) {
             return;
         }
-        let others = self.tasks.iter().filter(|active| self.engine.is_none() || !self.is_own(active));
+        let others = self.tasks.iter().filter(|active| self.engines.current().is_none() || !self.is_own(active));
         let Some(oldest) = others.min_by_key(|active| active.arrived) else { return };
         self.model = oldest.task.model.clone();
         if let Err(error) = self.load() {
@@ -247,7 +252,7 @@ impl Worker {
         if !error.is_of_device() {
             return self.end(place, self.end_of(place, error));
         }
-        if self.engine.as_ref().is_some_and(|engine| !engine.is_alive()) {
+        if self.engines.current().is_some_and(|engine| !engine.is_alive()) {
             self.lost.get_or_insert(Error::Device(error.to_string()));
         }
         let active = self.take_out(place);
@@ -295,11 +300,12 @@ impl Worker {
         let Self { lanes, tasks, .. } = self;
         let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job)).collect();
         lanes.retain(|lane| wanted.contains(&lane));
+        self.shared.publish_models(self.number, self.engines.models());
         let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
         let load = Load { waiting, running: tasks.len() - waiting, images };
         let work = tasks.iter().map(Active::remaining).sum();
-        self.shared.publish(self.number, load, work, self.engine.as_ref().map(EngineNumbers::of));
+        self.shared.publish(self.number, load, work, EngineNumbers::of(&self.engines));
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
     }

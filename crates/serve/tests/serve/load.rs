@@ -279,4 +279,25 @@ fn models_take_turns() {
     for id in &ids {
         assert_eq!(served.finished(id)["status"], "done");
     }
+    assert_eq!(loaded(&served), [true, true], "the weights of both stay");
+}
+
+/// Which models the server has in memory.
+fn loaded(served: &Served) -> Vec<bool> {
+    let lists = served.get("/v1/capabilities").json();
+    lists["models"].as_array().unwrap().iter().map(|model| model["loaded"].as_bool().unwrap()).collect()
+}
+
+#[test]
+fn a_model_leaves_if_one_alone_may_stay() {
+    let mut two = ServeOptions { max_loaded: Some(1), ..options() };
+    two.models.push(kiln_testkit::fixtures("models/sd2v"));
+    let served = Served::start(two);
+    for (model, expected) in [("sd1", [true, false]), ("sd2v", [false, true])] {
+        let mut job = job("a pear", 2, 1);
+        job["model"] = model.into();
+        let id = served.submit(&job);
+        assert_eq!(served.finished(&id)["status"], "done");
+        assert_eq!(loaded(&served), expected);
+    }
 }

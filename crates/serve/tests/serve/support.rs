@@ -34,6 +34,7 @@ pub fn options() -> ServeOptions {
         max_per_client: 0,
         max_delay: Duration::ZERO,
         max_wait: None,
+        max_loaded: None,
         warm: Vec::new(),
         control_dir: None,
         ip_adapters_dir: None,
