@@ -147,7 +147,8 @@ impl Worker {
 
     /// Reports progress and previews of a step.
     fn after_step(&mut self, lane: usize, active: &[GroupId]) {
-        let Self { engine: Some(engine), lanes, tasks, .. } = self else { return };
+        let Self { engines, lanes, tasks, .. } = self;
+        let Some(engine) = engines.current_mut() else { return };
         let Some(running) = lanes.running(lane) else { return };
         for task in tasks {
             let mut moved = false;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Engines, Error, Event, Result, Setup};
+use kiln_engine::{Engines, Error, Event, Result, Setup};
 use kiln_models::{Defaults, ModelFolder};
 
 use super::active::Active;
@@ -49,9 +49,9 @@ impl Worker {
         Self {
             shared,
             number,
+            engines: Engines::new(setup.clone(), most),
             setup,
             model,
-            engines: Engines::new(setup.clone(), most),
             stays_until: Instant::now(),
             lanes: Lanes::default(),
             tasks: Vec::new(),
