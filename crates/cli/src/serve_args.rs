@@ -62,6 +62,12 @@ pub struct ServeArgs {
     /// The folder of upscalers that requests name.
     #[arg(long, value_name = "DIR")]
     upscaler_dir: Option<PathBuf>,
+    /// The folder of ComfyUI's page, which is then shown at /comfy/: static of the Python package comfyui-frontend-package.
+    #[arg(long, value_name = "DIR")]
+    front_end_root: Option<PathBuf>,
+    /// The folder in which ComfyUI's page keeps settings and workflows. Default: they are lost when the server ends.
+    #[arg(long, value_name = "DIR")]
+    user_directory: Option<PathBuf>,
     /// Another name of a model in requests: NAME=MODEL, as my-model=emoji. Can be repeated.
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     model_alias: Vec<(String, String)>,
@@ -219,6 +225,8 @@ impl ServeArgs {
             max_delay: Duration::from_millis(self.max_delay_ms as u64),
             max_wait: self.max_wait.map(|seconds| Duration::from_secs(seconds as u64)),
             max_loaded: self.max_loaded,
+            front_end: self.front_end_root,
+            user_dir: self.user_directory,
             warm: self.warm.clone(),
             control_dir: self.control_dir,
             ip_adapters_dir: self.ip_adapters_dir,

@@ -50,7 +50,8 @@ impl MemoryManager {
         expected: Option<Workload>,
     ) -> Result<Self> {
         // What others hold is not free now: the chooser takes it away again, as long as they hold it.
-        let before = |memory: DeviceMemory| memory.shared_by(setup.memory.shared_by).with_free(setup.memory.held_by_others);
+        let before =
+            |memory: DeviceMemory| memory.shared_by(setup.memory.shared_by).with_free(setup.memory.held_by_others);
         let memory = DeviceMemory::of(device).map(before);
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
         Self::within(

@@ -90,6 +90,8 @@ impl Server {
                 control_dir: settings.control_dir,
                 ip_adapters_dir: settings.ip_adapters_dir,
                 upscaler_dir: settings.upscaler_dir,
+                front_end: None,
+                user_dir: None,
                 prompt_store: settings.prompt_store,
                 prompt_store_key: settings.prompt_store_key,
                 output: None,

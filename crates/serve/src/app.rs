@@ -122,7 +122,7 @@ impl App {
             kept_units,
             web_options: Mutex::default(),
             web_jobs: Current::default(),
-            comfy: Comfy::default(),
+            comfy: Comfy::new(options.user_dir.clone()),
             loras: LoraList::default(),
             options,
             models,

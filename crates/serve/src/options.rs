@@ -55,6 +55,10 @@ pub struct ServeOptions {
     pub prompt_store: Option<String>,
     /// A secret of the servers that share the store: values that were written without it are not used.
     pub prompt_store_key: Option<String>,
+    /// The folder of ComfyUI's page, which is then shown at `/comfy/`.
+    pub front_end: Option<PathBuf>,
+    /// The folder in which that page keeps settings and workflows; `None` for one that goes with the server.
+    pub user_dir: Option<PathBuf>,
     /// The folder into which all images are written, with their settings.
     pub output: Option<PathBuf>,
     /// Access of clients to the images of that folder.

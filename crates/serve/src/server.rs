@@ -193,16 +193,27 @@ fn check_folders(options: &ServeOptions) -> Result<()> {
     if let Some(output) = &options.output {
         std::fs::create_dir_all(output).map_err(kiln_files::write_error(output)).map_err(kiln_engine::Error::from)?;
     }
+    if let Some(user_dir) = &options.user_dir {
+        std::fs::create_dir_all(user_dir)
+            .map_err(kiln_files::write_error(user_dir))
+            .map_err(kiln_engine::Error::from)?;
+    }
     let folders = [
         (&options.control_dir, "`control_dir`, a folder with control networks"),
         (&options.ip_adapters_dir, "`ip_adapters_dir`, a folder with IP-Adapters"),
         (&options.upscaler_dir, "`upscaler_dir`, a folder with upscalers"),
         (&options.output, "`output`, a folder for images"),
+        (&options.front_end, "`front_end`, a folder with ComfyUI's page"),
+        (&options.user_dir, "`user_dir`, a folder for settings and workflows"),
     ];
     for (folder, what) in folders {
         if let Some(folder) = folder {
             kiln_files::check_folder(folder, what).map_err(kiln_engine::Error::from)?;
         }
+    }
+    if let Some(folder) = options.front_end.as_ref().filter(|folder| !folder.join("index.html").is_file()) {
+        let expected = "a folder with index.html: `static` of the Python package comfyui-frontend-package";
+        return Err(Error::Value { name: "front_end", found: folder.display().to_string(), expected: expected.into() });
     }
     Ok(())
 }

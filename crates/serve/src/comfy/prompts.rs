@@ -23,6 +23,7 @@ pub(crate) struct Prompt {
     pub(crate) owner: String,
     /// The socket of its client.
     pub(crate) sid: Option<String>,
+    pub(crate) about: About,
     /// `[number, id, graph, extra data, outputs]` as JSON.
     pub(crate) text: String,
     /// The runs, in their order.
@@ -31,6 +32,16 @@ pub(crate) struct Prompt {
     /// The classes of the nodes that messages name, by their ids.
     pub(crate) classes: BTreeMap<String, String>,
     state: Mutex<State>,
+}
+
+/// The facts of a prompt that lists of jobs show.
+pub(crate) struct About {
+    /// Its place among all; negative for one that came before others.
+    pub(crate) number: i64,
+    /// The time at which it came, in milliseconds since 1970.
+    pub(crate) created: u64,
+    /// The id that its page gives the graph.
+    pub(crate) workflow: Option<String>,
 }
 
 /// A run of a prompt.
@@ -60,7 +71,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     #[default]
     Pending,
     Running,
@@ -80,6 +91,7 @@ impl Prompt {
         id: String,
         owner: String,
         sid: Option<String>,
+        about: About,
         text: String,
         runs: Vec<RunOf>,
         outputs: Vec<OutputOf>,
@@ -87,7 +99,7 @@ impl Prompt {
         warnings: Vec<String>,
     ) -> Arc<Self> {
         let state = Mutex::new(State { warnings, ..State::default() });
-        Arc::new(Self { id, owner, sid, text, runs, outputs, classes, state })
+        Arc::new(Self { id, owner, sid, about, text, runs, outputs, classes, state })
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -130,8 +142,7 @@ impl Prompt {
 
     /// Remembers an event for the history. Returns its data with the time.
     pub(crate) fn note(&self, event: &str, mut data: Value) -> Value {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        data["timestamp"] = (now.as_millis() as u64).into();
+        data["timestamp"] = now().into();
         self.state.lock().messages.push(json!([event, data]));
         data
     }
@@ -150,6 +161,20 @@ impl Prompt {
         }
     }
 
+    /// The data of an event, if there was one.
+    pub(super) fn noted(&self, event: &str) -> Option<Value> {
+        self.state.lock().messages.iter().find(|message| message[0] == event).map(|message| message[1].clone())
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.state.lock().succeeded
+    }
+
+    /// The images of nodes.
+    pub(super) fn outputs(&self) -> Map<String, Value> {
+        self.state.lock().outputs.clone()
+    }
+
     /// The nodes whose images are there.
     pub(crate) fn executed(&self) -> Vec<String> {
         self.state.lock().outputs.keys().cloned().collect()
@@ -165,7 +190,7 @@ impl Prompt {
     }
 
     /// Its entry in the history.
-    fn view(&self) -> Value {
+    pub(super) fn view(&self) -> Value {
         let state = self.state.lock();
         let meta = |node: &String| {
             let ids = json!({ "node_id": node, "display_node": node, "parent_node": null, "real_node_id": node });
@@ -196,9 +221,14 @@ impl Prompt {
         self.runs.iter().any(|run| run.entry.strong_count() > 0)
     }
 
-    fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> Phase {
         self.state.lock().phase
     }
+}
+
+/// The time in milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 impl Prompts {
@@ -222,7 +252,7 @@ impl Prompts {
         }
     }
 
-    fn of(&self, owner: &str, phase: Phase) -> Vec<Arc<Prompt>> {
+    pub(super) fn of(&self, owner: &str, phase: Phase) -> Vec<Arc<Prompt>> {
         let all = &self.0.lock().1;
         let own = all.iter().filter(|prompt| prompt.owner == owner && prompt.phase() == phase);
         own.filter(|prompt| phase != Phase::Done || prompt.is_kept()).cloned().collect()
@@ -272,14 +302,12 @@ impl Prompts {
         gone
     }
 
-    /// Takes prompts that wait out of the queue: those with these ids, or all.
-    pub(crate) fn remove(&self, owner: &str, ids: Option<&[String]>) {
+    /// Takes prompts that wait out of the queue: those with these ids, or all. Returns their ids.
+    pub(crate) fn remove(&self, owner: &str, ids: Option<&[String]>) -> Vec<String> {
         let waiting = self.of(owner, Phase::Pending);
-        for prompt in waiting.iter().filter(|prompt| ids.is_none_or(|ids| ids.contains(&prompt.id))) {
-            if prompt.remove() {
-                prompt.cancel();
-            }
-        }
+        let meant = waiting.iter().filter(|prompt| ids.is_none_or(|ids| ids.contains(&prompt.id)));
+        let removed = meant.filter(|prompt| prompt.remove()).inspect(|prompt| prompt.cancel());
+        removed.map(|prompt| prompt.id.clone()).collect()
     }
 
     /// The prompt of this id that runs, or the oldest one.

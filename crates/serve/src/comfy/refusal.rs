@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Refused, RefusedKind};
 
-/// The kind of an error of a node that Kiln does not express.
-const NOT_SUPPORTED: &str = "not_supported";
+/// The kind of an error of a node that Kiln does not express, or of a value that it refuses: ComfyUI's page shows the details of this
+/// kind.
+pub(super) const NOT_SUPPORTED: &str = "custom_validation_failed";
 
 /// Errors by the ids of nodes.
 #[derive(Debug, Default)]

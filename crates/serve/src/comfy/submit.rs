@@ -14,8 +14,8 @@ use super::files::prefix_of;
 use super::follow::follow;
 use super::lists::Lists;
 use super::pixels::{self, Reader};
-use super::prompts::{OutputOf, Prompt, RunOf};
-use super::refusal::{NodeErrors, Refusal};
+use super::prompts::{About, OutputOf, Prompt, RunOf, now};
+use super::refusal::{NOT_SUPPORTED, NodeErrors, Refusal};
 use crate::app::{App, Submission, store};
 use crate::error::Refused;
 use crate::http::Client;
@@ -148,9 +148,13 @@ pub(crate) async fn submit(app: &Arc<App>, client: &Client, asked: Asked) -> Res
     if let Some(sid) = &asked.sid {
         extra.insert("client_id".into(), sid.clone().into());
     }
+    let workflow = extra.get("extra_pnginfo").and_then(|info| info["workflow"]["id"].as_str());
+    let about = About { number, created: now(), workflow: workflow.map(String::from) };
+    extra.insert("create_time".into(), about.created.into());
     let nodes: Vec<&str> = outputs.iter().map(|output| output.node.as_str()).collect();
     let text = json!([number, id, graph, extra, nodes]).to_string();
-    let prompt = Prompt::new(id.clone(), owner.clone(), asked.sid, text, runs, outputs, classes, warnings.clone());
+    let prompt =
+        Prompt::new(id.clone(), owner.clone(), asked.sid, about, text, runs, outputs, classes, warnings.clone());
     app.comfy.prompts.add(prompt.clone());
     app.comfy.send_status(&owner);
     app.runtime.spawn(follow(app.clone(), prompt, entries));
@@ -211,7 +215,7 @@ fn prepare(app: &App, owner: &str, asked: Asked) -> Result<Prepared, Refusal> {
             Fault::Node(id, input, message) => {
                 let mut errors = NodeErrors::default();
                 let extra = json!({ "input_name": input });
-                errors.add(&id, &class_of(&id), "not_supported", "Kiln cannot do this", &message, extra);
+                errors.add(&id, &class_of(&id), NOT_SUPPORTED, "Kiln cannot do this", &message, extra);
                 errors.depends(&id, name.0);
                 errors.refusal()
             }
@@ -227,7 +231,7 @@ fn prepare(app: &App, owner: &str, asked: Asked) -> Result<Prepared, Refusal> {
                 let mut errors = NodeErrors::default();
                 let details = format!("filename_prefix: {:?} is no name in the folder of images", text);
                 let extra = json!({ "input_name": "filename_prefix" });
-                errors.add(&node, "SaveImage", "value_not_supported", "The name cannot be", &details, extra);
+                errors.add(&node, "SaveImage", NOT_SUPPORTED, "The name cannot be", &details, extra);
                 errors.depends(&node, &node);
                 errors.refusal()
             })?),

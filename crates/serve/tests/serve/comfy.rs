@@ -184,11 +184,11 @@ fn what_is_wrong_is_named_by_its_node() {
         (vec![("3.positive", json!(["4", 0]))], "3", "return_type_mismatch", "MODEL"),
         (vec![("3.positive", json!("a pear"))], "3", "bad_linked_input", "no link"),
         (vec![("3.positive", json!([1, 2, 3]))], "3", "bad_linked_input", "positive"),
-        (vec![("5.batch_size", json!(65))], "5", "not_supported", "expected at most 64"),
-        (vec![("3.denoise", json!(0.5))], "3", "not_supported", "denoise of node 3"),
-        (vec![("5.width", json!(60))], "5", "not_supported", "multiple of 8"),
-        (vec![("9.filename_prefix", json!("../up"))], "9", "value_not_supported", "no name"),
-        (vec![("9.filename_prefix", json!("/etc/x"))], "9", "value_not_supported", "no name"),
+        (vec![("5.batch_size", json!(65))], "5", "custom_validation_failed", "expected at most 64"),
+        (vec![("3.denoise", json!(0.5))], "3", "custom_validation_failed", "denoise of node 3"),
+        (vec![("5.width", json!(60))], "5", "custom_validation_failed", "multiple of 8"),
+        (vec![("9.filename_prefix", json!("../up"))], "9", "custom_validation_failed", "no name"),
+        (vec![("9.filename_prefix", json!("/etc/x"))], "9", "custom_validation_failed", "no name"),
         (
             vec![
                 ("30", node("ModelSamplingSD3", json!({ "shift": 3.0, "model": ["31", 0] }))),
@@ -211,7 +211,7 @@ fn what_is_wrong_is_named_by_its_node() {
                 ("30", node("ModelSamplingSD3", json!({ "shift": 3.0, "model": ["4", 0] }))),
             ],
             "30",
-            "not_supported",
+            "custom_validation_failed",
             "shift",
         ),
     ] {

@@ -35,6 +35,8 @@ pub fn options() -> ServeOptions {
         max_delay: Duration::ZERO,
         max_wait: None,
         max_loaded: None,
+        front_end: None,
+        user_dir: None,
         warm: Vec::new(),
         control_dir: None,
         ip_adapters_dir: None,

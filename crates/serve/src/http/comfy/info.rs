@@ -69,6 +69,22 @@ pub(super) async fn folder(
     Ok(Json(tokio::task::spawn_blocking(names).await.unwrap_or_default().into()))
 }
 
+/// The names of folders as ComfyUI's page asks for them.
+pub(super) async fn model_folders() -> Json<Value> {
+    Json(FOLDERS.iter().map(|(name, _)| json!({ "name": name, "folders": [] })).collect())
+}
+
+/// The files of a folder as ComfyUI's page asks for them.
+pub(super) async fn model_files(
+    state: Shared,
+    client: Extension<Client>,
+    path: Path<String>,
+) -> Result<Json<Value>, StatusCode> {
+    let Json(names) = folder(state, client, path).await?;
+    let names = names.as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(Json(names.iter().map(|name| json!({ "name": name, "pathIndex": 0 })).collect()))
+}
+
 /// The names of embeddings.
 pub(super) async fn embeddings(State(app): Shared, Extension(client): Extension<Client>) -> Json<Value> {
     let names = move || Lists { app: &app, owner: app.owner(&client) }.embeddings();

@@ -50,6 +50,17 @@ async fn change_of(app: &App, body: Bytes) -> Result<Change, Refused> {
     Ok(Change { clear: rest.remove("clear") == Some(Value::Bool(true)), delete, rest })
 }
 
+/// The ids in a field of a body.
+///
+/// # Errors
+/// [`Refused`] for anything but a list of them.
+pub(super) async fn ids_of(app: &App, body: Bytes, field: &'static str) -> Result<Vec<String>, Refused> {
+    match json_body::read(app, body).await?.remove(field) {
+        Some(Value::Array(ids)) => Ok(ids.into_iter().filter_map(|id| id.as_str().map(String::from)).collect()),
+        other => Err(Refused::value(field, other.unwrap_or_default(), "a list of prompt ids")),
+    }
+}
+
 /// Takes prompts out of the queue.
 pub(super) async fn change(
     State(app): Shared,
