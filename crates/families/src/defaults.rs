@@ -39,17 +39,24 @@ pub struct FamilyDefaults {
     pub strength: f64,
     /// The fraction of the steps that runs on an input image with a mask.
     pub mask_strength: f64,
+    /// Whether the model was made to change reference images as a prompt says.
+    pub edits: bool,
 }
 
 impl FamilyDefaults {
     /// The defaults with this number of steps and this guidance scale.
     pub const fn new(steps: usize, cfg_scale: f64) -> Self {
-        Self { steps, cfg_scale, guidance: None, strength: 0.75, mask_strength: 0.75 }
+        Self { steps, cfg_scale, guidance: None, strength: 0.75, mask_strength: 0.75, edits: false }
     }
 
     /// Sets the strengths of input images without and with a mask.
     pub const fn with_strengths(self, strength: f64, mask_strength: f64) -> Self {
         Self { strength, mask_strength, ..self }
+    }
+
+    /// For a model that was made to change reference images.
+    pub const fn with_edits(self) -> Self {
+        Self { edits: true, ..self }
     }
 
     /// Sets the guidance scale that the denoiser takes.

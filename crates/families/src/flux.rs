@@ -57,7 +57,7 @@ const BLOCKS: Mark =
 const DIFFUSERS: Mark =
     Mark::names("a FLUX.1 transformer", &["single_transformer_blocks.0.attn.to_q.weight", "x_embedder.weight"]);
 /// The sizes that Kontext was trained with (`PREFERRED_KONTEXT_RESOLUTIONS` of diffusers).
-const KONTEXT_SIZES: [[usize; 2]; 17] = [
+pub const KONTEXT_SIZES: [[usize; 2]; 17] = [
     [672, 1568],
     [688, 1504],
     [720, 1456],
@@ -239,7 +239,7 @@ impl Family for Flux {
         match () {
             () if !model.takes_guidance => FamilyDefaults::new(4, 1.0).with_strengths(0.6, 0.6),
             () if is_fill => FamilyDefaults::new(50, 1.0).with_guidance(30.0).with_strengths(1.0, 1.0),
-            () if is("FluxKontext", "kontext") => dev(2.5),
+            () if is("FluxKontext", "kontext") => dev(2.5).with_edits(),
             () if model.is_named("depth") => dev(10.0),
             () if is_control || model.is_named("canny") => dev(30.0),
             () if model.is_named("krea") => dev(4.5),

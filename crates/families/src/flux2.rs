@@ -113,7 +113,7 @@ impl Family for Flux2 {
     fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
         let is_distilled = model.is_distilled.unwrap_or_else(|| !model.is_named("base"));
         let defaults = if is_distilled { FamilyDefaults::new(4, 1.0) } else { FamilyDefaults::new(50, 4.0) };
-        defaults.with_strengths(0.6, 0.8)
+        defaults.with_strengths(0.6, 0.8).with_edits()
     }
 
     /// diffusers' `Flux2KleinPipeline`: images of more pixels are made smaller first.

@@ -49,6 +49,7 @@ pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
 pub use file_networks::{FileDenoiser, FileText};
 pub use flow::FlowRules;
+pub use flux::KONTEXT_SIZES;
 pub use held::held_networks;
 pub use list::{
     Detected, FAMILIES, class_label, control_label, control_of_class, denoiser_label, detect, known_lora, lora_family,

@@ -30,6 +30,8 @@ pub struct Defaults {
     pub strength: f64,
     /// The fraction of the steps that runs on an input image with a mask.
     pub mask_strength: f64,
+    /// Whether the model was made to change reference images as a prompt says.
+    pub edits: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -84,7 +86,7 @@ pub(crate) fn defaults(
             (own, colors)
         }
     };
-    let FamilyDefaults { steps, cfg_scale, guidance, strength, mask_strength } = family.defaults(traits);
+    let FamilyDefaults { steps, cfg_scale, guidance, strength, mask_strength, edits } = family.defaults(traits);
     let latent_rgb = latent_rgb.or_else(|| LatentRgb::of_family(family, vae));
     let defaults = Defaults {
         width: own.width.unwrap_or(size.0),
@@ -94,6 +96,7 @@ pub(crate) fn defaults(
         guidance: guidance.map(|guidance| own.guidance.unwrap_or(guidance)),
         strength,
         mask_strength,
+        edits,
     };
     Ok((defaults, latent_rgb))
 }

@@ -11,6 +11,7 @@ use super::text::spans;
 use super::{Origin, Run, Stages};
 use crate::input::Rule;
 use crate::options::Request;
+use crate::reference::ReferenceSize;
 use crate::settings::formats::{Taken, as_in_comfyui, dialect};
 use crate::size_conditions::SizeConditions;
 
@@ -98,7 +99,11 @@ impl<'a> Reader<'a> {
             return Err(Problem::of_node(*node, message));
         }
         let loras = self.loras(model, clip)?;
-        let controls = self.controls(*node, positive, negative.as_ref().filter(|_| guides))?;
+        let guiding = negative.as_ref().filter(|_| guides);
+        let controls = self.controls(*node, positive, guiding)?;
+        let vae = self.vae(self.link(decoder, "vae")?, model.checkpoint)?;
+        let references = self.references((*node, vae.as_ref()), model.checkpoint, positive, guiding)?;
+        sampling.check_levels(size)?;
         // ComfyUI also encodes empty texts.
         let negative_text = negative.as_ref().filter(|negative| negative.zeroed_by.is_none());
         let mut request = Request {
@@ -115,6 +120,8 @@ impl<'a> Reader<'a> {
             clip_skip: self.clip_skip(clip)?,
             loras: loras.iter().map(|(lora, _)| lora.clone()).collect(),
             controls: controls.iter().map(|(control, ..)| control.clone()).collect(),
+            // ComfyUI leaves reference images in their own size.
+            reference_size: (!references.is_empty()).then_some(ReferenceSize::Own),
             ..as_in_comfyui()
         };
         sampling.options.write(&mut request);
@@ -142,6 +149,7 @@ impl<'a> Reader<'a> {
         add(&mut origins, layers.map(|node| ("clip_skip", *node, "stop_at_clip_layer")));
         add(&mut origins, loras.iter().map(|(_, node)| ("loras", *node, "lora_name")));
         add(&mut origins, controls.iter().map(|(_, _, node)| ("controls", *node, "control_net")));
+        add(&mut origins, references.iter().map(|(_, node)| ("references", *node, "latent")));
         Ok(Run {
             request: taken.request,
             model: of_model,
@@ -149,6 +157,7 @@ impl<'a> Reader<'a> {
             vae: None,
             start: None,
             controls: controls.into_iter().map(|(_, graph_image, _)| graph_image).collect(),
+            references: references.into_iter().map(|(graph_image, _)| graph_image).collect(),
             batch: (1, node.0.into()),
             unknown: taken.unknown,
             warnings: taken.warnings,

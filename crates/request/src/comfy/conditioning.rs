@@ -2,6 +2,7 @@
 
 use kiln_media::NodeAt;
 
+use super::Named;
 use super::graph_image::GraphImage;
 use super::model::Chain;
 use super::problem::{Problem, Result, named};
@@ -44,12 +45,19 @@ pub(super) struct Conditioning<'a> {
     pub(super) controls: Vec<(NodeAt<'a>, bool)>,
     /// The node that adds a masked image for an inpainting model.
     pub(super) inpaint: Option<NodeAt<'a>>,
+    /// The nodes that add reference images, from the sampler to the text.
+    pub(super) references: Vec<NodeAt<'a>>,
 }
 
 impl<'a> Conditioning<'a> {
     /// The ids of its control networks' nodes.
     pub(super) fn control_ids(&self) -> impl Iterator<Item = &'a str> + '_ {
         self.controls.iter().map(|((id, _), _)| *id)
+    }
+
+    /// The ids of its reference images' nodes.
+    pub(super) fn reference_ids(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.references.iter().map(|(id, _)| *id)
     }
 }
 
@@ -61,7 +69,7 @@ impl<'a> Reader<'a> {
 
     fn conditioning_at(&self, (mut at, mut slot): (NodeAt<'a>, u64), depth: usize) -> Result<Conditioning<'a>> {
         let (mut guidance, mut zeroed_by, mut length) = (None, None, None);
-        let (mut controls, mut inpaint) = (Vec::new(), None);
+        let (mut controls, mut inpaint, mut references) = (Vec::new(), None, Vec::new());
         for _ in 0..MAX_CHAIN {
             let sides = if slot == 0 { "positive" } else { "negative" };
             let next = match at.1.class_type.as_str() {
@@ -87,22 +95,30 @@ impl<'a> Reader<'a> {
                     inpaint = inpaint.or(Some(at));
                     sides
                 }
+                "ReferenceLatent" if self.has_images => {
+                    // Without latents the node changes nothing.
+                    references.extend(at.1.inputs.contains_key("latent").then_some(at));
+                    "conditioning"
+                }
                 "ConditioningCombine" => {
                     let all = self.combined(at, depth)?;
                     let clashes = |one: bool, other: bool| one && other;
                     if clashes(guidance.is_some(), all.guidance.is_some())
                         || clashes(zeroed_by.is_some(), all.zeroed_by.is_some())
                         || clashes(!controls.is_empty(), !all.controls.is_empty())
+                        || clashes(!references.is_empty(), !all.references.is_empty())
                     {
                         return Err(Problem::not_understood(at));
                     }
                     controls.extend(all.controls.iter().copied());
+                    references.extend(all.references.iter().copied());
                     return Ok(Conditioning {
                         guidance: guidance.or(all.guidance),
                         zeroed_by: zeroed_by.or(all.zeroed_by),
                         length: length.or(all.length),
                         inpaint: inpaint.or(all.inpaint),
                         controls,
+                        references,
                         ..all
                     });
                 }
@@ -115,7 +131,18 @@ impl<'a> Reader<'a> {
         if class == "CLIPTextEncode" {
             let (texts, clip) = (vec![self.name(at, "text")?], clip(at)?);
             let sizes = None;
-            return Ok(Conditioning { texts, node: at, clip, guidance, zeroed_by, length, sizes, controls, inpaint });
+            return Ok(Conditioning {
+                texts,
+                node: at,
+                clip,
+                guidance,
+                zeroed_by,
+                length,
+                sizes,
+                controls,
+                inpaint,
+                references,
+            });
         }
         let known = TEXTS.iter().find(|(known, _)| *known == class);
         let (_, names) = known.ok_or_else(|| Problem::not_understood(at))?;
@@ -141,7 +168,8 @@ impl<'a> Reader<'a> {
         };
         let sizes = self.sizes(at)?;
         let texts = texts.into_iter().take(1).collect();
-        Ok(Conditioning { texts, node: at, clip: clip(at)?, guidance, zeroed_by, length, sizes, controls, inpaint })
+        let clip = clip(at)?;
+        Ok(Conditioning { texts, node: at, clip, guidance, zeroed_by, length, sizes, controls, inpaint, references })
     }
 
     /// Several texts, whose predictions ComfyUI averages. They differ in nothing else.
@@ -157,6 +185,7 @@ impl<'a> Reader<'a> {
             && one.sizes == other.sizes
             && one.clip == other.clip
             && one.control_ids().eq(other.control_ids())
+            && one.reference_ids().eq(other.reference_ids())
             && one.inpaint.is_none();
         if !is_plain || !is_alike {
             let message = format!("the texts of node {} differ in more than their words", named(at));
@@ -218,5 +247,42 @@ impl<'a> Reader<'a> {
             ));
         }
         Ok(controls)
+    }
+
+    /// The reference images of a sampler in their order, each with its node. Those of both prompts are the same.
+    pub(super) fn references(
+        &self,
+        (sampler, vae): (NodeAt<'a>, Option<&Named>),
+        checkpoint: &str,
+        positive: &Conditioning<'a>,
+        negative: Option<&Conditioning<'a>>,
+    ) -> Result<Vec<(GraphImage, &'a str)>> {
+        if let Some(negative) = negative
+            && !negative.reference_ids().eq(positive.reference_ids())
+        {
+            let all = positive.references.iter().chain(&negative.references);
+            let is_shared = |id: &str| {
+                positive.reference_ids().chain(negative.reference_ids()).filter(|other| *other == id).count() == 2
+            };
+            let alone = all.copied().find(|(id, _)| !is_shared(id)).unwrap_or(sampler);
+            let message = format!(
+                "node {} is a reference of one prompt of node {} and not of the other",
+                named(alone),
+                named(sampler)
+            );
+            return Err(Problem::of_node(alone, message));
+        }
+        let one = |at: &NodeAt<'a>| {
+            let encoder = self.link(*at, "latent")?;
+            if encoder.1.class_type != "VAEEncode" {
+                return Err(Problem::not_understood(encoder));
+            }
+            let own = self.vae(self.link(encoder, "vae")?, checkpoint)?;
+            if own.as_ref().map(|file| &file.name) != vae.map(|file| &file.name) {
+                return Err(Problem::of_node(encoder, "the image is encoded and decoded by different VAEs"));
+            }
+            Ok((self.graph_image(encoder, "pixels")?, at.0))
+        };
+        positive.references.iter().rev().map(one).collect()
     }
 }

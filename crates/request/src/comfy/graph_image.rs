@@ -1,6 +1,7 @@
 //! Images and masks that a graph loads, and what it does with their pixels.
 
 use kiln_media::NodeAt;
+use kiln_models::KONTEXT_SIZES;
 use serde_json::Value;
 
 use super::Named;
@@ -46,8 +47,29 @@ pub enum Pixels {
         /// The factor.
         factor: f64,
     },
+    /// `ImageScaleToTotalPixels`: a number of pixels in the image's shape.
+    Total {
+        /// The interpolation.
+        filter: ImageFilter,
+        /// Units of 1024 x 1024 pixels.
+        megapixels: f64,
+        /// Sides are multiples of this.
+        multiple: usize,
+    },
+    /// `FluxKontextImageScale`: the middle, in the size `[width, height]` of these whose ratio is nearest to the image's.
+    Nearest(&'static [[usize; 2]]),
     /// `ImageUpscaleWithModel`: a network.
     Network(Named),
+}
+
+impl Pixels {
+    /// The interpolation; that of a network is its own.
+    pub fn filter(&self) -> ImageFilter {
+        match self {
+            Self::Size { filter, .. } | Self::Factor { filter, .. } | Self::Total { filter, .. } => *filter,
+            Self::Nearest(_) | Self::Network(_) => ImageFilter::Lanczos,
+        }
+    }
 }
 
 /// The interpolations of ComfyUI that are those of Pillow. Its others are PyTorch's without antialiasing.
@@ -109,6 +131,12 @@ impl<'a> Reader<'a> {
                 },
             },
             "ImageScaleBy" => Pixels::Factor { filter: self.image_filter(at)?, factor: self.number(at, "scale_by")? },
+            "ImageScaleToTotalPixels" => Pixels::Total {
+                filter: self.image_filter(at)?,
+                megapixels: self.number(at, "megapixels")?,
+                multiple: self.count_or(at, "resolution_steps", 1)?,
+            },
+            "FluxKontextImageScale" => Pixels::Nearest(&KONTEXT_SIZES),
             "ImageUpscaleWithModel" => {
                 let loader = self.link(at, "upscale_model")?;
                 if loader.1.class_type != "UpscaleModelLoader" {

@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
     pub(super) fn latent(&self, from: NodeAt<'a>, input: &str) -> Result<Latent<'a>> {
         let (at, slot) = self.slot(from, input)?;
         match at.1.class_type.as_str() {
-            "EmptyLatentImage" | "EmptySD3LatentImage" => Ok(Latent::Empty {
+            "EmptyLatentImage" | "EmptySD3LatentImage" | "EmptyFlux2LatentImage" => Ok(Latent::Empty {
                 at,
                 size: (self.count(at, "width")?, self.count(at, "height")?),
                 batch: self.whole(at, "batch_size")?,

@@ -86,6 +86,8 @@ pub struct Run {
     pub start: Option<Start>,
     /// The images of the request's control networks, in their order.
     pub controls: Vec<GraphImage>,
+    /// The reference images, in their order.
+    pub references: Vec<GraphImage>,
     /// The number of images that share their noise, and the node that says it.
     pub batch: (u64, String),
     /// A sampler or a schedule that Kiln does not have.

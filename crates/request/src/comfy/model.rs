@@ -11,8 +11,8 @@ use crate::settings::formats::stem;
 
 /// Tokens of an image of 256x256 and of 1024x1024, between which `ModelSamplingFlux` interpolates.
 const TOKENS: [f64; 2] = [256.0, 4096.0];
-/// Pixels that a token of FLUX.1 covers.
-const TOKEN_PIXELS: f64 = 256.0;
+/// Pixels that a token of FLUX.1 and FLUX.2 covers.
+pub(super) const TOKEN_PIXELS: f64 = 256.0;
 
 /// The nodes between a sampler or a text and its checkpoint, in this order, and that checkpoint's id.
 #[derive(Debug, Clone, PartialEq)]

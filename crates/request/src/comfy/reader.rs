@@ -71,6 +71,11 @@ impl<'a> Reader<'a> {
         Ok(usize::try_from(self.whole(at, name)?).unwrap_or(usize::MAX))
     }
 
+    /// A whole number, or what the node takes without one.
+    pub(super) fn count_or(&self, at: NodeAt<'a>, name: &str, usual: usize) -> Result<usize> {
+        if at.1.inputs.contains_key(name) { self.count(at, name) } else { Ok(usual) }
+    }
+
     /// Refuses a value other than the one that a request can express.
     pub(super) fn only(&self, at: NodeAt<'a>, name: &str, expected: &Value, why: &str) -> Result<()> {
         match self.value(at, name)? {

@@ -4,7 +4,7 @@ use kiln_media::NodeAt;
 use serde_json::Value;
 
 use super::conditioning::Conditioning;
-use super::model::Chain;
+use super::model::{Chain, TOKEN_PIXELS};
 use super::problem::{Problem, Result, named};
 use super::reader::Reader;
 use crate::options::Request;
@@ -29,6 +29,8 @@ pub(super) struct Sampling<'a> {
     pub(super) scheduler: &'a str,
     /// Options of both.
     pub(super) options: Options,
+    /// The size that the noise levels are made for, with its node, if they depend on one.
+    pub(super) levels: Option<((usize, usize), NodeAt<'a>)>,
     /// The places of these fields.
     pub(super) places: Vec<(&'static str, Place<'a>)>,
 }
@@ -91,6 +93,7 @@ impl<'a> Reader<'a> {
             sampler: self.name(at, "sampler_name")?,
             scheduler: self.name(at, "scheduler")?,
             options: Options::default(),
+            levels: None,
             places: [
                 ("seed", seed),
                 ("steps", "steps"),
@@ -135,6 +138,7 @@ impl<'a> Reader<'a> {
             sampler: "",
             scheduler: "",
             options: Options::default(),
+            levels: None,
             places: vec![("seed", (at.0, "noise_seed")), ("cfg_scale", (at.0, "cfg"))],
         };
         self.with_method(all)
@@ -165,6 +169,7 @@ impl<'a> Reader<'a> {
             sampler: "",
             scheduler: "",
             options: Options::default(),
+            levels: None,
             places: vec![("seed", (noise.0, "noise_seed")), ("cfg_scale", (guider.0, "cfg"))],
         };
         self.with_method(all)
@@ -241,6 +246,10 @@ impl<'a> Reader<'a> {
                 bounds(&mut all.options)?;
                 "exponential"
             }
+            "Flux2Scheduler" => {
+                all.levels = Some(((self.count(levels, "width")?, self.count(levels, "height")?), levels));
+                "default"
+            }
             _ => return Err(Problem::not_understood(levels)),
         };
         let names = [
@@ -252,6 +261,22 @@ impl<'a> Reader<'a> {
         let ranges = ["sigma_min", "sigma_max", "rho"].map(|name| (name, (levels.0, name)));
         all.places.extend(names.into_iter().chain(options).chain(ranges));
         Ok(all)
+    }
+}
+
+impl Sampling<'_> {
+    /// Refuses noise levels for another number of tokens than images of `size` have: Kiln makes them for its image.
+    pub(super) fn check_levels(&self, size: Option<(usize, usize)>) -> Result<()> {
+        let tokens = |(width, height): (usize, usize)| (width * height) as f64 / TOKEN_PIXELS;
+        match (self.levels, size) {
+            (Some((of, at)), Some(size)) if tokens(of).round_ties_even() != tokens(size).round_ties_even() => {
+                let ((wide, tall), (width, height)) = (of, size);
+                let message =
+                    format!("node {} is for {wide}x{tall}, expected {width}x{height}, the image's size", named(at));
+                Err(Problem::of_input(at, "width", message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

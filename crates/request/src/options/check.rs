@@ -23,10 +23,17 @@ pub(crate) fn check(request: &Request) -> Result<()> {
 /// # Errors
 /// [`Error::Value`] with the first such option.
 pub(crate) fn refuse_ignored(request: &Request, ignored: &[&str]) -> Result<()> {
-    let is_set = |row: &&OptionRow| ignored.contains(&row.name) && !row.value(request).is_default();
-    let Some(row) = OPTIONS.iter().find(is_set) else { return Ok(()) };
-    let expected = "no value: it has no effect on this model's text encoders".into();
+    let Some(row) = set_of(request, ignored).next() else { return Ok(()) };
+    let expected = format!("no value: {NO_EFFECT}");
     Err(Error::Value { name: row.name, found: row.value(request).shown(), expected })
+}
+
+/// Why an option of texts is refused.
+const NO_EFFECT: &str = "it has no effect on this model's text encoders";
+
+/// The options with these names that are set.
+fn set_of(request: &Request, names: &[&str]) -> impl Iterator<Item = &'static OptionRow> {
+    OPTIONS.iter().filter(|row| names.contains(&row.name) && !row.value(request).is_default())
 }
 
 /// Refuses options that are set and have no meaning for `model`.
@@ -57,12 +64,32 @@ impl Request {
     /// Removes options that have no meaning for `model`, and returns a sentence for each. For settings of an image that was made
     /// with another model.
     pub fn drop_foreign(&mut self, model: &ModelFolder) -> Vec<String> {
-        self.drop_without(|feature| feature.is_of(model), &model.name())
+        let mut sentences = self.drop_without(|feature| feature.is_of(model), &model.name());
+        sentences.extend(self.drop_ignored(model));
+        sentences
     }
 
     /// [`Self::drop_foreign`] for options that no model of `family` can have.
     pub fn drop_foreign_to_family(&mut self, family: FamilyRef) -> Vec<String> {
         self.drop_without(|feature| feature.may_be_of(family), family.label())
+    }
+
+    /// Removes options that have no effect on the text encoders of `model`. Returns a sentence for the CLIP layer; the others are the
+    /// rules of a program, and not a user's choice.
+    pub fn drop_ignored(&mut self, model: &ModelFolder) -> Vec<String> {
+        self.drop_named(model.ignored_text_options())
+    }
+
+    fn drop_named(&mut self, names: &[&str]) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for row in set_of(self, names).collect::<Vec<_>>() {
+            if row.name == "clip_skip" {
+                let key = row.infotext_keys().next().unwrap_or(row.name);
+                sentences.push(format!("{key}: {} is left out: {NO_EFFECT}", row.value(self).shown()));
+            }
+            row.copy(&Self::default(), self);
+        }
+        sentences
     }
 
     fn drop_without(&mut self, has: impl Fn(ModelFeature) -> bool, name: &str) -> Vec<String> {
@@ -100,6 +127,8 @@ fn refusal(row: &OptionRow, value: f64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_prompt::ChunkCut;
+
     use super::*;
 
     #[test]
@@ -134,6 +163,13 @@ mod tests {
             refuse_ignored(&request, &ignored).unwrap_err().to_string(),
             "`clip_skip` is 2, expected no value: it has no effect on this model's text encoders"
         );
+        // Rules of a program go without a word.
+        let mut graph = Request { chunk_cut: ChunkCut::Word, ..request };
+        assert_eq!(
+            graph.drop_named(&ignored),
+            ["Clip skip: 2 is left out: it has no effect on this model's text encoders"]
+        );
+        assert!(refuse_ignored(&graph, &ignored).is_ok());
     }
 
     /// A value that turns every option on which needs a feature.

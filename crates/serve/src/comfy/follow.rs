@@ -261,9 +261,9 @@ impl Reporter {
                 let (choice, target): (UpscalerChoice, _) = self.app.intake.run(0, open).await?;
                 Ok((enlarge_by_network(&self.app, choice, image, target).await?, name.name.clone()))
             }
-            Pixels::Size { filter, .. } | Pixels::Factor { filter, .. } => {
+            Pixels::Size { .. } | Pixels::Factor { .. } | Pixels::Total { .. } | Pixels::Nearest(_) => {
                 let (app, how) = (self.app.clone(), how.clone());
-                let name = if *filter == ImageFilter::Lanczos { "lanczos" } else { "nearest" };
+                let name = if how.filter() == ImageFilter::Lanczos { "lanczos" } else { "nearest" };
                 let change = move || Reader { app: &app, owner: "" }.changed(image, &how);
                 Ok((self.app.intake.run_images(change).await?, name.into()))
             }

@@ -10,6 +10,8 @@ use crate::error::Refused;
 
 /// Pixels of a latent in ComfyUI.
 const CELL: usize = 8;
+/// Pixels of `ImageScaleToTotalPixels`.
+const MEGAPIXEL: f64 = 1024.0 * 1024.0;
 /// Gray values from here on are 1 when a mask is rounded.
 const ROUNDED_UP: u8 = 128;
 
@@ -59,7 +61,12 @@ impl Reader<'_> {
                 let image = if *crop { middle(&image, (width, height))? } else { image };
                 image.resize(width, height, filter_of(*filter)).map_err(Refused::unread)
             }
-            Pixels::Factor { filter, .. } => image.resize(width, height, filter_of(*filter)).map_err(Refused::unread),
+            Pixels::Factor { filter, .. } | Pixels::Total { filter, .. } => {
+                image.resize(width, height, filter_of(*filter)).map_err(Refused::unread)
+            }
+            Pixels::Nearest(_) => {
+                middle(&image, (width, height))?.resize(width, height, Filter::Lanczos3).map_err(Refused::unread)
+            }
             Pixels::Network(_) => Err(Refused::invalid("a network enlarges results only")),
         }
     }
@@ -76,6 +83,18 @@ impl Reader<'_> {
             return Ok(image);
         }
         middle(&image, (width, height))?.resize(width, height, Filter::Nearest).map_err(Refused::unread)
+    }
+
+    /// A reference image: the middle, in multiples of `multiple`, which the model needs. ComfyUI cuts multiples of [`CELL`] and pads.
+    pub(super) fn reference(&self, graph_image: &GraphImage, multiple: usize) -> Result<Rgb8Image, Refused> {
+        let image = self.graph_image(graph_image)?;
+        let multiple = multiple.max(CELL);
+        let size = (image.width() / multiple * multiple, image.height() / multiple * multiple);
+        if size.0 == 0 || size.1 == 0 {
+            let found = format!("an image of {}x{}", image.width(), image.height());
+            return Err(Refused::value("references", found, format!("sides of at least {multiple} pixels")));
+        }
+        cut(&image, ((image.width() - size.0) / 2, (image.height() - size.1) / 2), size)
     }
 
     /// The image that a run begins with, for a model whose sizes are multiples of `multiple`.
@@ -142,6 +161,19 @@ pub(super) fn size_after((width, height): (usize, usize), how: &Pixels) -> (usiz
         Pixels::Size { size: (wide, 0), .. } => (wide, rounded(height as f64 * wide as f64 / width as f64)),
         Pixels::Size { size, .. } => size,
         Pixels::Factor { factor, .. } => (rounded(width as f64 * factor), rounded(height as f64 * factor)),
+        Pixels::Total { megapixels, multiple, .. } => {
+            let (wide, tall, multiple) = (width as f64, height as f64, multiple.max(1));
+            let factor = (megapixels * MEGAPIXEL / (wide * tall)).sqrt();
+            let side = |side: f64| (side * factor / multiple as f64).round_ties_even().max(1.0) as usize * multiple;
+            (side(wide), side(tall))
+        }
+        Pixels::Nearest(sizes) => {
+            let ratio = width as f64 / height as f64;
+            let distance = |size: &[usize; 2]| (ratio - size[0] as f64 / size[1] as f64).abs();
+            // Of two with one distance the narrower one.
+            let nearest = sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.cmp(b)));
+            nearest.map_or((width, height), |&[width, height]| (width, height))
+        }
     }
 }
 
@@ -263,6 +295,19 @@ mod tests {
         assert_eq!(middle(&image, (200, 100)).unwrap().size(), (100, 50));
         assert_eq!(middle(&image, (100, 25)).unwrap().size(), (100, 26)); // round(12.5) is 12
         let size = |size| size_after((100, 50), &Pixels::Size { filter: ImageFilter::Lanczos, size, crop: false });
+        let total = |(width, height), multiple| {
+            size_after((width, height), &Pixels::Total { filter: ImageFilter::Lanczos, megapixels: 1.0, multiple })
+        };
+        // round(1000 * sqrt(1048576 / 1500000)) and so on.
+        assert_eq!(
+            [total((1500, 1000), 1), total((1500, 1000), 64), total((1024, 1024), 1)],
+            [(1254, 836), (1280, 832), (1024, 1024)]
+        );
+        let kontext = |size| size_after(size, &Pixels::Nearest(&kiln_models::KONTEXT_SIZES));
+        assert_eq!(
+            [kontext((300, 300)), kontext((30, 100)), kontext((1200, 1000))],
+            [(1024, 1024), (672, 1568), (1104, 944)]
+        );
         assert_eq!([size((0, 0)), size((0, 25)), size((33, 0)), size((7, 9))], [(100, 50), (50, 25), (33, 16), (7, 9)]);
     }
 }

@@ -178,7 +178,7 @@ fn shown(run: &Run) -> Map<String, Value> {
         Ok(Value::Object(all)) => all,
         _ => Map::new(),
     };
-    all.retain(|name, value| !value.is_null() && !["init", "mask", "controls"].contains(&name.as_str()));
+    all.retain(|name, value| !value.is_null() && !["init", "mask", "controls", "references"].contains(&name.as_str()));
     all
 }
 
@@ -290,6 +290,7 @@ fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: 
             return Err(of_node(part, message));
         }
     }
+    run.warnings.extend(run.request.drop_ignored(&model.folder));
     let reader = Reader { app, owner };
     let (mut files, mut size) = (None, run.request.hires_size.or(run.request.width.zip(run.request.height)));
     if let Some(start) = &run.start {
@@ -316,6 +317,10 @@ fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: 
     for (i, (control, graph_image)) in run.request.controls.iter_mut().zip(&run.controls).enumerate() {
         let image = reader.control(graph_image, size)?;
         control.image = Some(store(&mut files, &format!("control-{i}"), &png(&image)?)?);
+    }
+    for (i, graph_image) in run.references.iter().enumerate() {
+        let image = reader.reference(graph_image, model.folder.size_multiple())?;
+        run.request.references.push(store(&mut files, &format!("reference-{i}"), &png(&image)?)?);
     }
     for output in outputs.iter().filter(|output| output.run == number) {
         check_size(app, output, size)?;

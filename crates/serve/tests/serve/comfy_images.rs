@@ -27,7 +27,7 @@ fn with_hole() -> Vec<u8> {
 }
 
 /// Sends a form with a file and other fields.
-fn upload(served: &Served, path: &str, name: &str, file: &[u8], fields: &[(&str, &str)]) -> Answer {
+pub fn upload(served: &Served, path: &str, name: &str, file: &[u8], fields: &[(&str, &str)]) -> Answer {
     let mut body = Vec::new();
     for (field, value) in fields {
         body.extend(format!("--x\r\nContent-Disposition: form-data; name=\"{field}\"\r\n\r\n{value}\r\n").bytes());
@@ -40,18 +40,18 @@ fn upload(served: &Served, path: &str, name: &str, file: &[u8], fields: &[(&str,
     request.header("content-type", "multipart/form-data; boundary=x").send(&body[..]).unwrap().into()
 }
 
-fn job(served: &Served, job: &Value) -> Vec<u8> {
+pub fn job(served: &Served, job: &Value) -> Vec<u8> {
     served.image(&served.finished(&served.submit(job)), 0)
 }
 
-fn made(served: &Served, graph: &Value) -> Vec<u8> {
+pub fn made(served: &Served, graph: &Value) -> Vec<u8> {
     let history = done(served, &taken(served, graph));
     assert_eq!(history["status"]["status_str"], "success", "{history}");
     pixels(&image(served, &history, "9"))
 }
 
 /// The fields that the default graph means, with more of them.
-fn own(more: &Value) -> Value {
+pub fn own(more: &Value) -> Value {
     let mut job = json!({
         "prompt": "a (red:1.2) pear", "negative_prompt": "", "seed": 7, "steps": 4, "cfg_scale": 5.5, "sampler": "euler",
         "scheduler": "normal", "convention": "comfyui", "emphasis": "comfy", "chunk_cut": "word", "pad_conds": false,

@@ -3,6 +3,7 @@
 mod a1111;
 mod access;
 mod comfy;
+
 mod comfy_graphs;
 mod comfy_images;
 mod comfy_page;
@@ -10,6 +11,7 @@ mod connections;
 mod control;
 mod costs;
 mod devices;
+mod edits;
 mod flow_models;
 mod gallery;
 mod jobs;

@@ -52,6 +52,19 @@ pub(super) static CLASSES: &[Class] = &[
         OF_IMAGE,
     ),
     class(
+        "ImageScaleToTotalPixels",
+        "Scale Image to Total Pixels",
+        "image/upscaling",
+        &[
+            IMAGE,
+            IMAGE_FILTERS,
+            number("megapixels", 1.0, 0.01, 16.0, 0.01),
+            takes("resolution_steps", Kind::Whole { default: 1, min: 1, max: 256, step: 1 }),
+        ],
+        OF_IMAGE,
+    ),
+    class("FluxKontextImageScale", "FluxKontextImageScale", "advanced/conditioning/flux", &[IMAGE], OF_IMAGE),
+    class(
         "ImageUpscaleWithModel",
         "Upscale Image (using Model)",
         "image/upscaling",

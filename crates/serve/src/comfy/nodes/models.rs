@@ -143,6 +143,13 @@ pub(super) static CLASSES: &[Class] = &[
         OF_CLIP,
     ),
     class("FluxGuidance", "FluxGuidance", "advanced/conditioning/flux", &[CONDITIONING, GUIDANCE], OF_TEXT),
+    class(
+        "ReferenceLatent",
+        "ReferenceLatent",
+        "advanced/conditioning/edit_models",
+        &[CONDITIONING, takes("latent", Kind::Link("LATENT"))],
+        OF_TEXT,
+    ),
     class("ConditioningZeroOut", "ConditioningZeroOut", "advanced/conditioning", &[CONDITIONING], OF_TEXT),
     class(
         "ConditioningCombine",

@@ -19,6 +19,13 @@ pub(super) static CLASSES: &[Class] = &[
         OF_LATENT,
     ),
     class(
+        "EmptyFlux2LatentImage",
+        "Empty Flux 2 Latent",
+        "latent",
+        &[side("width", 1024, 16, 16), side("height", 1024, 16, 16), BATCH],
+        OF_LATENT,
+    ),
+    class(
         "LatentUpscale",
         "Upscale Latent",
         "latent",
@@ -138,6 +145,13 @@ pub(super) static CLASSES: &[Class] = &[
         "BasicScheduler",
         "sampling/custom_sampling/schedulers",
         &[MODEL, SCHEDULER, STEPS, DENOISE],
+        OF_SIGMAS,
+    ),
+    class(
+        "Flux2Scheduler",
+        "Flux2Scheduler",
+        "sampling/custom_sampling/schedulers",
+        &[STEPS, side("width", 1024, 16, 1), side("height", 1024, 16, 1)],
         OF_SIGMAS,
     ),
     class(

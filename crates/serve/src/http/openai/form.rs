@@ -5,6 +5,8 @@ use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use kiln_media::{DecodeOptions, decode};
+use kiln_models::ModelFolder;
+use kiln_request::ModelFeature;
 use serde_json::{Map, Value};
 
 use super::image_of;
@@ -16,7 +18,7 @@ use crate::http::json_body;
 #[derive(Debug, Default)]
 pub(super) struct Form {
     pub(super) fields: Map<String, Value>,
-    pub(super) image: Option<Vec<u8>>,
+    pub(super) images: Vec<Vec<u8>>,
     pub(super) mask: Option<Vec<u8>>,
 }
 
@@ -24,7 +26,7 @@ impl Form {
     /// Reads a body by its type.
     ///
     /// # Errors
-    /// [`Refused`] for what is no form, no image, and for more images than one.
+    /// [`Refused`] for what is no form and no image.
     pub(super) async fn read(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Self, Refused> {
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if kind.starts_with("multipart/form-data") {
@@ -46,7 +48,7 @@ impl Form {
             let name = part.name().unwrap_or_default().to_string();
             let bytes = part.bytes().await.map_err(|error| wrong(error.body_text()))?;
             match name.as_str() {
-                "image" | "image[]" => form.add_image(bytes.to_vec())?,
+                "image" | "image[]" => form.images.push(bytes.to_vec()),
                 "mask" => form.mask = Some(bytes.to_vec()),
                 _ => {
                     let text =
@@ -65,10 +67,10 @@ impl Form {
             None | Some(Value::Null) => {}
             Some(Value::Array(images)) => {
                 for image in images {
-                    form.add_image(image_of("image", &image)?)?;
+                    form.images.push(image_of("image", &image)?);
                 }
             }
-            Some(image) => form.add_image(image_of("image", &image)?)?,
+            Some(image) => form.images.push(image_of("image", &image)?),
         }
         if let Some(mask) = form.fields.remove("mask").filter(|mask| !mask.is_null()) {
             form.mask = Some(image_of("mask", &mask)?);
@@ -76,24 +78,42 @@ impl Form {
         Ok(form)
     }
 
-    fn add_image(&mut self, image: Vec<u8>) -> Result<(), Refused> {
-        match self.image.replace(image) {
-            None => Ok(()),
-            Some(_) => Err(Refused::value("image", "several images", "one: this model takes no others")),
-        }
-    }
-
     /// Refuses a form without an image.
     pub(super) fn require_image(&self) -> Result<(), Refused> {
-        self.image.as_ref().map(drop).ok_or_else(|| Refused::value("image", "missing", "an image file"))
+        if self.images.is_empty() { Err(Refused::value("image", "missing", "an image file")) } else { Ok(()) }
     }
 
     /// Without a mask, the transparent part of the image is what is edited.
     pub(super) fn mask_of_image(&mut self, images: &DecodeOptions) -> Result<(), Refused> {
-        if let (Some(image), None) = (&self.image, &self.mask) {
+        if let (Some(image), None) = (self.images.first(), &self.mask) {
             let decoded = decode(image, "image", images).map_err(|error| Refused::unread(error).at("image"))?;
             self.mask = decoded.is_transparent().then(|| image.clone());
         }
         Ok(())
     }
+
+    /// The image that a run begins with, and the reference images. A model that was made for it changes reference images as the prompt
+    /// says, unless there is a mask, or `begins` asks for a run that begins with an image. For others one image is the begin, and several
+    /// are references, if they take any.
+    ///
+    /// # Errors
+    /// [`Refused`] for more images than the model takes.
+    pub(super) fn split(self, model: &ModelFolder, begins: bool) -> Result<Split, Refused> {
+        let takes_references = ModelFeature::References.is_of(model);
+        let (mut images, edits) = (self.images.into_iter(), model.defaults().edits && takes_references);
+        let begins = begins || self.mask.is_some() || (images.len() < 2 && !edits);
+        let init = if begins { images.next() } else { None };
+        if images.len() > 0 && !takes_references {
+            let expected = format!("one: {} takes no reference images", model.name());
+            return Err(Refused::value("image", "several images", expected));
+        }
+        Ok(Split { init, mask: self.mask, references: images.collect() })
+    }
+}
+
+/// The images of a form by what is done with them.
+pub(super) struct Split {
+    pub(super) init: Option<Vec<u8>>,
+    pub(super) mask: Option<Vec<u8>>,
+    pub(super) references: Vec<Vec<u8>>,
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use self::answer::Wanted;
 use self::fields::Fields;
-use self::form::Form;
+use self::form::{Form, Split};
 use super::jobs::ErrorBody;
 use super::{Client, Payload, Shared, json_body};
 use crate::app::{App, Submission, store, store_inputs};
@@ -26,6 +26,9 @@ use crate::scheduler::Previews;
 
 /// The strength of an edit with a mask: the masked part is generated from noise.
 const EDIT_STRENGTH: f64 = 1.0;
+
+/// The begin of the names of an edit's events.
+const EDIT: &str = "image_edit";
 
 /// The routes.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -82,7 +85,7 @@ pub(super) async fn edits(
         Ok((form, fields))
     };
     let (form, fields) = app.intake.run_images(read).await?;
-    run(app, client, &headers, form, fields, "image_edit").await
+    run(app, client, &headers, form, fields, EDIT).await
 }
 
 /// Makes images that are like another one.
@@ -104,6 +107,7 @@ pub(super) async fn variations(
     let read = move || {
         form.require_image()?;
         form.mask = None;
+        form.images.truncate(1);
         form.fields.entry("prompt").or_insert("".into());
         let fields = Fields::new(std::mem::take(&mut form.fields))?;
         Ok((form, fields))
@@ -131,12 +135,18 @@ async fn run(
     let Fields { mut request, model, shown, format, output_format, wants_url, stream, partials, mut warnings } = fields;
     // Clients of this API have no list of LoRAs.
     warnings.extend(drop_unknown_tags(&mut request, app.options.setup().lora_dir.as_deref()));
+    let model = app.models.find_openai(model.as_deref())?.clone();
+    let begins = request.strength.is_some() || event != EDIT;
+    let Split { init, mask, references } = form.split(&model.folder, begins)?;
     let stored = move || {
         let mut files = store_inputs(&mut request)?;
-        if let Some(image) = form.image {
+        if let Some(image) = init {
             request.init = Some(store(&mut files, "init", &image)?);
         }
-        if let Some(mask) = form.mask {
+        for (i, image) in references.iter().enumerate() {
+            request.references.push(store(&mut files, &format!("reference-{i}"), image)?);
+        }
+        if let Some(mask) = mask {
             request.mask = Some(store(&mut files, "mask", &mask)?);
             request.mask_invert = true; // what is transparent is edited
         }
@@ -144,9 +154,7 @@ async fn run(
     };
     let (request, files) = app.intake.run(0, stored).await?;
     let previews = if stream && partials > 0 { Previews::Spread(partials) } else { Previews::None };
-    let model = Some(app.models.find_openai(model.as_deref())?.id.clone());
-    let id = None;
-    let (priority, limit) = (0, None);
+    let (priority, limit, id, model) = (0, None, None, Some(model.id));
     let submission =
         Submission { request, files, model, client, priority, limit, previews, format, shown, warnings, id };
     let entry = app.submit(submission).await?;
