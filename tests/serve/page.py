@@ -29,9 +29,11 @@ PHONE = {"width": 390, "height": 844}
 #: Milliseconds for images to be done.
 LONG = 120_000
 #: The most bytes of the first load of the page.
-FIRST_LOAD = 170_000
+FIRST_LOAD = 100_000
 #: The folder of page files that are used instead of the program's.
 FILES = None
+#: A model that edits reference images.
+EDITOR = "../shared/data/families/models/flux2_klein"
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -41,7 +43,7 @@ class Page:
     def __init__(self, browser, address, **context):
         self.context = browser.new_context(**{"viewport": DESKTOP, **context})
         self.problems = []
-        self.address = address
+        self.address = address.partition("#")[0]
         if FILES:
             self.context.route(re.compile(re.escape(address) + r"(page/.*)?$"), self.from_folder)
         self.page = self.context.new_page()
@@ -175,6 +177,7 @@ def large(browser, address, shoot):
 
     page.page.click("#compare")
     line = page.page.locator(".comparison input")
+    line.wait_for()
     assert page.count(".comparison img") == 2 and line.input_value() == "50"
     line.focus()
     page.page.keyboard.press("End")
@@ -287,7 +290,7 @@ def settings(browser, address, shoot):
     assert page.text("[data-option=sampler] option").startswith("Default ("), page.text("[data-option=sampler] option")
 
     section = page.section("More options")
-    assert section.locator("details.group").count() > 8
+    page.page.wait_for_function("() => document.querySelectorAll('details.group').length > 8")  # they are made by an event
     assert section.locator(".field:visible").count() == 1, "groups are folded"
     search = section.get_by_label("Search options")
     search.fill("perturbed")
@@ -299,6 +302,7 @@ def settings(browser, address, shoot):
     assert section.locator("details.group:visible").count() > 8
     assert section.locator(".group:has-text('Perturbed') .state").inner_text() == "1"
     section.locator("summary", has_text="Rules of another program").click()
+    section.locator(".group[open] label").first.wait_for()
     labels = section.locator(".group[open] label").all_inner_texts()
     assert labels == ["Noise levels and first noise as in", "Input images and refiners as in"], labels
     shoot(page, "options")
@@ -717,6 +721,62 @@ def networks(browser, program):
         page.close()
 
 
+def references(browser, program):
+    """Reference images, for models that take them."""
+    if not Path(EDITOR).is_dir():
+        print(f"skipped: {EDITOR} is missing")
+        return
+    with Server(program, "-m", EDITOR) as address:
+        page = Page(browser, address)
+        place = page.page.locator("details.section", has=page.page.locator("summary", has_text="Reference images"))
+        assert not place.is_visible(), "the first model takes none"
+        page.page.select_option("#model-choice", Path(EDITOR).name)
+        section = page.section("Reference images")
+        assert "changes these images" in section.inner_text(), section.inner_text()
+        for count in (1, 2):
+            page.page.evaluate(DROP, [f"{count}.png", list(png("", 64)), "details[open] .slot:has(.drop)"])
+            page.page.wait_for_function("(n) => document.querySelectorAll('details[open] .slot img').length === n", arg=count)
+        assert section.locator(".state").inner_text() == "2" and section.locator(".slot").count() == 3
+        with page.page.expect_request("**/v1/jobs") as sent:
+            page.generate("a fox", steps=2, seed=1, width=64, height=64)
+        images = json.loads(sent.value.post_data)["references"]
+        assert len(images) == 2 and all(image.startswith("data:image/png") for image in images), images
+        page.images(1)
+        page.page.select_option("#model-choice", "emoji")
+        with page.page.expect_request("**/v1/jobs") as sent:
+            page.generate("a fox", steps=2, seed=1)
+        assert "references" not in json.loads(sent.value.post_data)
+        page.images(2)
+        page.close()
+
+
+def link(browser, address):
+    """A link with settings, in another tab and in the same one; one that is cut off."""
+    page = Page(browser, address, permissions=["clipboard-read", "clipboard-write"])
+    page.generate("a red äpple 🍎", steps=3, seed=42, cfg_scale=4)
+    page.images(1)
+    page.view()
+    page.facts()
+    page.page.get_by_role("button", name="Copy a link to the settings").click()
+    page.page.wait_for_selector("text=The link is in the clipboard.")
+    copied = page.page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith(address + "#settings="), copied
+    page.close()
+
+    page = Page(browser, copied)
+    page.page.wait_for_selector("text=The form has the settings of the link.")
+    value = lambda name: page.page.input_value(f"#form [data-option={name}]")
+    assert page.page.input_value("#prompt") == "a red äpple 🍎"
+    assert (value("steps"), value("seed"), value("cfg_scale")) == ("3", "42", "4"), value("steps")
+    assert page.page.url == address, page.page.url
+    page.page.fill("#prompt", "another")
+    page.page.evaluate("(link) => { location.hash = new URL(link).hash }", copied)
+    page.page.wait_for_function("() => document.querySelector('#prompt').value.startsWith('a red')")
+    page.page.evaluate("(link) => { location.hash = new URL(link).hash.slice(0, -9) }", copied)
+    page.page.wait_for_selector("text=The link with settings is not whole.")
+    page.close()
+
+
 def login(browser, program):
     """The page asks for a key, and keeps it for the tab."""
     with Server(program, "--api-key", KEY) as address:
@@ -892,6 +952,8 @@ def main():
                 "enlarge": lambda: enlarge(browser, address),
                 "phone": lambda: phone(browser, address, shoot),
                 "networks": lambda: networks(browser, given.program),
+                "references": lambda: references(browser, given.program),
+                "link": lambda: link(browser, address),
                 "login": lambda: login(browser, given.program),
                 "server gallery": lambda: server_gallery(browser, given.program, shoot, axe),
             }

@@ -98,8 +98,14 @@ impl Engines {
             self.resting.remove(0);
         }
         let start = Instant::now();
-        let engine = self.open(model)?;
-        self.current = Some(Loaded { model: model.clone(), engine: engine.loaded(start, watch)? });
+        let mut engine = self.open(model)?.loaded(start, watch)?;
+        if !self.resting.is_empty() && !engine.fits_whole(None)? {
+            // Memory was out, whatever the plan said.
+            drop(engine);
+            self.resting.clear();
+            engine = self.open(model)?.loaded(start, watch)?;
+        }
+        self.current = Some(Loaded { model: model.clone(), engine });
         Ok(true)
     }
 

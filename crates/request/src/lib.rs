@@ -81,7 +81,7 @@ pub use options::{
 pub use parameters::{FilesInText, parameters};
 pub use prompt_steps::PromptSteps;
 pub use prompts::{Parsed, ParsedPrompt, PromptPart};
-pub use reference::{Reference, ReferenceSize};
+pub use reference::{Reference, ReferenceSize, most_references};
 pub use refiner::{DenoiserSpan, Refiner};
 pub use request::Rng;
 pub use seeds::SeedOptions;

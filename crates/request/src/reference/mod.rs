@@ -11,13 +11,22 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::input::{FittedInput, fitted, read_reference};
-use crate::options::{ImageOptions, OptionSet, Request};
+use crate::options::{ImageOptions, ModelFeature, OptionSet, Request};
 use crate::settings::InputFile;
 pub use size::ReferenceSize;
 use size::fitted_size;
 
 /// The most reference images of a request.
 const MAX_REFERENCES: usize = 16;
+
+/// The most reference images of a request for `model`: 0 if it takes none, and 1 if it takes a control image.
+pub fn most_references(model: &ModelFolder) -> usize {
+    match model.extra_channels() {
+        _ if !ModelFeature::References.is_of(model) => 0,
+        ExtraChannels::Control => 1,
+        _ => MAX_REFERENCES,
+    }
+}
 
 /// A reference image of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,6 +10,7 @@ import { Loras } from "./loras.js";
 import { CONTROLS, IP_ADAPTERS, Nets } from "./nets.js";
 import { options } from "./options.js";
 import { weightKeys } from "./prompt.js";
+import { References } from "./references.js";
 import { ratios } from "./sizes.js";
 import { Styles } from "./styles.js";
 import { countTokens } from "./tokens.js";
@@ -35,6 +36,7 @@ export class Form {
     this.loras = new Loras(capabilities.loras, capabilities.lora_notes);
     this.nets = new Nets(capabilities.controls ?? [], CONTROLS);
     this.imagePrompts = new Nets(capabilities.ip_adapters ?? [], IP_ADAPTERS);
+    this.references = new References(model);
     this.grid = new GridSettings(settings);
     this.styles = new Styles(settings);
     this.ratios = ratios(settings, model);
@@ -42,7 +44,7 @@ export class Form {
     byId("basics").append(...this.#basics());
     byId("sections").append(...this.#sections().filter(Boolean));
     this.countTokens = countTokens(settings, () => (capabilities.models.length > 1 ? this.model().id : undefined));
-    for (const part of [this.input, this.loras, this.nets, this.imagePrompts, this.grid, this.styles])
+    for (const part of [this.input, this.references, this.loras, this.nets, this.imagePrompts, this.grid, this.styles])
       part.addEventListener("change", () => this.changed());
     this.loras.addEventListener("change", () => mark(this.loras.input, ""));
     settings.addEventListener("change", () => this.changed());
@@ -69,7 +71,7 @@ export class Form {
     const request = { ...this.settings.all(), prompt: this.settings.get("prompt") ?? "" };
     if (this.capabilities.models.length > 1) request.model = this.model().id;
     Object.assign(request, this.loras.request(), await this.nets.request(), await this.imagePrompts.request());
-    Object.assign(request, await this.input.request());
+    Object.assign(request, await this.input.request(), await this.references.request());
     return this.styles.apply(request);
   }
 
@@ -82,9 +84,11 @@ export class Form {
     this.settings.fill(said);
     const missing = this.loras.fill(said).map((name) => `The server does not have the LoRA ${name}.`);
     if (said.controls?.length) missing.push("The settings name control networks; their images are not in the file.");
+    if (said.references?.length) missing.push("The settings name reference images, which are not in the file.");
     if (said.ip_adapters?.length) missing.push("The settings name IP-Adapters; their images are not in the file.");
     this.nets.clear();
     this.imagePrompts.clear();
+    this.references.clear();
     this.styles.clear();
     return missing;
   }
@@ -138,6 +142,8 @@ export class Form {
   /** Says in the heads of the sections what is on. */
   changed() {
     for (const { state, section } of this.parts ?? []) section.querySelector(".state").textContent = state();
+    if (this.referencesSection) this.referencesSection.hidden = !this.references.most;
+    this.references.describe();
     this.showDefaults();
   }
 
@@ -211,9 +217,11 @@ export class Form {
   #sections() {
     const { loras, controls = [], ip_adapters: adapters = [] } = this.capabilities;
     this.parts = [];
+    this.referencesSection = this.#section("Reference images", this.references.element, () => this.references.state);
     const sections = [
       this.#section("Styles", this.styles.element, () => this.styles.state),
       this.#section("Input image", this.input.element, () => this.input.state),
+      this.referencesSection,
       loras.length && this.#section("LoRAs", this.loras.element, () => this.loras.state),
       controls.length && this.#section("ControlNet", this.nets.element, () => this.nets.state),
       adapters.length && this.#section("Image prompts", this.imagePrompts.element, () => this.imagePrompts.state),

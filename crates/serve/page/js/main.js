@@ -8,6 +8,7 @@ import { Gallery } from "./gallery.js";
 import { Grid } from "./grid.js";
 import { cellRequest } from "./gridsettings.js";
 import { openHistory, remember } from "./history.js";
+import { takeSettings } from "./link.js";
 import { askForKey } from "./login.js";
 import { report, notify } from "./messages.js";
 import { Queue } from "./queue.js";
@@ -51,6 +52,18 @@ class Page {
     if (newest) await this.stage.made(this.gallery, newest);
     this.queue.resume();
     if (this.capabilities.gallery && this.capabilities.gallery !== "off") await this.#serverGallery();
+    this.#useLink();
+    addEventListener("hashchange", () => this.#useLink());
+  }
+
+  /** Takes over the settings of a link that was opened. */
+  #useLink() {
+    try {
+      const settings = takeSettings();
+      if (settings) this.use(settings, "The form has the settings of the link.");
+    } catch (error) {
+      report(error);
+    }
   }
 
   /** Sends what the form says: one job, or those of a grid. */
@@ -70,11 +83,11 @@ class Page {
   }
 
   /** Takes over the settings of an image. */
-  use({ request, model }) {
+  use({ request, model }, done = "The form has the settings of the image.") {
     if (this.capabilities.models.some(({ id }) => id === model)) this.#setModel(model);
     const missing = this.form.fill(request);
     if (missing.length) missing.forEach(report);
-    else notify("The form has the settings of the image.");
+    else notify(done);
     byId("prompt").focus();
   }
 

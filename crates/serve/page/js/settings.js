@@ -1,7 +1,7 @@
 /** The values of the form: what a request says, without its images. */
 
 /** Fields that are lists of objects, or images, and have a part of the page of their own. */
-const APART = ["loras", "controls", "ip_adapters", "init", "mask"];
+const APART = ["loras", "controls", "ip_adapters", "init", "mask", "references"];
 
 export class Settings extends EventTarget {
   #values = new Map();
@@ -41,6 +41,12 @@ export class Settings extends EventTarget {
   /** All values that are set. */
   all() {
     return Object.fromEntries(this.#values);
+  }
+
+  /** The values of a request that `fill` takes over, and its LoRAs. */
+  part(request) {
+    const known = ([name]) => name === "loras" || (this.rows.has(name) && !APART.includes(name));
+    return Object.fromEntries(Object.entries(request).filter(known));
   }
 
   /** Takes over the values of a request, and goes back to the defaults for all others. */

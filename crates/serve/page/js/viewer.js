@@ -3,6 +3,7 @@
 import { dialog, field, h, select, takesText } from "./dom.js";
 import { sizeClass } from "./files.js";
 import { fullLabel, usualOf, valueText } from "./labels.js";
+import { linkOf } from "./link.js";
 import { report, notify } from "./messages.js";
 
 /** Fields that are shown above the list. */
@@ -113,11 +114,13 @@ export class Viewer {
       ? h("button", { type: "button", onclick: () => this.#remove() }, "Delete")
       : h("span");
     const settings = Object.keys(record.request).length > 0;
+    const link = h("button", { type: "button", onclick: () => this.#copyLink() }, "Copy a link to the settings");
     return h(
       "div",
       { class: "actions" },
       settings && use,
       edit,
+      settings && link,
       this.#enlarge(),
       h("div", { class: "pair" }, save, remove),
     );
@@ -141,6 +144,15 @@ export class Viewer {
     };
     const button = h("button", { type: "button", onclick: go }, "Upscale");
     return h("div", { class: "enlarge" }, field("Upscaler", upscaler), field("Scale", scale), button);
+  }
+
+  async #copyLink() {
+    const { request, model } = this.record;
+    const link = linkOf(this.page.settings.part(request), model);
+    // Pages without encryption have no clipboard.
+    const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false);
+    if (copied) notify("The link is in the clipboard.");
+    else prompt("The link with the settings:", link);
   }
 
   async #remove() {

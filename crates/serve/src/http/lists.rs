@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use kiln_engine::{
     HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
 };
+use kiln_request::most_references;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -68,6 +69,10 @@ pub(super) struct ModelView {
     size_multiple: usize,
     /// Whether it takes a mask and a masked image.
     inpainting: bool,
+    /// The most reference images of a request; 0 if it takes none.
+    references: usize,
+    /// Whether it was made to change reference images as a prompt says.
+    edits: bool,
     /// Whether there are previews.
     previews: bool,
 }
@@ -190,6 +195,8 @@ fn model_view(app: &App, model: &Model) -> ModelView {
         sampler: folder.scheduler_config().sampler().ok().map(|kind| kind.id()),
         size_multiple: folder.size_multiple(),
         inpainting: folder.takes_mask(),
+        references: most_references(folder),
+        edits: defaults.edits,
         previews: folder.latent_rgb().is_some(),
     }
 }

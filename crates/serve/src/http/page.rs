@@ -36,8 +36,8 @@ static FILES: &[(&str, &[u8])] = &files![
     "index.html" "icon.svg"
     "css/base.css" "css/inputs.css" "css/layout.css" "css/results.css"
     "js/api.js" "js/compare.js" "js/complete.js" "js/controls.js" "js/dom.js" "js/events.js" "js/files.js" "js/form.js" "js/gallery.js" "js/grid.js"
-    "js/gridsettings.js" "js/history.js" "js/input.js" "js/kept.js" "js/labels.js" "js/login.js" "js/loras.js" "js/main.js" "js/mask.js"
-    "js/messages.js" "js/nets.js" "js/options.js" "js/painter.js" "js/prompt.js" "js/queue.js" "js/queueview.js"
+    "js/gridsettings.js" "js/history.js" "js/input.js" "js/kept.js" "js/labels.js" "js/link.js" "js/login.js" "js/loras.js" "js/main.js" "js/mask.js"
+    "js/messages.js" "js/nets.js" "js/options.js" "js/painter.js" "js/prompt.js" "js/queue.js" "js/queueview.js" "js/references.js"
     "js/servergallery.js" "js/settings.js" "js/shortcuts.js" "js/sizes.js" "js/slot.js" "js/stage.js" "js/store.js" "js/styles.js"
     "js/tiles.js" "js/tokens.js" "js/viewer.js"
 ];

@@ -3,7 +3,6 @@
 mod a1111;
 mod access;
 mod comfy;
-
 mod comfy_graphs;
 mod comfy_images;
 mod comfy_page;
