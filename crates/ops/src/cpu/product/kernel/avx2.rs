@@ -50,17 +50,21 @@ impl Load for LoadBf16 {
         // SAFETY: the pair of rows is in the panel, PANEL words long.
         unsafe {
             let words = b.cast::<u32>().add(pair * PANEL + column);
-            [words, words.add(8)].map(|words| {
-                let words = _mm256_loadu_si256(words.cast());
-                let wide = if odd == 0 {
-                    _mm256_slli_epi32::<16>(words)
-                } else {
-                    _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32 as i32))
-                };
-                _mm256_castsi256_ps(wide)
-            })
+            let (left, right) = (_mm256_loadu_si256(words.cast()), _mm256_loadu_si256(words.add(8).cast()));
+            [widened(left, odd), widened(right, odd)]
         }
     }
+}
+
+/// The lower (`odd` 0) or the upper bf16 of each word. A function, since `map` of arrays has no AVX2 and calls its closure.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn widened(words: __m256i, odd: usize) -> __m256 {
+    let wide = match odd {
+        0 => _mm256_slli_epi32::<16>(words),
+        _ => _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32 as i32)),
+    };
+    _mm256_castsi256_ps(wide)
 }
 
 /// See [`super::Run`].
