@@ -100,7 +100,7 @@ impl Engines {
         let start = Instant::now();
         let mut engine = self.open(model)?.loaded(start, watch)?;
         if !self.resting.is_empty() && !engine.fits_whole(None)? {
-            // Memory was out, whatever the plan said.
+            // Memory was out in spite of the plan.
             drop(engine);
             self.resting.clear();
             engine = self.open(model)?.loaded(start, watch)?;

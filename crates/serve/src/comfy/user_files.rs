@@ -59,7 +59,7 @@ impl UserPath {
                 && !part.ends_with(['.', ' '])
                 && !part.contains(|c: char| c.is_control() || NO_NAME.contains(&c))
         };
-        if parts.is_empty() || parts.len() > MOST_PARTS || !parts.iter().all(|part| is_part(part)) {
+        if parts.is_empty() || parts.len() > MOST_PARTS || !parts.iter().all(is_part) {
             let expected = "the name of a file or a folder, without a dot at its begin and any of \\ : * ? \" < > |";
             return Err(Refused::value("file", name, expected));
         }

@@ -123,7 +123,7 @@ fn prompts_are_listed_as_jobs() {
     let all = list("status=completed,failed");
     assert_eq!(ids(&all), [second.clone(), first.clone()], "the newest first");
     assert_eq!(ids(&list("sort_order=asc")), [first.clone(), second.clone()]);
-    assert_eq!(ids(&list("workflow_id=flow")), [second.clone()]);
+    assert_eq!(ids(&list("workflow_id=flow")), [second.as_str()]);
     assert_eq!(
         list("limit=1&offset=1")["pagination"],
         json!({ "offset": 1, "limit": 1, "total": 2, "has_more": false })
