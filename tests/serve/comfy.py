@@ -229,7 +229,7 @@ def control(server):
     guided = view(server, output["images"][0])
     for changes, node, kind in [
         ({"12": {"class_type": "IPAdapter", "inputs": {}}}, "12", "missing_node_type"),
-        ({"5": {"class_type": "EmptyLatentImage", "inputs": {"width": SIZE, "height": SIZE, "batch_size": 4}}}, "5", "custom_validation_failed"),
+        ({"5": {"class_type": "EmptyLatentImage", "inputs": {"width": SIZE - 4, "height": SIZE, "batch_size": 1}}}, "5", "custom_validation_failed"),
         ({"10": {"class_type": "LoadImage", "inputs": {"image": "../../etc/passwd"}}}, "10", "value_not_in_list"),
     ]:
         status, answer = post(server, "/prompt", {"prompt": {**graph, **changes}})
