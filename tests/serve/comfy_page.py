@@ -8,10 +8,10 @@ and the package playwright of PyPI. Where one of them is missing, it says so and
 
 import argparse
 import json
-import shutil
 import tempfile
 from pathlib import Path
 
+import served
 from served import Server, install
 
 PACKAGE = "comfyui-frontend-package>=1.40,<2"
@@ -106,14 +106,10 @@ def main():
     arguments.add_argument("--screenshot", type=Path)
     arguments.add_argument("--page", type=Path)
     given = arguments.parse_args()
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        sync_playwright = None
-    if chromium is None or sync_playwright is None:
-        print("skipped: Chromium and the package playwright are needed")
+    found = served.browser()
+    if found is None:
         return
+    chromium, sync_playwright = found
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = given.page
         if page is None:

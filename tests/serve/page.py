@@ -22,6 +22,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import served
+
 AXE = "axe-core@4"
 KEY = "a key of the test"
 DESKTOP = {"width": 1360, "height": 900}
@@ -917,14 +919,10 @@ def main():
     given = arguments.parse_args()
     global FILES
     FILES = given.page
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        sync_playwright = None
-    if chromium is None or sync_playwright is None:
-        print("skipped: Chromium and the package playwright are needed")
+    found = served.browser()
+    if found is None:
         return
+    chromium, sync_playwright = found
 
     def shoot(page, name):
         if given.screenshots:

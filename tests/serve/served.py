@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,19 @@ def install(folder, packages):
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = folder
     return True
+
+
+def browser():
+    """The path of Chromium and playwright's entry; None if one of them is missing, which is printed."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    if chromium is None or sync_playwright is None:
+        print("skipped: Chromium and the package playwright are needed")
+        return None
+    return chromium, sync_playwright
 
 
 class Server:

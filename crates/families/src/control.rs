@@ -45,6 +45,14 @@ pub enum ReferenceSizes {
     AtMost(usize),
 }
 
+/// The size `[width, height]` of `sizes` whose ratio is nearest to that of `size`; of two with one distance the narrower one. `None` for
+/// an empty list.
+pub fn nearest_size(sizes: &[[usize; 2]], size: [usize; 2]) -> Option<[usize; 2]> {
+    let ratio = |[width, height]: [usize; 2]| width as f64 / height.max(1) as f64;
+    let distance = |other: &[usize; 2]| (ratio(size) - ratio(*other)).abs();
+    sizes.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.cmp(b)))
+}
+
 /// The configuration of a control network of a U-Net.
 pub(crate) fn unet_control(class: &str, json: &str) -> Result<Arc<dyn ControlConfig>> {
     Ok(Arc::new(match class {

@@ -43,7 +43,7 @@ mod z_image;
 
 pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
-pub use control::{FileControl, ReferenceSizes};
+pub use control::{FileControl, ReferenceSizes, nearest_size};
 pub use defaults::{FamilyDefaults, ModelTraits};
 pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};

@@ -190,13 +190,8 @@ fn check_warm(options: &ServeOptions, model: &ModelFolder) -> Result<()> {
 
 /// Makes the folder of images, and refuses others that are not there.
 fn check_folders(options: &ServeOptions) -> Result<()> {
-    if let Some(output) = &options.output {
-        std::fs::create_dir_all(output).map_err(kiln_files::write_error(output)).map_err(kiln_engine::Error::from)?;
-    }
-    if let Some(user_dir) = &options.user_dir {
-        std::fs::create_dir_all(user_dir)
-            .map_err(kiln_files::write_error(user_dir))
-            .map_err(kiln_engine::Error::from)?;
+    for folder in [&options.output, &options.user_dir].into_iter().flatten() {
+        std::fs::create_dir_all(folder).map_err(kiln_files::write_error(folder)).map_err(kiln_engine::Error::from)?;
     }
     let folders = [
         (&options.control_dir, "`control_dir`, a folder with control networks"),

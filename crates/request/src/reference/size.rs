@@ -1,7 +1,7 @@
 //! The size of reference images.
 
 use kiln_media::ResizeMode;
-use kiln_models::ReferenceSizes;
+use kiln_models::{ReferenceSizes, nearest_size};
 use serde::{Deserialize, Serialize};
 
 use crate::input::{choice, named};
@@ -39,14 +39,7 @@ pub(super) fn fitted_size(
     let cropped = |resized: [usize; 2]| Fitted { resized, result: down(resized), mode: ResizeMode::Crop };
     match (sizes, choice) {
         (ReferenceSizes::Nearest(_), ReferenceSize::Own) => stretched(own),
-        (ReferenceSizes::Nearest(all), ReferenceSize::Model) => {
-            let ratio = |[width, height]: [usize; 2]| width as f64 / height.max(1) as f64;
-            let distance = |size: &[usize; 2]| (ratio(own) - ratio(*size)).abs();
-            // Of two with one distance the narrower one.
-            stretched(
-                all.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.cmp(b))).unwrap_or(own),
-            )
-        }
+        (ReferenceSizes::Nearest(all), ReferenceSize::Model) => stretched(nearest_size(all, own).unwrap_or(own)),
         (ReferenceSizes::AtMost(_), ReferenceSize::Own) => cropped(own),
         (ReferenceSizes::AtMost(most), ReferenceSize::Model) => {
             let pixels = width.saturating_mul(height).max(1);

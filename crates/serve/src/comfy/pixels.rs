@@ -2,6 +2,7 @@
 
 use kiln_engine::UpscalerChoice;
 use kiln_media::{AlphaRule, DecodeOptions, DecodedImage, Filter, Gray8Image, Image8, Region, Rgb8Image, decode};
+use kiln_models::nearest_size;
 use kiln_request::comfy::{Channel, GraphImage, ImageFilter, MaskImage, Masking, Named, Pixels, Start, StartMask};
 
 use super::files::{FileName, Kind};
@@ -168,11 +169,7 @@ pub(super) fn size_after((width, height): (usize, usize), how: &Pixels) -> (usiz
             (side(wide), side(tall))
         }
         Pixels::Nearest(sizes) => {
-            let ratio = width as f64 / height as f64;
-            let distance = |size: &[usize; 2]| (ratio - size[0] as f64 / size[1] as f64).abs();
-            // Of two with one distance the narrower one.
-            let nearest = sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.cmp(b)));
-            nearest.map_or((width, height), |&[width, height]| (width, height))
+            nearest_size(sizes, [width, height]).map_or((width, height), |[width, height]| (width, height))
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Prompts as ComfyUI's jobs: one list of those that wait, run and are done.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::prompts::{Phase, Prompt, Prompts};
@@ -52,6 +54,11 @@ impl JobFilter {
 }
 
 impl Prompts {
+    /// The prompts of a client that wait, run and are done.
+    fn of_client(&self, owner: &str) -> impl Iterator<Item = Arc<Prompt>> {
+        [Phase::Pending, Phase::Running, Phase::Done].into_iter().flat_map(move |phase| self.of(owner, phase))
+    }
+
     /// At most `limit` of a client's jobs, from number `offset` on.
     pub(crate) fn jobs(
         &self,
@@ -60,9 +67,7 @@ impl Prompts {
         ascending: bool,
         (offset, limit): (usize, Option<usize>),
     ) -> PromptJobs {
-        let phases = [Phase::Pending, Phase::Running, Phase::Done];
-        let mut all: Vec<_> = phases.into_iter().flat_map(|phase| self.of(owner, phase)).collect();
-        all.retain(|prompt| filter.takes(prompt));
+        let mut all: Vec<_> = self.of_client(owner).filter(|prompt| filter.takes(prompt)).collect();
         all.sort_by_key(|prompt| {
             let [start, end] = prompt.times();
             let taken = end.zip(start).map_or(0, |(end, start)| end.saturating_sub(start));
@@ -77,8 +82,7 @@ impl Prompts {
 
     /// One of a client's jobs, with its graph and its images.
     pub(crate) fn job(&self, owner: &str, id: &str) -> Option<Value> {
-        let phases = [Phase::Pending, Phase::Running, Phase::Done];
-        let prompt = phases.into_iter().flat_map(|phase| self.of(owner, phase)).find(|prompt| prompt.id == id)?;
+        let prompt = self.of_client(owner).find(|prompt| prompt.id == id)?;
         let mut job = prompt.job();
         let mut view = prompt.view();
         let tuple = view["prompt"].take();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Error, Result, Setup, TextStore};
+use kiln_engine::{Engine, Engines, Error, Result, Setup, TextStore};
 use kiln_models::ModelFolder;
 use parking_lot::{Condvar, Mutex};
 
@@ -364,11 +364,13 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Says what a worker does, with the work of its tasks ([`Active::remaining`]).
-    pub(super) fn publish(&self, number: usize, load: Load, work: usize, numbers: Option<EngineNumbers>) {
+    /// Says what a worker does, with the work of its tasks ([`Active::remaining`]), and which models it has loaded.
+    pub(super) fn publish(&self, number: usize, load: Load, work: usize, engines: &Engines) {
+        let numbers = EngineNumbers::of(engines); // asks the GPU's driver
         let mut queue = self.queue.lock();
         let seat = &mut queue.seats[number];
         seat.set_load(load, work);
+        seat.set_loaded(engines.models());
         seat.numbers = numbers.unwrap_or(seat.numbers);
         self.metrics.load(queue.load());
         self.metrics.engines(queue.seats.iter().map(|seat| seat.numbers));
@@ -379,14 +381,11 @@ impl Shared {
         self.queue.lock().seats[number].loads(model);
     }
 
-    /// Says which models a worker has loaded.
-    pub(super) fn publish_models<'a>(&self, number: usize, models: impl Iterator<Item = &'a Arc<ModelFolder>>) {
-        self.queue.lock().seats[number].set_loaded(models);
-    }
-
-    /// Says that a worker takes tasks.
-    pub(super) fn publish_ready(&self) {
-        self.queue.lock().ready = true;
+    /// Says that a worker takes tasks, with the models that it has loaded.
+    pub(super) fn publish_ready(&self, number: usize, engines: &Engines) {
+        let mut queue = self.queue.lock();
+        queue.ready = true;
+        queue.seats[number].set_loaded(engines.models());
     }
 
     /// Says that the first model cannot be loaded, or that no device works: the scheduler ends.

@@ -15,7 +15,6 @@ use super::queue::{Load, Shared};
 use super::stop::Stop;
 use super::task::{End, News};
 use super::warm;
-use crate::metrics::EngineNumbers;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
 const STAY: u32 = 4;
@@ -147,8 +146,7 @@ impl Worker {
         let workers = shared.options.setups.len().max(1);
         self.policy = Policy::new(max_batch, shared.options.max_per_client.div_ceil(workers));
         self.stays_until = Instant::now() + STAY * start.elapsed();
-        self.shared.publish_models(self.number, self.engines.models());
-        self.shared.publish_ready();
+        self.shared.publish_ready(self.number, &self.engines);
         let device = self.setup.device;
         let done = if is_new { "loaded" } else { "goes on" };
         tracing::info!(model = self.model.name(), %device, seconds = start.elapsed().as_secs_f64(), ?max_batch, "{done}");
@@ -300,12 +298,11 @@ impl Worker {
         let Self { lanes, tasks, .. } = self;
         let wanted: Vec<usize> = tasks.iter().map(|active| lanes.of(&active.task.job)).collect();
         lanes.retain(|lane| wanted.contains(&lane));
-        self.shared.publish_models(self.number, self.engines.models());
         let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
         let load = Load { waiting, running: tasks.len() - waiting, images };
         let work = tasks.iter().map(Active::remaining).sum();
-        self.shared.publish(self.number, load, work, EngineNumbers::of(&self.engines));
+        self.shared.publish(self.number, load, work, &self.engines);
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
     }

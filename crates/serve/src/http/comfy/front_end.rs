@@ -78,9 +78,9 @@ pub(super) async fn file(State(app): Shared, OriginalUri(uri): OriginalUri, requ
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // Names of files hold a digest of what is in them, but for those of the first folder.
-    let is_named_by_digest = uri.path().starts_with("/comfy/assets/");
-    let caching = if is_named_by_digest { "max-age=86400" } else { "no-cache" };
+    // The name of a file in this folder contains a hash of its contents, so that browsers may keep it.
+    let is_named_by_hash = uri.path().starts_with("/comfy/assets/");
+    let caching = if is_named_by_hash { "max-age=86400" } else { "no-cache" };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
     answer
 }

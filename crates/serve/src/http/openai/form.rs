@@ -111,7 +111,7 @@ impl Form {
     }
 }
 
-/// The images of a form by what is done with them.
+/// The images of a form: the initial image with its mask, and the reference images.
 pub(super) struct Split {
     pub(super) init: Option<Vec<u8>>,
     pub(super) mask: Option<Vec<u8>>,
