@@ -1,6 +1,7 @@
 //! The network that a sampler calls.
 
 use candle_core::{DType, Tensor};
+use kiln_nn::portable::PortableTensor;
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_weights::Segments;
 
@@ -16,7 +17,7 @@ use crate::slot::Slot;
 /// It runs with tensors in a run and with shapes in a plan, from one `forward`. A GPU records a call and replays it, so that
 /// it reads nothing back from the device and takes nothing from the host but its inputs. A call with
 /// [`crate::slots::BLOCK_CACHE`] is not recorded.
-pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Send + Sync {
+pub trait Denoiser: Forward<Tensor> + Forward<MetaTensor> + Forward<PortableTensor> + Send + Sync {
     /// The segments of the network.
     fn segments(&self) -> &Segments;
 

@@ -61,6 +61,17 @@ pub enum Error {
     /// A CUDA library could not allocate its internal memory.
     #[error("{0}: out of GPU memory")]
     LibraryMemory(&'static str),
+    /// A device of [`crate::portable::Backend`] failed, or has no kernel for an operator.
+    #[error("{0}")]
+    Backend(String),
+    /// A device of [`crate::portable::Backend`] has no memory.
+    #[error("out of GPU memory: {bytes} bytes were refused ({message})")]
+    OutOfGpuMemory {
+        /// The size of the request.
+        bytes: u64,
+        /// The driver's message.
+        message: String,
+    },
     /// A pool has no memory for a result or a buffer.
     #[error(transparent)]
     Pool(#[from] kiln_mempool::Error),
@@ -86,7 +97,7 @@ impl Error {
     /// Whether an allocation failed. Less work at a time, or a trim of the pools, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            Self::LibraryMemory(_) => true,
+            Self::LibraryMemory(_) | Self::OutOfGpuMemory { .. } => true,
             Self::Pool(error) => error.is_out_of_memory(),
             Self::Candle(error) => is_out_of_memory(error),
             _ => false,

@@ -62,6 +62,7 @@ mod output;
 mod packing;
 pub mod peer;
 mod pixel_shuffle;
+pub mod portable;
 mod primitives;
 mod rope;
 mod stop;

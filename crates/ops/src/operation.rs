@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::group_norm::GroupNormStatistics;
 use crate::matrix::MatrixType;
 use crate::packing::{EightBits, Weight};
+use crate::portable::Call;
 use crate::workspace::{Target, Workspace};
 
 /// A tensor as the rules of operators see it: its shape and its type. It may have no elements.
@@ -55,6 +56,9 @@ pub trait Operation<T: Operand> {
     /// # Errors
     /// [`Error::Shape`] and [`Error::Config`] for operands that the operator rejects.
     fn cost(&self, target: Target) -> Result<Cost>;
+
+    /// This operator, for back ends that have kernels of their own.
+    fn call(&self) -> Call<'_, T>;
 
     /// The tensor that gets the result, if the caller passes one.
     fn out(&self) -> Option<&T> {

@@ -6,6 +6,7 @@ use crate::elementwise::{self, Arithmetic};
 use crate::error::Result;
 use crate::flop::linear_flop;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::workspace::Target;
 
 /// How [`ReduceOp`] makes one number of many.
@@ -53,6 +54,10 @@ pub struct MapOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for MapOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Map(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let cost = Cost::like(self.x);
         Ok(match self.map {
@@ -121,6 +126,10 @@ impl<T: Operand> BinaryOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for BinaryOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Binary(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.a))
@@ -149,6 +158,10 @@ pub struct ReduceOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for ReduceOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Reduce(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let mut shape = self.x.dims().to_vec();
         match shape.get_mut(self.dim) {
@@ -182,6 +195,10 @@ pub struct PremultiplyOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for PremultiplyOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Premultiply(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         match (self.x.dims(), self.matrix.dims()) {
             (&[b, k, n], &[m, same]) if k == same => {
@@ -210,6 +227,10 @@ pub struct IndexSelectOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for IndexSelectOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::IndexSelect(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         match self.table.dims().split_first() {
             Some((&size, inner)) if self.rows.iter().all(|&row| (row as usize) < size) => {

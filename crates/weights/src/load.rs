@@ -1,10 +1,11 @@
 //! Fills segments from a source.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
+use kiln_ops::portable::Backend;
 use kiln_ops::{EightBits, MatrixType, Packing, W8Matrix, Weight, WeightLayout};
 use rayon::prelude::*;
 
@@ -28,17 +29,30 @@ pub struct Placement {
     pub dtype: DType,
     /// The type of the linear layers' matrices, if it differs ([`SlabType`]).
     pub matrices: Option<MatrixType>,
+    /// The device whose operators read the slabs, if it is not candle's. Slabs are then in host memory, row by row, and each is
+    /// copied to the device when a network first uses it.
+    pub backend: Option<Arc<dyn Backend>>,
 }
 
 impl Placement {
     /// Slabs of `dtype` on `device`.
     pub fn new(device: Device, dtype: DType) -> Self {
-        Self { device, dtype, matrices: None }
+        Self { device, dtype, matrices: None, backend: None }
     }
 
     /// Sets a separate type for the matrices of linear layers.
     pub fn with_matrices(self, matrices: Option<MatrixType>) -> Self {
         Self { matrices, ..self }
+    }
+
+    /// Sets the device whose operators read the slabs of host memory.
+    pub fn with_backend(self, backend: Option<Arc<dyn Backend>>) -> Self {
+        Self { backend, ..self }
+    }
+
+    /// The layout of weights in the slabs on `device`.
+    pub(crate) fn layout_on(&self, device: &Device) -> WeightLayout {
+        if self.backend.is_some() { WeightLayout::Plain } else { layout_on(device) }
     }
 
     /// The types of the slabs.
@@ -68,9 +82,10 @@ pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placemen
     let start = Instant::now();
     check_all(segments, source)?;
     if placement.device.is_cpu() && source.shared().is_none() {
-        let slabs = kept_or_packed(segments, source, placement.slab(), layout_on(&Device::Cpu))?;
+        let layout = placement.layout_on(&Device::Cpu);
+        let slabs = kept_or_packed(segments, source, placement.slab(), layout)?;
         for (segment, slab) in segments.iter().zip(slabs) {
-            set(segment, &Arc::new(slab), &Device::Cpu, placement.slab())?;
+            set(segment, &Arc::new(slab), &Device::Cpu, (placement.slab(), layout))?;
         }
     } else {
         // One by one, so that segments that are shared are made by whoever comes first.
@@ -103,19 +118,24 @@ pub(crate) fn check_all(segments: &[Segment], source: &dyn ParamSource) -> Resul
 /// Fills one segment.
 pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &Placement) -> Result<()> {
     let device = if segment.on_host() { &Device::Cpu } else { &placement.device };
-    let (types, layout) = (placement.slab(), layout_on(device));
+    let (types, layout) = (placement.slab(), placement.layout_on(device));
     let make = || packed_one(segment, source, types, layout);
     let slab = match place(segment, source, types, layout) {
         Some((shared, name)) if device.is_cpu() => shared.slab(name, make)?,
         _ => Arc::new(make()?),
     };
-    set(segment, &slab, device, types)
+    set(segment, &slab, device, (types, layout))
 }
 
 /// Sets a segment's slab, on `device`.
-fn set(segment: &Segment, slab: &Arc<Tensor>, device: &Device, types: SlabType) -> Result<()> {
+fn set(
+    segment: &Segment,
+    slab: &Arc<Tensor>,
+    device: &Device,
+    (types, layout): (SlabType, WeightLayout),
+) -> Result<()> {
     let held = device.is_cpu().then(|| slab.clone());
-    let slab = Slab::new(segment, &slab.to_device(device)?, types, layout_on(device))?;
+    let slab = Slab::new(segment, &slab.to_device(device)?, types, layout)?;
     segment.set_slab(Some(Slab { held, ..slab }));
     Ok(())
 }
@@ -302,7 +322,7 @@ impl Slab {
             Ok(Some(View::Weight(Weight::packed(&packed, param.packing, layout, &stacked)?)))
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
-        Ok(Self { views, stacks, memory: slab.clone(), held: None })
+        Ok(Self { views, stacks, memory: slab.clone(), held: None, uploaded: OnceLock::new() })
     }
 }
 

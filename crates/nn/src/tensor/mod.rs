@@ -4,6 +4,7 @@ mod candle;
 mod elementwise;
 mod moments;
 mod operators;
+mod portable;
 
 use candle_core::{DType, Tensor};
 use kiln_ops::{Operand, Operation, Target};

@@ -15,6 +15,7 @@ use crate::flop::linear_flop;
 use crate::linear::{LinearOp, linear};
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, rows_and_channels, with_channels};
 use crate::packing::Weight;
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -68,6 +69,10 @@ impl<T: Operand> ActivatedLinearOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for ActivatedLinearOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::ActivatedLinear(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         Ok(Cost { shape: self.shape()?, ..self.linear.cost(target)? })
     }

@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -63,6 +64,10 @@ pub struct ActivationOp<'a, T = Tensor> {
 type Call<'a> = ActivationOp<'a>;
 
 impl<T: Operand> Operation<T> for ActivationOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Activation(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         Ok(Cost::like(self.x))
     }

@@ -7,6 +7,7 @@ use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
 use crate::flop::attention_flop;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -113,6 +114,10 @@ fn expect_type<T: Operand>(operand: &'static str, x: &T, expected: DType) -> Res
 }
 
 impl<T: Operand> Operation<T> for GroupedAttentionOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GroupedAttention(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let Shapes { b, s, t, c, .. } = self.check()?;
         let (shape, dtype, config) = ([b, s, c], self.q.dtype(), self.config);

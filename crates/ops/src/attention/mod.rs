@@ -16,6 +16,7 @@ use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
 use crate::flop::attention_flop;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 pub use grouped::{GroupedAttention, GroupedAttentionOp, grouped_attention};
@@ -154,6 +155,10 @@ pub struct AttentionOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for AttentionOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Attention(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let Shapes { b, s, t, c, .. } = check([self.q, self.k, self.v], self.config)?;
         let (shape, dtype) = ([b, s, c], self.q.dtype());
@@ -192,6 +197,10 @@ impl<T: Operand> MaskedAttentionOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for MaskedAttentionOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::MaskedAttention(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let Shapes { b, s, t, c, .. } = self.check()?;
         // Every device uses candle's primitives here, because the GPU has no kernel for this in f32 either.

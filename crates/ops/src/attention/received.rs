@@ -6,6 +6,7 @@ use super::{Attention, Shapes, check};
 use crate::error::Result;
 use crate::flop::linear_flop;
 use crate::operation::{Cost, Elements, Operand, Operation};
+use crate::portable;
 use crate::workspace::Target;
 
 /// For each key the sum of the attention that the queries give it, as a mean over the heads: `(b, t)` in f32. Without a
@@ -20,6 +21,10 @@ pub struct AttentionReceivedOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for AttentionReceivedOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::AttentionReceived(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let Shapes { b, s, t, c, .. } = check([self.q, self.k, self.k], self.config)?;
         let mut cost = Cost::new([b, t], DType::F32).flop(linear_flop(b * s, [t, c]));

@@ -11,6 +11,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, refused, with_channels};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -44,6 +45,10 @@ impl<T: Operand> ConcatOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for ConcatOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Concat(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let (m, n) = self.channels()?;
         Ok(Cost::new(with_channels(self.a.dims(), m + n), self.a.dtype()))

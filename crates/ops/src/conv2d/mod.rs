@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::flop;
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused, sizes};
 use crate::packing::Weight;
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 pub use fused::{Conv2dEpilogue, FusedConv2d, FusedConv2dOp, Slope, fused_conv2d, fused_conv2d_workspace};
@@ -183,6 +184,10 @@ pub struct Conv2dOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for Conv2dOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Conv2d(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let Self { inputs, config, strip, out } = self;
         let shapes = check(inputs, *config, *strip)?;

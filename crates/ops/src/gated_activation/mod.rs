@@ -13,6 +13,7 @@ use crate::activation::Activation;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused, with_channels};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -62,6 +63,10 @@ impl<T: Operand> GatedActivationOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for GatedActivationOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GatedActivation(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         Ok(Cost::new(self.shape()?, self.gate.dtype()))
     }

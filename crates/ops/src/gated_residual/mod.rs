@@ -11,6 +11,7 @@ use candle_core::{DType, Tensor};
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -66,6 +67,10 @@ impl<T: Operand> GatedResidualOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for GatedResidualOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GatedResidual(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.x))

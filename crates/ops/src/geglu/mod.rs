@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, refused, with_channels};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -43,6 +44,10 @@ impl<T: Operand> GegluOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for GegluOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Geglu(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         Ok(Cost::new(self.shape()?, self.x.dtype()))
     }

@@ -14,6 +14,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::{Target, Workspace};
 pub use moments::{GroupNormApplyOp, GroupNormMoments, GroupNormStatistics, group_norm_apply};
@@ -71,6 +72,10 @@ impl<T: Operand> GroupNormOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for GroupNormOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GroupNorm(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.x).workspace(sums_workspace(target, self.x, self.config)?))

@@ -7,6 +7,7 @@ use super::{GroupNorm, OP, check, check_affine, cpu, reference};
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
 use crate::operation::{Cost, Elements, Operand, Operation, expect};
+use crate::portable;
 use crate::trace::{self, Work};
 use crate::workspace::Target;
 
@@ -149,6 +150,10 @@ pub struct GroupNormApplyOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for GroupNormApplyOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GroupNormApply(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         expect(OP, "out", self.out, self.x.dims())?;
         Ok(Cost::like(self.x))

@@ -11,6 +11,7 @@ use candle_core::{DType, Tensor};
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -50,6 +51,10 @@ impl<T: Operand> GuidanceOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for GuidanceOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Guidance(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let shape = self.shape()?;
         let cost = Cost::new(shape.clone(), DType::F32);

@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -51,6 +52,10 @@ impl<T: Operand> LayerNormOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for LayerNormOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::LayerNorm(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.x))

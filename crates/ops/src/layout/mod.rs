@@ -10,6 +10,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, refused, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -77,6 +78,10 @@ pub struct LayoutOp<'a, T = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for LayoutOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Layout(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let shape = if self.channels_last {
             let [b, c, h, w] = sizes(OP, "x", self.x, "(b, c, h, w)")?;

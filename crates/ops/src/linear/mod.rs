@@ -15,6 +15,7 @@ use crate::flop::linear_flop;
 use crate::matrix::linear_workspace;
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused};
 use crate::packing::Weight;
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -69,6 +70,10 @@ impl<T: Operand> LinearOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for LinearOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Linear(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let (rows, shape) = self.shape()?;
         let ([n, _, _, k], dtype) = (self.weight.shape(), self.x.dtype());

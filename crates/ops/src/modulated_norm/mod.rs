@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -86,6 +87,10 @@ impl<T: Operand> ModulatedNormOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for ModulatedNormOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::ModulatedNorm(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.x))

@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, refused};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -67,6 +68,10 @@ impl<T: Operand> PixelShuffleOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for PixelShuffleOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::PixelShuffle(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         let sizes = self.sizes()?;
         let shape = if self.shuffle { sizes.many_pixels() } else { sizes.few_pixels() };

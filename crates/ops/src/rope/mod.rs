@@ -12,6 +12,7 @@ use candle_core::{DType, Tensor};
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
 use crate::operation::{Cost, Elements, Operand, Operation, expect, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -92,6 +93,10 @@ impl<T: Operand> RopeOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for RopeOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Rope(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         self.check()?;
         Ok(Cost::like(self.x))

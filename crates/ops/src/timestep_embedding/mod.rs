@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::backend::{self, Cpu, Kernel, Operator};
 use crate::error::{Error, Result};
 use crate::operation::{Cost, Elements, Operand, Operation, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -77,6 +78,10 @@ impl<T: Operand> TimestepEmbeddingOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for TimestepEmbeddingOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::TimestepEmbedding(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         Ok(Cost::new(self.check()?, self.dtype))
     }

@@ -12,6 +12,7 @@ use candle_core::Tensor;
 use crate::backend::{self, Operator};
 use crate::error::Result;
 use crate::operation::{Cost, Elements, Operand, Operation, expect, refused, sizes};
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::Target;
 
@@ -53,6 +54,10 @@ impl<T: Operand> UpsampleOp<'_, T> {
 }
 
 impl<T: Operand> Operation<T> for UpsampleOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::Upsample(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         Ok(Cost::new(self.shape()?, self.x.dtype()))
     }

@@ -12,6 +12,7 @@ use crate::linear::LinearOp;
 use crate::operation::{
     Cost, Elements, Operand, Operation, WeightOperand, expect, refused, rows_and_channels, with_channels,
 };
+use crate::portable;
 use crate::workspace::Target;
 
 /// [`normed_linear`] as a value.
@@ -23,6 +24,10 @@ pub struct NormedLinearOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for NormedLinearOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::NormedLinear(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let (_, channels) = rows_and_channels(self.linear.x.dims());
         expect("normed_linear", "gamma", Some(self.norm.0), &[channels])?;
@@ -44,6 +49,10 @@ impl<T: Operand> Operation<T> for NormedLinearOp<'_, T> {
 pub struct GegluLinearOp<'a, T: Operand = Tensor>(pub LinearOp<'a, T>);
 
 impl<T: Operand> Operation<T> for GegluLinearOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::GegluLinear(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         const OP: &str = "geglu_linear";
         let LinearOp { x, weight, bias, residual } = self.0;
@@ -79,6 +88,10 @@ pub struct ActivationLinearOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for ActivationLinearOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::ActivationLinear(self)
+    }
+
     fn cost(&self, _target: Target) -> Result<Cost> {
         const OP: &str = "activation_linear";
         let Self { input, weight, bias, residual } = self;
@@ -128,6 +141,10 @@ pub struct NormedConv2dOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for NormedConv2dOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::NormedConv2d(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let ((gamma, beta, norm), inputs) = (self.norm, self.inputs);
         let (_, channels) = rows_and_channels(inputs.x.dims());

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
 use kiln_ops::{EightBits, MatrixType, Weight};
 
-use super::slab::View;
+use super::slab::{Slab, View};
 use super::{Cell, RowSource};
 use crate::error::{Error, Result};
 use crate::table::read_rows;
@@ -90,6 +91,22 @@ impl Param {
         self.cell.added_biases.read().get(&self.index).cloned()
     }
 
+    /// [`Self::tensor`] in the memory of `backend`.
+    ///
+    /// # Errors
+    /// Those of [`Self::tensor`], and [`kiln_ops::Error::Backend`] if the device has no memory for the slab.
+    pub fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
+        self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable(slab, backend)))?
+    }
+
+    /// [`Self::weight`] in the memory of `backend`.
+    ///
+    /// # Errors
+    /// Those of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight in a storage type of its own.
+    pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
+        self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable_weight(slab, backend)))?
+    }
+
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
         self.cell.with(|slab| slab.views.get(self.index).map(get))?
     }
@@ -154,6 +171,24 @@ impl StackedParam {
             View::Tensor(tensor) => Ok(tensor.clone()),
             View::Weight(weight) => Ok(weight.tensor().clone()),
         })
+    }
+
+    /// [`Self::tensor`] in the memory of `backend`.
+    ///
+    /// # Errors
+    /// See [`Param::portable`].
+    pub fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
+        let view = |slab: &Slab| Some(slab.stacks.get(self.index)?.as_ref()?.portable(slab, backend));
+        self.cell.with(view)?
+    }
+
+    /// [`Self::weight`] in the memory of `backend`.
+    ///
+    /// # Errors
+    /// See [`Param::portable_weight`].
+    pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
+        let view = |slab: &Slab| Some(slab.stacks.get(self.index)?.as_ref()?.portable_weight(slab, backend));
+        self.cell.with(view)?
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {

@@ -17,7 +17,7 @@ use super::report::StreamReport;
 use super::slot_layout::SlotLayout;
 use super::window::{Entry, Start, Window};
 use crate::error::{Error, Result};
-use crate::load::{layout_on, packed_one};
+use crate::load::{Placement, packed_one};
 use crate::param_spec::SlabType;
 use crate::segment::{Segment, Slab, Streamer};
 use crate::source::ParamSource;
@@ -32,6 +32,7 @@ struct Shared {
     segments: Vec<Segment>,
     source: Arc<dyn ParamSource>,
     types: SlabType,
+    placement: Placement,
     ring_bytes: usize,
     state: Mutex<State>,
     /// Signals that a slab is ready, that there is work, or that the stream ends.
@@ -54,10 +55,11 @@ impl HostStream {
     pub(super) fn start(
         segments: Vec<Segment>,
         source: Arc<dyn ParamSource>,
-        types: SlabType,
+        placement: &Placement,
         ring_bytes: usize,
         pool: Option<Arc<ThreadPool>>,
     ) -> Result<Arc<Self>> {
+        let types = placement.slab();
         let sizes: Vec<usize> = segments.iter().map(|segment| segment.bytes(types)).collect();
         let state = State {
             window: Window::new(SlotLayout::new(&sizes, ring_bytes, usize::MAX)),
@@ -68,7 +70,8 @@ impl HostStream {
             stopped: false,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { segments, source, types, ring_bytes, state, changed });
+        let shared =
+            Arc::new(Shared { segments, source, types, placement: placement.clone(), ring_bytes, state, changed });
         shared.pack_ahead(&mut shared.state());
         let worker = shared.clone();
         let thread =
@@ -137,7 +140,7 @@ impl Shared {
             }
         }
         let _end = End(self);
-        let layout = layout_on(&Device::Cpu);
+        let layout = self.placement.layout_on(&Device::Cpu);
         let mut state = self.state();
         while !state.stopped {
             let Some(slot) = state.queue.pop_front() else {
@@ -150,6 +153,11 @@ impl Shared {
             let pack = || packed_one(segment, self.source.as_ref(), self.types, layout);
             let slab = pool.map_or_else(pack, |pool| pool.install(pack));
             let slab = slab.and_then(|slab| Slab::new(segment, &slab, self.types, layout));
+            // The copy to a device runs in parallel with the operators too.
+            let slab = slab.and_then(|slab| match &self.placement.backend {
+                Some(backend) => slab.uploaded(backend).map(|_| slab),
+                None => Ok(slab),
+            });
             let seconds = start.elapsed().as_secs_f64();
             state = self.state();
             state.report.bytes += segment.bytes(self.types) as u64;

@@ -108,8 +108,8 @@ impl Stream {
         config.pool.as_ref().map_or_else(load_resident, |pool| pool.install(load_resident))?;
         if !streamed.is_empty() {
             this.streamer = Some(if placement.device.is_cpu() {
-                let (types, ring) = (placement.slab(), residency.ring_bytes());
-                Streaming::Host(HostStream::start(streamed.clone(), source, types, ring, config.pool.clone())?)
+                let (ring, pool) = (residency.ring_bytes(), config.pool.clone());
+                Streaming::Host(HostStream::start(streamed.clone(), source, placement, ring, pool)?)
             } else {
                 Streaming::Gpu(GpuStream::start(streamed.clone(), &source, placement, &config)?)
             });

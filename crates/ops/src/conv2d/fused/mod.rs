@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::flop;
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect};
 use crate::packing::Weight;
+use crate::portable;
 use crate::trace::Work;
 use crate::workspace::{Target, Workspace};
 
@@ -172,6 +173,10 @@ pub struct FusedConv2dOp<'a, T: Operand = Tensor> {
 }
 
 impl<T: Operand> Operation<T> for FusedConv2dOp<'_, T> {
+    fn call(&self) -> portable::Call<'_, T> {
+        portable::Call::FusedConv2d(self)
+    }
+
     fn cost(&self, target: Target) -> Result<Cost> {
         let Self { inputs: FusedConv2d { parts, weight, .. }, config, strip, out } = self;
         let shapes = check(&self.inputs, *config, *strip)?;

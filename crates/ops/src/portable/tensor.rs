@@ -1,0 +1,270 @@
+//! Tensors in the memory of a back end.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Backend, Memory};
+use crate::error::{Error, Result};
+use crate::group_norm::GroupNorm;
+use crate::matrix::MatrixType;
+use crate::operation::{Operand, Operation, WeightOperand};
+use crate::packing::{EightBits, Weight, WeightLayout};
+use crate::workspace::Target;
+
+/// A view of a back end's memory. A clone is a view of the same memory.
+#[derive(Debug, Clone)]
+pub struct PortableTensor {
+    backend: Arc<dyn Backend>,
+    memory: Arc<dyn Memory>,
+    dims: Vec<usize>,
+    /// In elements.
+    strides: Vec<usize>,
+    /// In elements.
+    offset: usize,
+    dtype: DType,
+}
+
+/// The parameter of a product: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer, row by row.
+#[derive(Debug, Clone)]
+pub struct PortableWeight(PortableTensor);
+
+/// The statistics of an image for its group normalization.
+#[derive(Debug, Clone)]
+pub struct PortableStatistics {
+    /// The mean of each group and the reciprocal of its standard deviation, `(1, num_groups, 2)` in f32.
+    pub moments: PortableTensor,
+    /// `(c)`.
+    pub gamma: PortableTensor,
+    /// `(c)`.
+    pub beta: PortableTensor,
+    /// The groups.
+    pub config: GroupNorm,
+}
+
+impl PortableTensor {
+    /// A contiguous view of `memory` from element `offset` on.
+    pub fn new(
+        backend: &Arc<dyn Backend>,
+        memory: Arc<dyn Memory>,
+        dims: &[usize],
+        offset: usize,
+        dtype: DType,
+    ) -> Self {
+        let strides = contiguous_strides(dims);
+        Self { backend: backend.clone(), memory, dims: dims.to_vec(), strides, offset, dtype }
+    }
+
+    /// A tensor in memory of its own, with any elements.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device has no memory for it.
+    pub fn uninit(backend: &Arc<dyn Backend>, dims: &[usize], dtype: DType) -> Result<Self> {
+        let bytes = dims.iter().product::<usize>() * dtype.size_in_bytes();
+        Ok(Self::new(backend, backend.allocate(bytes)?, dims, 0, dtype))
+    }
+
+    /// The elements of a tensor in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device has no memory for it, or for other types than f32, f16 and bf16.
+    pub fn upload(backend: &Arc<dyn Backend>, tensor: &Tensor) -> Result<Self> {
+        let flat = tensor.to_device(&Device::Cpu)?.flatten_all()?;
+        let memory = upload_flat(backend.as_ref(), &flat)?;
+        Ok(Self::new(backend, memory, tensor.dims(), 0, tensor.dtype()))
+    }
+
+    /// The elements, in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device failed.
+    pub fn download(&self) -> Result<Tensor> {
+        let bytes = self.backend.download(&self.contiguous()?)?;
+        Ok(Tensor::from_raw_buffer(&bytes, self.dtype, &self.dims, &Device::Cpu)?)
+    }
+
+    /// The result of an operator.
+    ///
+    /// # Errors
+    /// The errors of the operator for its operands, and those of [`Backend::run`].
+    pub fn apply(&self, operation: &impl Operation<Self>) -> Result<Self> {
+        let cost = operation.cost(Target::Gpu)?;
+        let result = Self::uninit(&self.backend, &cost.shape, cost.dtype)?;
+        self.backend.run(&operation.call(), &result)?;
+        match operation.out() {
+            // The kernel could read what it writes, if the caller's tensor is an operand's memory.
+            Some(out) => {
+                self.backend.copy(&result, out)?;
+                Ok(out.clone())
+            }
+            None => Ok(result),
+        }
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The memory that it is a view of.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+
+    /// The distances of neighbors in each dimension, in elements.
+    pub fn strides(&self) -> &[usize] {
+        &self.strides
+    }
+
+    /// The index of the first element in the memory.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Whether the elements follow one another in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        let expected = contiguous_strides(&self.dims);
+        let pairs = self.strides.iter().zip(expected).zip(&self.dims);
+        self.elements() == 0 || pairs.into_iter().all(|((stride, expected), &size)| size == 1 || *stride == expected)
+    }
+
+    /// The elements in another shape with as many, in the same memory if they are contiguous.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a shape of another number of elements.
+    pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
+        if dims.iter().product::<usize>() != self.elements() {
+            let (expected, found) = (format!("as many elements as {:?}", self.dims), dims.to_vec());
+            return Err(Error::Shape { op: "reshape", operand: "dims", expected, found });
+        }
+        let tensor = self.contiguous()?;
+        Ok(Self { dims: dims.to_vec(), strides: contiguous_strides(dims), ..tensor })
+    }
+
+    /// `len` elements of dimension `dim` from `start` on, as a view.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for elements that are not there.
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
+        let fits = self.dims.get(dim).is_some_and(|&size| start.checked_add(len).is_some_and(|end| end <= size));
+        if !fits {
+            let expected = format!("elements {start} to {} in dimension {dim}", start.saturating_add(len));
+            return Err(Error::Shape { op: "narrow", operand: "x", expected, found: self.dims.clone() });
+        }
+        let mut view = self.clone();
+        view.offset += start * view.strides[dim];
+        view.dims[dim] = len;
+        Ok(view)
+    }
+
+    /// The view whose dimension `i` is this tensor's dimension `order[i]`. The order has each dimension once.
+    pub fn permuted(&self, order: &[usize]) -> Self {
+        let pick = |from: &[usize]| order.iter().map(|&dim| from[dim]).collect();
+        Self { dims: pick(&self.dims), strides: pick(&self.strides), ..self.clone() }
+    }
+
+    /// These elements, contiguous: a copy if they are not.
+    ///
+    /// # Errors
+    /// The errors of [`PortableTensor::copy`].
+    pub fn contiguous(&self) -> Result<Self> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// A copy in its own memory.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device has no memory for it.
+    pub fn copy(&self) -> Result<Self> {
+        self.copy_as(self.dtype)
+    }
+
+    /// These values in another type; a clone if the type is the same.
+    ///
+    /// # Errors
+    /// The errors of [`Backend::copy`].
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        if dtype == self.dtype { Ok(self.clone()) } else { self.copy_as(dtype) }
+    }
+
+    fn copy_as(&self, dtype: DType) -> Result<Self> {
+        let to = Self::uninit(&self.backend, &self.dims, dtype)?;
+        self.backend.copy(self, &to)?;
+        Ok(to)
+    }
+}
+
+impl PortableWeight {
+    /// A weight with the form of `weight`, whose elements are those of `memory` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a weight that is not stored row by row in the type of its products.
+    pub fn new(backend: &Arc<dyn Backend>, memory: Arc<dyn Memory>, offset: usize, weight: &Weight) -> Result<Self> {
+        if weight.layout() != Some(WeightLayout::Plain) {
+            let message = "the matrix has a storage type of its own, which this device does not compute with";
+            return Err(Error::Config { op: "weight", message: message.into() });
+        }
+        Ok(Self(PortableTensor::new(backend, memory, &weight.shape(), offset, weight.tensor().dtype())))
+    }
+
+    /// `(c_out, kh, kw, c_in)`, contiguous.
+    pub fn tensor(&self) -> &PortableTensor {
+        &self.0
+    }
+}
+
+impl Operand for PortableTensor {
+    type Weight = PortableWeight;
+    type Statistics = PortableStatistics;
+
+    fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+}
+
+impl WeightOperand for PortableWeight {
+    fn shape(&self) -> [usize; 4] {
+        // Made of four sizes.
+        [0, 1, 2, 3].map(|i| self.0.dims[i])
+    }
+
+    fn eight_bits(&self) -> Option<EightBits> {
+        None
+    }
+
+    fn matrix(&self) -> Option<MatrixType> {
+        None
+    }
+}
+
+/// The strides of contiguous elements.
+fn contiguous_strides(dims: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; dims.len()];
+    for i in (1..dims.len()).rev() {
+        strides[i - 1] = strides[i] * dims[i];
+    }
+    strides
+}
+
+/// Copies a flat tensor in host memory to the device.
+///
+/// # Errors
+/// [`Error::Backend`] if the device has no memory for it, or for other types than f32, f16 and bf16.
+pub(crate) fn upload_flat(backend: &dyn Backend, flat: &Tensor) -> Result<Arc<dyn Memory>> {
+    if !matches!(flat.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+        let found = flat.dtype().as_str();
+        return Err(Error::Backend(format!("tensors of {found} are not uploaded, expected f32, f16 or bf16")));
+    }
+    let mut bytes = Vec::with_capacity(flat.elem_count() * flat.dtype().size_in_bytes());
+    flat.write_bytes(&mut bytes)?;
+    backend.upload(&bytes)
+}

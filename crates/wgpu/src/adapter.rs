@@ -1,0 +1,76 @@
+//! The GPUs of this machine.
+
+use std::fmt;
+
+/// The interface of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// Vulkan 1.1 or newer.
+    Vulkan,
+    /// Metal, of Apple's GPUs.
+    Metal,
+    /// DirectX 12, of Windows.
+    Dx12,
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vulkan => "vulkan",
+            Self::Metal => "metal",
+            Self::Dx12 => "dx12",
+        })
+    }
+}
+
+/// A GPU that can be opened.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    pub(crate) adapter: wgpu::Adapter,
+    /// The interface.
+    pub api: Api,
+    /// The name that the driver gives.
+    pub name: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// Whether it is a program that computes on the CPU, such as Mesa's lavapipe.
+    pub is_software: bool,
+    /// Whether it has memory of its own. Others share the memory of the CPU.
+    pub is_discrete: bool,
+    /// Whether shaders can compute with f16.
+    pub has_f16: bool,
+}
+
+/// The GPUs of this machine by all interfaces: those with memory of their own first, and programs on the CPU last.
+pub fn adapters() -> Vec<Adapter> {
+    let descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    let instance = wgpu::Instance::new(descriptor);
+    let wanted = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let found = pollster::block_on(instance.enumerate_adapters(wanted));
+    let mut adapters: Vec<Adapter> = found.into_iter().filter_map(Adapter::of).collect();
+    adapters.sort_by_key(|adapter| (adapter.is_software, !adapter.is_discrete));
+    adapters
+}
+
+impl Adapter {
+    /// `None` if it lacks what kernels need.
+    fn of(adapter: wgpu::Adapter) -> Option<Self> {
+        let info = adapter.get_info();
+        let api = match info.backend {
+            wgpu::Backend::Vulkan => Api::Vulkan,
+            wgpu::Backend::Metal => Api::Metal,
+            wgpu::Backend::Dx12 => Api::Dx12,
+            _ => return None,
+        };
+        let features = adapter.features();
+        features.contains(wgpu::Features::IMMEDIATES).then(|| Self {
+            api,
+            name: info.name,
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            is_software: info.device_type == wgpu::DeviceType::Cpu,
+            is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
+            has_f16: features.contains(wgpu::Features::SHADER_F16),
+            adapter,
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory on the GPU, and its reuse.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use kiln_ops::portable::Memory;
+use kiln_ops::{Error, Result};
+use parking_lot::Mutex;
+
+/// Sizes are rounded up to a multiple of this, so that more requests find a free buffer.
+const GRANULE: u64 = 1024;
+
+/// The buffers of a GPU. Those that are free wait for a request of their size: work is queued in one order, so that a buffer may be
+/// used again before the work that read it is complete.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    device: wgpu::Device,
+    largest: u64,
+    free: Mutex<BTreeMap<u64, Vec<wgpu::Buffer>>>,
+}
+
+/// A buffer that returns to its pool when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    buffer: Option<wgpu::Buffer>,
+    pool: Weak<Buffers>,
+}
+
+impl Buffers {
+    pub(crate) fn new(device: &wgpu::Device) -> Self {
+        let limits = device.limits();
+        let largest = limits.max_buffer_size.min(u64::from(limits.max_storage_buffer_binding_size));
+        Self { device: device.clone(), largest, free: Mutex::default() }
+    }
+
+    /// A buffer of at least `bytes` bytes.
+    pub(crate) fn get(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let size = (bytes as u64).max(1).next_multiple_of(GRANULE);
+        if size > self.largest {
+            let message = format!("a tensor takes {size} bytes, and a buffer of this GPU has {} at most", self.largest);
+            return Err(Error::Backend(message));
+        }
+        let free = self.free.lock().get_mut(&size).and_then(Vec::pop);
+        let buffer = match free {
+            Some(buffer) => buffer,
+            None => match self.create(size) {
+                Ok(buffer) => buffer,
+                // Free buffers of other sizes may have the memory.
+                Err(_) => {
+                    self.trim();
+                    self.create(size)?
+                }
+            },
+        };
+        Ok(Buffer { buffer: Some(buffer), pool: Arc::downgrade(self) })
+    }
+
+    /// Gives the memory of free buffers back to the driver.
+    pub(crate) fn trim(&self) {
+        self.free.lock().clear();
+        // The driver frees memory once the work that used it is complete.
+        let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+    }
+
+    fn create(&self, size: u64) -> Result<wgpu::Buffer> {
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let buffer =
+            self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false });
+        match pollster::block_on(scope.pop()) {
+            None => Ok(buffer),
+            Some(error) => Err(Error::OutOfGpuMemory { bytes: size, message: error.to_string() }),
+        }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn wgpu(&self) -> &wgpu::Buffer {
+        // Only `drop` takes it.
+        self.buffer.as_ref().expect("a buffer until it is dropped")
+    }
+}
+
+impl Memory for Buffer {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let (Some(buffer), Some(pool)) = (self.buffer.take(), self.pool.upgrade()) {
+            pool.free.lock().entry(buffer.size()).or_default().push(buffer);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! An open GPU.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kiln_ops::portable::{Backend, Call, Memory, PortableTensor};
+use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
+use parking_lot::Mutex;
+
+use crate::adapter::Adapter;
+use crate::buffers::{Buffer, Buffers};
+use crate::dispatch::Dispatch;
+use crate::operators;
+use crate::pipelines::{IMMEDIATES, Pipelines};
+use crate::queue::Queue;
+
+/// An open GPU: a [`Backend`].
+#[derive(Debug)]
+pub struct Gpu {
+    name: String,
+    has_f16: bool,
+    buffers: Arc<Buffers>,
+    pipelines: Pipelines,
+    queue: Queue,
+    /// In place of operands that are absent.
+    nothing: Buffer,
+    /// The frequencies of embeddings of timesteps, by their number and spacing.
+    frequencies: Mutex<HashMap<[u64; 2], Arc<dyn Memory>>>,
+}
+
+impl Gpu {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the driver refuses.
+    pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
+        let limits = adapter.adapter.limits();
+        let mut features = wgpu::Features::IMMEDIATES;
+        if adapter.has_f16 {
+            features |= wgpu::Features::SHADER_F16;
+        }
+        let descriptor = wgpu::DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: wgpu::Limits { max_immediate_size: IMMEDIATES, ..limits },
+            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            trace: wgpu::Trace::Off,
+        };
+        let refused = |error| Error::Backend(format!("{} ({}) cannot be opened: {error}", adapter.name, adapter.api));
+        let (device, queue) = pollster::block_on(adapter.adapter.request_device(&descriptor)).map_err(refused)?;
+        let buffers = Arc::new(Buffers::new(&device));
+        let nothing = buffers.get(1)?;
+        tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
+        Ok(Arc::new(Self {
+            name: format!("{} ({})", adapter.name, adapter.api),
+            has_f16: adapter.has_f16,
+            buffers,
+            pipelines: Pipelines::new(&device),
+            queue: Queue::new(device, queue),
+            nothing,
+            frequencies: Mutex::default(),
+        }))
+    }
+
+    /// This GPU for tensors.
+    pub fn backend(self: &Arc<Self>) -> Arc<dyn Backend> {
+        self.clone()
+    }
+
+    /// Whether tensors may be f16.
+    pub fn has_f16(&self) -> bool {
+        self.has_f16
+    }
+
+    pub(crate) fn pipelines(&self) -> &Pipelines {
+        &self.pipelines
+    }
+
+    pub(crate) fn add(&self, dispatch: &Dispatch<'_>) -> Result<()> {
+        self.queue.add(dispatch)
+    }
+
+    /// The buffer of a tensor of this GPU.
+    pub(crate) fn buffer<'a>(&self, tensor: &'a PortableTensor) -> Result<&'a Buffer> {
+        let buffer = tensor.memory().as_any().downcast_ref();
+        buffer.ok_or_else(|| Error::Backend(format!("a tensor is not in the memory of {}", self.name)))
+    }
+
+    /// The buffer of an operand that may be absent, and its offset.
+    pub(crate) fn optional<'a>(&'a self, tensor: Option<&'a PortableTensor>) -> Result<(&'a Buffer, usize)> {
+        match tensor {
+            Some(tensor) => Ok((self.buffer(tensor)?, tensor.offset())),
+            None => Ok((&self.nothing, 0)),
+        }
+    }
+
+    /// The frequencies of an embedding of timesteps.
+    pub(crate) fn frequencies(&self, config: TimestepEmbedding) -> Result<Arc<dyn Memory>> {
+        let mut kept = self.frequencies.lock();
+        let key = [config.dim as u64, config.freq_shift.to_bits()];
+        if let Some(found) = kept.get(&key) {
+            return Ok(found.clone());
+        }
+        let half = config.dim / 2;
+        let spacing = half as f64 - config.freq_shift;
+        let frequency = |i: usize| (-(10000f64.ln()) * i as f64 / spacing).exp() as f32;
+        let bytes: Vec<u8> = (0..half).flat_map(|i| frequency(i).to_ne_bytes()).collect();
+        let memory = self.upload(&bytes)?;
+        kept.insert(key, memory.clone());
+        Ok(memory)
+    }
+}
+
+impl Backend for Gpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(self.buffers.get(bytes)?))
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn Memory>> {
+        let buffer = self.buffers.get(bytes.len())?;
+        self.queue.write(&buffer, bytes)?;
+        Ok(Arc::new(buffer))
+    }
+
+    fn download(&self, tensor: &PortableTensor) -> Result<Vec<u8>> {
+        let size = tensor.dtype().size_in_bytes();
+        self.queue.read(self.buffer(tensor)?, tensor.offset() * size, tensor.elements() * size)
+    }
+
+    fn copy(&self, from: &PortableTensor, to: &PortableTensor) -> Result<()> {
+        operators::copy(self, from, to)
+    }
+
+    fn moments(&self, x: &PortableTensor, result: &PortableTensor) -> Result<()> {
+        operators::moments(self, x, result, None)
+    }
+
+    fn run(&self, call: &Call<'_, PortableTensor>, result: &PortableTensor) -> Result<()> {
+        operators::run(self, call, result)
+    }
+}

@@ -1,0 +1,82 @@
+// y = norm(x) gamma (1 + scale) + shift for rows of c values. A workgroup has one row.
+
+struct Params {
+    rows: u32,
+    c: u32,
+    // Rows of an image.
+    rows_of_image: u32,
+    x: u32,
+    gamma: u32,
+    beta: u32,
+    scale: u32,
+    scale_row: u32,
+    shift: u32,
+    shift_row: u32,
+    y: u32,
+    eps: f32,
+}
+
+@group(0) @binding(0) var<storage, read> x: array<S>;
+@group(0) @binding(1) var<storage, read> gamma: array<S>;
+@group(0) @binding(2) var<storage, read> beta: array<S>;
+@group(0) @binding(3) var<storage, read> scale: array<S>;
+@group(0) @binding(4) var<storage, read> shift: array<S>;
+@group(0) @binding(5) var<storage, read_write> y: array<S>;
+var<immediate> p: Params;
+
+var<workgroup> parts: array<f32, 64>;
+
+fn total(lane: u32, value: f32) -> f32 {
+    parts[lane] = value;
+    workgroupBarrier();
+    for (var half = 32u; half > 0u; half /= 2u) {
+        if lane < half {
+            parts[lane] += parts[lane + half];
+        }
+        workgroupBarrier();
+    }
+    let sum = parts[0];
+    workgroupBarrier();
+    return sum;
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * groups.x + group.x;
+    // Rows behind the last one are computed like the last one, so that all threads meet the barriers.
+    let start = p.x + min(row, p.rows - 1u) * p.c;
+    var mean = 0.0;
+    if !RMS {
+        var sum = 0.0;
+        for (var i = lane; i < p.c; i += 64u) {
+            sum += f32(x[start + i]);
+        }
+        mean = total(lane, sum) / f32(p.c);
+    }
+    var squares = 0.0;
+    for (var i = lane; i < p.c; i += 64u) {
+        let difference = f32(x[start + i]) - mean;
+        squares += difference * difference;
+    }
+    let factor = 1.0 / sqrt(total(lane, squares) / f32(p.c) + p.eps);
+    if row >= p.rows {
+        return;
+    }
+    let image = row / p.rows_of_image;
+    for (var i = lane; i < p.c; i += 64u) {
+        var value = (f32(x[start + i]) - mean) * factor;
+        if HAS_GAMMA {
+            value *= f32(gamma[p.gamma + i]);
+        }
+        if HAS_BETA {
+            value += f32(beta[p.beta + i]);
+        }
+        if HAS_SCALE {
+            value *= 1.0 + f32(scale[p.scale + image * p.scale_row + i]);
+        }
+        if HAS_SHIFT {
+            value += f32(shift[p.shift + image * p.shift_row + i]);
+        }
+        y[p.y + row * p.c + i] = S(value);
+    }
+}

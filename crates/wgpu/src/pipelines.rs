@@ -1,0 +1,173 @@
+//! Compiled kernels.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use candle_core::DType;
+use kiln_ops::{Error, Result};
+use parking_lot::Mutex;
+
+/// A kernel with its constants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Kernel {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    /// Names of types in the source, and their types.
+    pub(crate) types: Vec<(&'static str, DType)>,
+    /// Constants of the source.
+    pub(crate) constants: Vec<(&'static str, Constant)>,
+    /// The expression of `function(x, a, b)`, for kernels that call it.
+    pub(crate) function: Option<&'static str>,
+}
+
+/// The value of a constant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Constant {
+    Bool(bool),
+    U32(u32),
+}
+
+impl Kernel {
+    pub(crate) fn new(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, types: Vec::new(), constants: Vec::new(), function: None }
+    }
+
+    pub(crate) fn of(mut self, name: &'static str, dtype: DType) -> Self {
+        self.types.push((name, dtype));
+        self
+    }
+
+    pub(crate) fn when(mut self, name: &'static str, value: bool) -> Self {
+        self.constants.push((name, Constant::Bool(value)));
+        self
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: usize) -> Self {
+        self.constants.push((name, Constant::U32(value as u32)));
+        self
+    }
+
+    pub(crate) fn function(mut self, parameters: &'static str) -> Self {
+        self.function = Some(parameters);
+        self
+    }
+
+    /// The whole source.
+    fn text(&self) -> Result<String> {
+        let mut text = String::new();
+        let has_f16 = self.types.iter().any(|(_, dtype)| *dtype == DType::F16);
+        text.push_str(if has_f16 { "enable f16;\n" } else { "" });
+        for (name, dtype) in &self.types {
+            let _ = writeln!(text, "alias {name} = {};", type_name(self.name, *dtype)?);
+        }
+        for (name, value) in &self.constants {
+            let _ = match value {
+                Constant::Bool(value) => writeln!(text, "const {name}: bool = {value};"),
+                Constant::U32(value) => writeln!(text, "const {name}: u32 = {value}u;"),
+            };
+        }
+        if let Some(function) = self.function {
+            text.push_str(include_str!("kernels/activations.wgsl"));
+            text.push_str(function);
+        }
+        text.push_str(self.source);
+        Ok(text)
+    }
+}
+
+fn type_name(kernel: &str, dtype: DType) -> Result<&'static str> {
+    match dtype {
+        DType::F32 => Ok("f32"),
+        DType::F16 => Ok("f16"),
+        other => {
+            let message = format!("{kernel}: this GPU computes with f32 and f16, found {}", other.as_str());
+            Err(Error::Backend(message))
+        }
+    }
+}
+
+/// The kernels that have been compiled.
+#[derive(Debug)]
+pub(crate) struct Pipelines {
+    device: wgpu::Device,
+    compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    /// By the number of bindings.
+    layouts: Mutex<HashMap<usize, Arc<Layout>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) pipeline: wgpu::ComputePipeline,
+    pub(crate) layout: Arc<Layout>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) bindings: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
+}
+
+/// Bytes of the numbers of a call.
+pub(crate) const IMMEDIATES: u32 = 128;
+
+impl Pipelines {
+    pub(crate) fn new(device: &wgpu::Device) -> Self {
+        Self { device: device.clone(), compiled: Mutex::default(), layouts: Mutex::default() }
+    }
+
+    /// The compiled kernel, which has `bindings` buffers and writes the last one.
+    pub(crate) fn get(&self, kernel: Kernel, bindings: usize) -> Result<Arc<Pipeline>> {
+        if let Some(found) = self.compiled.lock().get(&kernel) {
+            return Ok(found.clone());
+        }
+        let layout = self.layout(bindings);
+        let source = wgpu::ShaderSource::Wgsl(kernel.text()?.into());
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.name), source };
+        let module = self.device.create_shader_module(descriptor);
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(kernel.name),
+            layout: Some(&layout.pipeline),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                // Kernels write what they read of this memory.
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        if let Some(error) = pollster::block_on(scope.pop()) {
+            return Err(Error::Backend(format!("the kernel {} was refused: {error}", kernel.name)));
+        }
+        let pipeline = Arc::new(Pipeline { pipeline, layout });
+        self.compiled.lock().insert(kernel, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    fn layout(&self, bindings: usize) -> Arc<Layout> {
+        let make = || {
+            let entry = |binding: usize| wgpu::BindGroupLayoutEntry {
+                binding: binding as u32,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only: binding + 1 < bindings },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
+                count: None,
+            };
+            let entries: Vec<_> = (0..bindings).map(entry).collect();
+            let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+            let bindings = self.device.create_bind_group_layout(&descriptor);
+            let pipeline = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &[Some(&bindings)],
+                immediate_size: IMMEDIATES,
+            });
+            Arc::new(Layout { bindings, pipeline })
+        };
+        self.layouts.lock().entry(bindings).or_insert_with(make).clone()
+    }
+}

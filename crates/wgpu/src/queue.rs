@@ -1,0 +1,133 @@
+//! The order of work.
+
+use std::sync::Arc;
+
+use kiln_ops::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::buffers::Buffer;
+use crate::dispatch::Dispatch;
+
+/// Dispatches between two submissions: enough that the host is ahead, and few enough that a submission takes less than the time
+/// after which Windows resets a GPU.
+const PART: usize = 64;
+
+/// The queue of a GPU.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    state: Mutex<State>,
+    /// The first error since the last time that somebody waited.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pass: Option<Pass>,
+}
+
+/// Work that has not been submitted.
+#[derive(Debug)]
+struct Pass {
+    pass: wgpu::ComputePass<'static>,
+    encoder: wgpu::CommandEncoder,
+    dispatches: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue) -> Self {
+        let failure: Arc<Mutex<Option<String>>> = Arc::default();
+        let (errors, losses) = (failure.clone(), failure.clone());
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            errors.lock().get_or_insert_with(|| error.to_string());
+        }));
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                losses.lock().get_or_insert_with(|| format!("the GPU was lost: {message}"));
+            }
+        });
+        Self { device, queue, state: Mutex::default(), failure }
+    }
+
+    /// Adds a dispatch.
+    pub(crate) fn add(&self, dispatch: &Dispatch<'_>) -> Result<()> {
+        self.failed()?;
+        let bindings = dispatch.bindings(&self.device);
+        let mut state = self.state.lock();
+        let work = state.pass.get_or_insert_with(|| {
+            let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
+            Pass { pass, encoder, dispatches: 0 }
+        });
+        dispatch.record(&mut work.pass, &bindings);
+        work.dispatches += 1;
+        if work.dispatches >= PART {
+            self.submit(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes, after all work so far.
+    pub(crate) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<()> {
+        let mut state = self.state.lock();
+        self.submit(&mut state);
+        // The size of a copy is a multiple of 4 bytes.
+        let whole = bytes.len() / 4 * 4;
+        self.queue.write_buffer(buffer.wgpu(), 0, &bytes[..whole]);
+        if whole < bytes.len() {
+            let mut last = [0; 4];
+            last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
+            self.queue.write_buffer(buffer.wgpu(), whole as u64, &last);
+        }
+        self.failed()
+    }
+
+    /// Bytes `start..start + len`, after all work so far.
+    pub(crate) fn read(&self, buffer: &Buffer, start: usize, len: usize) -> Result<Vec<u8>> {
+        // Copies begin and end at multiples of 4 bytes.
+        let first = start / 4 * 4;
+        let size = (start + len - first).next_multiple_of(4) as u64;
+        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: size.max(4),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        {
+            let mut state = self.state.lock();
+            self.submit(&mut state);
+            let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(buffer.wgpu(), first as u64, &staging, 0, size);
+            self.queue.submit([encoder.finish()]);
+        }
+        let (sender, received) = std::sync::mpsc::channel();
+        staging.slice(..).map_async(wgpu::MapMode::Read, move |result| {
+            let _ = sender.send(result);
+        });
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|error| Error::Backend(format!("the GPU does not answer: {error}")))?;
+        self.failed()?;
+        let refused = |error: String| Error::Backend(format!("a result cannot be read from the GPU: {error}"));
+        let mapped = received.recv().map_err(|error| refused(error.to_string()))?;
+        mapped.map_err(|error| refused(error.to_string()))?;
+        let view = staging.slice(..).get_mapped_range().map_err(|error| refused(error.to_string()))?;
+        Ok(view[start - first..start - first + len].to_vec())
+    }
+
+    fn submit(&self, state: &mut State) {
+        if let Some(Pass { pass, encoder, .. }) = state.pass.take() {
+            drop(pass);
+            self.queue.submit([encoder.finish()]);
+        }
+    }
+
+    /// The first error since the last call, if there was one.
+    fn failed(&self) -> Result<()> {
+        match self.failure.lock().take() {
+            Some(message) => Err(Error::Backend(message)),
+            None => Ok(()),
+        }
+    }
+}
