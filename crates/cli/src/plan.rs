@@ -25,7 +25,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             let model = ModelFolder::open(&locate_model(args.model.as_deref())?)?;
             let layers = setup.scaled_layers(Some(&model), on_gpu)?;
             let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers);
-            let mut planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
+            let mut planner = planner.with_stored_types(&model, setup.keeps_stored());
             planner.set_controls(&control_configs(&model, args.controls.iter().map(|control| control.net.as_path()))?);
             planner.set_prompts(prompt_plans(&model, &args.ip_adapters)?);
             on = on.with_host_weights(HostWeights::of(&model.files().denoiser_files()));

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kiln_models::ModelFolder;
-use kiln_network::Denoiser;
+use kiln_network::{Denoiser, OnBackend};
 use kiln_request::LoraUse;
 use kiln_weights::{EightBitLayers, Network, Placement};
 
@@ -64,11 +64,17 @@ impl LoadedModel {
     ) -> Result<Self> {
         let Opening { setup, placement, options } = opening;
         let unet = model.denoiser();
+        let unet = match &placement.backend {
+            Some(backend) => Box::new(OnBackend::new(unet, backend.clone())),
+            None => unet,
+        };
         unet.segments().set_8_bits(layers);
         let (spec, files) = (ComponentSpec::denoiser(number), model.files().denoiser_weights()?);
         let component = LoadedComponent::shared(spec, unet.segments(), files, placement, options, "unet");
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
+        // Text encoders run on the CPU if the device is not candle's.
+        let text = &text.clone().with_backend(None);
         let text = TextEncoders::open(model, [text, placement], options, embeddings, setup.cached_texts())?;
         Ok(Self {
             text: Arc::new(Mutex::new(text)),

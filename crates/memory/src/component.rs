@@ -46,7 +46,7 @@ impl ComponentOptions {
             copy_stream: options.cuda_stream,
             shared: setup.shared.clone(),
             slab_cache: setup.weight_cache.as_deref().map(SlabCache::new),
-            keeps_stored: setup.weight_type.keeps_stored(),
+            keeps_stored: setup.keeps_stored(),
         }
     }
 }

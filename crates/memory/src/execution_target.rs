@@ -105,6 +105,12 @@ impl ExecutionTarget {
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
+            DeviceChoice::Portable(device) => {
+                // The host has the weights, and makes the plan.
+                let (on, memory) = on_processor();
+                let has_f16 = device.find().is_ok_and(|adapter| adapter.has_f16);
+                (Self { dtype: setup.dtype_on(has_f16).unwrap_or(on.dtype), ..on }, memory)
+            }
             DeviceChoice::Cuda(number) => {
                 let found = gpu(number);
                 (on_gpu(found.as_ref()), found.as_ref().map(DeviceMemory::of_card))

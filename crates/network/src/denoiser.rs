@@ -1,7 +1,7 @@
 //! The network that a sampler calls.
 
 use candle_core::{DType, Tensor};
-use kiln_nn::portable::PortableTensor;
+use kiln_nn::ops::portable::PortableTensor;
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_weights::Segments;
 

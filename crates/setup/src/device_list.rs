@@ -46,7 +46,8 @@ impl FromStr for DeviceList {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        const EXPECTED: &str = "expected auto, cpu, cuda, cuda:N, all, or a list as in cuda:0,cuda:1";
+        const EXPECTED: &str =
+            "expected auto, cpu, cuda, cuda:N, gpu, vulkan, metal, dx12, all, or a list as in cuda:0,cuda:1";
         if text == "all" {
             return Ok(Self(Named::All));
         }
@@ -59,6 +60,9 @@ impl FromStr for DeviceList {
                 }
                 DeviceChoice::Cuda(number) if devices[..i].contains(device) => {
                     return Err(format!("cuda:{number} is named twice, expected each GPU once"));
+                }
+                DeviceChoice::Portable(named) if devices[..i].contains(device) => {
+                    return Err(format!("{named} is named twice, expected each GPU once"));
                 }
                 _ => {}
             }

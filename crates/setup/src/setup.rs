@@ -1,12 +1,14 @@
 //! The device, types and resources that a model runs with.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_files::check_folder;
 use kiln_media::PngLevel;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
+use kiln_ops::portable::Backend;
 use kiln_request::limits::in_range;
 use kiln_weights::{MatrixType, SharedSlabs};
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
 use crate::link::LinkChoice;
 use crate::memory::MemoryOptions;
+use crate::portable::PortableDevice;
 use crate::second_device::SecondDevice;
 use crate::threads::{self, Threads};
 
@@ -30,6 +33,18 @@ pub enum DeviceChoice {
     Cpu,
     /// The CUDA GPU with this number.
     Cuda(usize),
+    /// A GPU of any vendor, by Vulkan, Metal or DirectX 12.
+    Portable(PortableDevice),
+}
+
+impl DeviceChoice {
+    /// The GPU, if it is one that is driven by Vulkan, Metal or DirectX 12.
+    pub fn portable(self) -> Option<PortableDevice> {
+        match self {
+            Self::Portable(device) => Some(device),
+            Self::Auto | Self::Cpu | Self::Cuda(_) => None,
+        }
+    }
 }
 
 impl std::fmt::Display for DeviceChoice {
@@ -38,6 +53,7 @@ impl std::fmt::Display for DeviceChoice {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(number) => write!(f, "cuda:{number}"),
+            Self::Portable(device) => device.fmt(f),
         }
     }
 }
@@ -54,7 +70,10 @@ impl std::str::FromStr for DeviceChoice {
                 .strip_prefix("cuda:")
                 .and_then(|number| number.parse().ok())
                 .map(Self::Cuda)
-                .ok_or_else(|| "expected auto, cpu, cuda or cuda:N".into()),
+                .or_else(|| text.parse().map(Self::Portable).ok())
+                .ok_or_else(|| {
+                    "expected auto, cpu, cuda, gpu, vulkan, metal or dx12, GPUs also with a number: cuda:N".into()
+                }),
         }
     }
 }
@@ -138,8 +157,10 @@ pub struct Setup {
 
 /// Where a model runs.
 pub struct ResolvedDevice {
-    /// The device.
+    /// The device; the CPU if `backend` computes.
     pub device: Device,
+    /// A GPU that is not candle's.
+    pub backend: Option<Arc<dyn Backend>>,
     /// The type of weights and activations.
     pub dtype: DType,
     /// The type of linear layers' matrices, if it is another one.
@@ -177,6 +198,7 @@ impl Setup {
             self.check_compute(matches!(self.device, DeviceChoice::Cuda(_)))?;
         }
         self.check_scales()?;
+        self.check_portable()?;
         for (folder, looked_for) in [
             (&self.lora_dir, "`lora_dir`, a folder with LoRA files"),
             (&self.embeddings_dir, "`embeddings_dir`, a folder with embeddings"),
@@ -190,6 +212,38 @@ impl Setup {
                 path.to_path_buf(),
                 "`taesd`, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny".into(),
             )),
+        }
+    }
+
+    /// Refuses what a GPU by Vulkan, Metal or DirectX 12 does not compute with.
+    fn check_portable(&self) -> Result<()> {
+        let Some(device) = self.device.portable() else { return Ok(()) };
+        if let LinearWeightType::Kept(kind) = self.weight_type {
+            let expected = format!("auto: {device} computes with weights in f16 and f32 only");
+            return Err(Error::value("weight_type", kind, &expected));
+        }
+        if self.dtype == DTypeChoice::Bf16 {
+            let expected = format!("auto, f16 or f32: {device} has no bf16");
+            return Err(Error::value("dtype", "bf16", &expected));
+        }
+        Ok(())
+    }
+
+    /// Whether matrices stay as their files store them.
+    pub fn keeps_stored(&self) -> bool {
+        self.weight_type.keeps_stored() && self.device.portable().is_none()
+    }
+
+    /// The type of weights and activations on a GPU by Vulkan, Metal or DirectX 12.
+    pub fn dtype_on(&self, has_f16: bool) -> Result<DType> {
+        match self.dtype {
+            DTypeChoice::Auto if has_f16 => Ok(DType::F16),
+            DTypeChoice::Auto => Ok(DType::F32),
+            DTypeChoice::F16 if !has_f16 => {
+                let expected = format!("auto or f32: {} has no f16", self.device);
+                Err(Error::value("dtype", "f16", &expected))
+            }
+            dtype => Ok(dtype.resolve(true)),
         }
     }
 
@@ -211,8 +265,9 @@ impl Setup {
     pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
         let threads = Threads::new(self.threads, self.cpus.as_ref())?;
+        let gpu = self.device.portable().map(PortableDevice::open).transpose()?;
         let device = match self.device {
-            DeviceChoice::Cpu => Device::Cpu,
+            DeviceChoice::Cpu | DeviceChoice::Portable(_) => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
                 if error.is_without_driver() {
                     tracing::info!("running on the CPU: {error}");
@@ -224,7 +279,10 @@ impl Setup {
             DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
                 .map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?,
         };
-        let dtype = self.dtype.resolve(device.is_cuda());
+        let dtype = match &gpu {
+            Some(gpu) => self.dtype_on(gpu.has_f16())?,
+            None => self.dtype.resolve(device.is_cuda()),
+        };
         self.check_compute_on(&device, dtype)?;
         let pool = match device.location() {
             DeviceLocation::Cuda { gpu_id } => DevicePool::install(gpu_id, self.device_pool())
@@ -233,6 +291,7 @@ impl Setup {
             _ => None,
         };
         let matrices = self.weight_type.resolve(dtype);
-        Ok(ResolvedDevice { device, dtype, matrices, pool, threads })
+        let backend = gpu.map(|gpu| gpu.backend());
+        Ok(ResolvedDevice { device, backend, dtype, matrices, pool, threads })
     }
 }

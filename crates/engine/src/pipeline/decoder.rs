@@ -9,6 +9,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype};
 use kiln_nn::TensorLike;
+use kiln_nn::ops::portable::PortableTensor;
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
@@ -52,6 +53,11 @@ fn wider(dtype: DType) -> Option<DType> {
     }
 }
 
+/// This type, or f32 on devices without bf16.
+fn supported(dtype: DType, placement: &Placement) -> DType {
+    if placement.backend.is_some() && dtype == DType::BF16 { DType::F32 } else { dtype }
+}
+
 impl Decoder {
     /// Opens `taesd` if it is given, a file or a folder, else the model's own decoder: never both. No weights are read.
     pub(crate) fn open(
@@ -89,7 +95,13 @@ impl Decoder {
         let Self { network, part } = self;
         let latents = latents.to_device(&part.placement().device)?;
         in_a_type_that_holds(part, keep, "the VAE", upcast, |part, dtype| {
-            part.run(|| network.decode(&latents, dtype, tiling))
+            part.run(|| match &part.placement().backend {
+                Some(backend) => {
+                    let latents = PortableTensor::upload(backend, &latents)?;
+                    Ok(network.decode(&latents, dtype, tiling)?.download()?)
+                }
+                None => network.decode(&latents, dtype, tiling),
+            })
         })
     }
 }
@@ -116,7 +128,8 @@ pub(crate) fn in_a_type_that_holds(
             return Ok(result);
         }
         let remedy = "its weights are damaged, or belong to another model".to_string();
-        let to = wider(from).ok_or(Error::NotANumber { stage, count, remedy })?;
+        let to =
+            wider(from).map(|to| supported(to, part.placement())).ok_or(Error::NotANumber { stage, count, remedy })?;
         upcast(UpcastRetry { from, to })?;
         part.set_dtype(to); // both do not need to fit at once
         keep = keep.widened(from, to);
@@ -195,7 +208,7 @@ pub(crate) fn autoencoder(
         return Ok((tiny(model, path)?, tiny_weights(path)?, placement.clone()));
     }
     let config = model.vae_config().clone();
-    let dtype = decoder_dtype(model.family(), &config, placement.dtype);
+    let dtype = supported(decoder_dtype(model.family(), &config, placement.dtype), placement);
     Ok((Network::kl(config), model.files().vae()?, Placement { dtype, ..placement.clone() }))
 }
 

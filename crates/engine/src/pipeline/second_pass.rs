@@ -198,7 +198,8 @@ pub(crate) fn enlarge_images(
             let weights = open.upscaler().map_or(0, |network| network.segments().bytes(engine.dtype));
             let planned = engine.memory_manager.plan().stage(Stage::Upscale).map_or(0, |stage| stage.weights);
             let (device, threads) = (engine.device.clone(), engine.options.threads.clone());
-            let place = ResolvedDevice { device, dtype: engine.dtype, matrices: None, pool: None, threads };
+            let place =
+                ResolvedDevice { device, backend: None, dtype: engine.dtype, matrices: None, pool: None, threads };
             let (memory, taken) = (engine.memory_manager.options().clone(), planned.saturating_sub(weights));
             Enlarger::load_sharing(open, place, memory, taken, TileRows::Auto)?
         }

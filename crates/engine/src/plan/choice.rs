@@ -90,7 +90,7 @@ impl Planner {
     pub fn of_job(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<Self> {
         let refiner = job.refiner.as_ref().map(Refiner::model);
         let planner = Self::new(model, setup.taesd.as_deref())?;
-        let planner = planner.with_stored_types(model, setup.weight_type.keeps_stored());
+        let planner = planner.with_stored_types(model, setup.keeps_stored());
         let mut planner = planner.with_refiner(refiner)?;
         planner.set_controls(&control_configs(model, job.controls.iter().map(|control| control.using.net.as_path()))?);
         planner.set_prompts(prompt_plans(model, job.ip_adapters.iter().map(|adapter| &adapter.using))?);

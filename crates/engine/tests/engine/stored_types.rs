@@ -202,7 +202,7 @@ fn plans_count_matrices_as_they_are_stored() {
             let setup = setup(DTypeChoice::Bf16, weights, ModeChoice::Full);
             let model = ModelFolder::open(folder).unwrap();
             let planner = Planner::new(&model, None).unwrap();
-            let planner = planner.with_stored_types(&model, setup.weight_type.keeps_stored());
+            let planner = planner.with_stored_types(&model, setup.keeps_stored());
             let work = planner.work([Some(64), Some(64)], Some(2), 1).unwrap();
             let report = PlanReport::new(&planner, work, ExecutionTarget::of(&setup).0, None).unwrap();
             let steps = report.plans[0].stages.iter().find(|stage| stage.stage == kiln_engine::Stage::Denoise).unwrap();

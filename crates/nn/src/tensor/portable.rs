@@ -8,7 +8,7 @@ use kiln_ops::{GroupNorm, Operand, Operation, Target};
 use kiln_weights::{Param, SegmentModule, StackedParam};
 
 use super::{Moments, TensorLike};
-use crate::error::{At, Error, Result};
+use crate::error::{Error, Result};
 
 impl TensorLike for PortableTensor {
     type Device = Arc<dyn Backend>;

@@ -1,0 +1,105 @@
+//! GPUs of any vendor: by Vulkan, Metal or DirectX 12.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+
+use kiln_wgpu::{Adapter, Api, Gpu, adapters};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A GPU that is driven by Vulkan, Metal or DirectX 12.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PortableDevice {
+    /// The interface; `None` for any.
+    pub api: Option<Api>,
+    /// Its number among the GPUs with this interface: those with memory of their own come first.
+    pub number: usize,
+}
+
+impl fmt::Display for PortableDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.api {
+            Some(api) => write!(f, "{api}:{}", self.number),
+            None => write!(f, "gpu:{}", self.number),
+        }
+    }
+}
+
+impl FromStr for PortableDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (name, number) = text.split_once(':').unwrap_or((text, "0"));
+        let api = match name {
+            "gpu" => None,
+            "vulkan" => Some(Api::Vulkan),
+            "metal" => Some(Api::Metal),
+            "dx12" => Some(Api::Dx12),
+            _ => return Err("expected gpu, vulkan, metal or dx12, or one of them with a number, as in vulkan:1".into()),
+        };
+        let number = number.parse().map_err(|_| format!("expected a number after {name}:, found `{number}`"))?;
+        Ok(Self { api, number })
+    }
+}
+
+impl PortableDevice {
+    /// The GPU, which is not opened.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no such GPU.
+    pub fn find(self) -> Result<Adapter> {
+        let mut found = adapters();
+        found.retain(|adapter| self.api.is_none_or(|api| adapter.api == api));
+        if self.number < found.len() {
+            return Ok(found.swap_remove(self.number));
+        }
+        let names: Vec<String> = found.iter().map(|adapter| format!("{} ({})", adapter.name, adapter.api)).collect();
+        let problem = match names.as_slice() {
+            [] => "no GPU was found; install its driver, and on Linux the Vulkan loader (libvulkan1)".to_string(),
+            names => format!("there are {}: {}", names.len(), names.join(", ")),
+        };
+        Err(Error::Device(format!("`device` {self}: {problem}")))
+    }
+
+    /// Opens the GPU. Engines of one process share it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no such GPU, and errors of its driver.
+    pub fn open(self) -> Result<Arc<Gpu>> {
+        static OPEN: Mutex<Option<HashMap<PortableDevice, Weak<Gpu>>>> = Mutex::new(None);
+        let mut open = OPEN.lock();
+        let open = open.get_or_insert_default();
+        if let Some(gpu) = open.get(&self).and_then(Weak::upgrade) {
+            return Ok(gpu);
+        }
+        let adapter = self.find()?;
+        let gpu = Gpu::open(&adapter).map_err(|error| Error::Device(format!("`device` {self}: {error}")))?;
+        open.insert(self, Arc::downgrade(&gpu));
+        Ok(gpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for (text, name) in [("gpu", "gpu:0"), ("vulkan:2", "vulkan:2"), ("metal", "metal:0"), ("dx12:1", "dx12:1")] {
+            assert_eq!(text.parse::<PortableDevice>().unwrap().to_string(), name);
+        }
+        for wrong in ["opencl", "vulkan:", "vulkan:-1", "gpu:x"] {
+            assert!(wrong.parse::<PortableDevice>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error_that_names_it() {
+        let error = PortableDevice { api: None, number: 99 }.find().unwrap_err().to_string();
+        assert!(error.contains("`device` gpu:99: "), "{error}");
+    }
+}
