@@ -19,6 +19,7 @@ use crate::queue::Queue;
 pub struct Gpu {
     name: String,
     has_f16: bool,
+    is_software: bool,
     buffers: Arc<Buffers>,
     pipelines: Pipelines,
     queue: Queue,
@@ -55,6 +56,7 @@ impl Gpu {
         Ok(Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
             has_f16: adapter.has_f16,
+            is_software: adapter.is_software,
             buffers,
             pipelines: Pipelines::new(&device),
             queue: Queue::new(device, queue),
@@ -71,6 +73,11 @@ impl Gpu {
     /// Whether tensors may be f16.
     pub fn has_f16(&self) -> bool {
         self.has_f16
+    }
+
+    /// Whether it is a program that computes on the CPU.
+    pub(crate) fn is_software(&self) -> bool {
+        self.is_software
     }
 
     pub(crate) fn pipelines(&self) -> &Pipelines {

@@ -20,6 +20,8 @@
 //!
 //! [`Backend`]: kiln_ops::portable::Backend
 
+#![deny(unsafe_code)] // allowed where shaders are compiled
+
 mod adapter;
 mod buffers;
 mod dispatch;

@@ -11,6 +11,10 @@ use crate::view::Rows;
 /// Queries of a workgroup, and threads of a query.
 const QUERIES: usize = 16;
 const THREADS: usize = 8;
+/// Queries of a workgroup on devices that compute on the CPU.
+const DIRECT_QUERIES: usize = 64;
+/// The largest head there: its drivers unroll loops over channels, and compile for minutes if there are more.
+const DIRECT_HEAD: usize = 80;
 
 /// The keys that queries attend to.
 enum Limits<'a> {
@@ -62,8 +66,14 @@ fn run(
         Some(bias) if bias.dims().first() != Some(&1) => num_heads * s * t,
         _ => 0,
     };
-    let kernel = Kernel::new("attention", include_str!("../kernels/attention.wgsl")).of("S", y.dtype());
-    let kernel = kernel.with("HEAD", head_dim).with("PART", head_dim.div_ceil(THREADS));
+    let (kernel, queries) = match gpu.is_software() && head_dim <= DIRECT_HEAD {
+        true => (Kernel::new("attention_direct", include_str!("../kernels/attention_direct.wgsl")), DIRECT_QUERIES),
+        false => {
+            let kernel = Kernel::new("attention", include_str!("../kernels/attention.wgsl"));
+            (kernel.with("PART", head_dim.div_ceil(THREADS)), QUERIES)
+        }
+    };
+    let kernel = kernel.of("S", y.dtype()).with("HEAD", head_dim);
     let kernel = kernel.when("CAUSAL", causal).when("HAS_BIAS", bias.is_some());
     let kernel = kernel.when("HAS_LENGTHS", matches!(limits, Limits::Lengths(_)));
     let kernel = kernel.when("HAS_SEEN", matches!(limits, Limits::Seen(_)));
@@ -79,5 +89,5 @@ fn run(
     let numbers = numbers.all([at_bias, bias_image, at_limits, y.offset()]).f32(scale);
     let [of_q, of_k, of_v] = [&q, &k, &v].map(|rows| gpu.buffer(&rows.tensor));
     let buffers = vec![of_q?, of_k?, of_v?, of_bias, of_limits, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.groups([s.div_ceil(QUERIES), num_heads, b]))
+    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.groups([s.div_ceil(queries), num_heads, b]))
 }

@@ -9,7 +9,9 @@ use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
 /// Rows and columns of a workgroup's part of the result.
-const TILE: usize = 64;
+const TILE: [usize; 2] = [64, 64];
+/// The same on devices that compute on the CPU.
+const DIRECT: [usize; 2] = [64, 8];
 
 /// The map and the windows of a convolution.
 #[derive(Default)]
@@ -92,7 +94,11 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let [bias, image_bias, residual] = [bias?, image_bias?, residual?];
     let windows = windows.unwrap_or_default();
     let image_bias_row = if image_bias.as_ref().is_some_and(|bias| bias.dims().first() == Some(&1)) { 0 } else { n };
-    let kernel = Kernel::new("product", include_str!("../kernels/product.wgsl")).of("S", a.dtype()).function(function);
+    let (name, source, [rows_of_group, columns_of_group]) = match gpu.is_software() {
+        true => ("product_direct", include_str!("../kernels/product_direct.wgsl"), DIRECT),
+        false => ("product", include_str!("../kernels/product.wgsl"), TILE),
+    };
+    let kernel = Kernel::new(name, source).of("S", a.dtype()).function(function);
     let kernel = kernel.when("CONVOLUTION", windows.channels > 0).when("HAS_BIAS", bias.is_some());
     let kernel = kernel.when("HAS_IMAGE_BIAS", image_bias.is_some()).when("HAS_RESIDUAL", residual.is_some());
     let (of_bias, at_bias) = gpu.optional(bias.as_ref())?;
@@ -103,7 +109,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let numbers = numbers.all([windows.height, windows.width, windows.channels, windows.kernel_width]);
     let numbers = numbers.all([windows.stride, windows.pad_top, windows.pad_left, windows.width_out]);
     let buffers = vec![gpu.buffer(a)?, gpu.buffer(weight)?, of_bias, of_image_bias, of_residual, gpu.buffer(y)?];
-    let rows = m.div_ceil(TILE);
-    let groups = [n.div_ceil(TILE), rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)];
+    let rows = m.div_ceil(rows_of_group);
+    let groups = [n.div_ceil(columns_of_group), rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)];
     gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.groups(groups))
 }
