@@ -201,14 +201,15 @@ impl BenchPlan {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
         start_threads(self.setup.threads)?;
         let setup = Setup { threads: None, ..self.setup.clone() };
-        let ResolvedDevice { device, dtype, matrices, pool, .. } = setup.resolve()?;
+        let ResolvedDevice { device, backend, dtype, matrices, pool, .. } = setup.resolve()?;
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         let on = if self.stream.is_some() { on.with_device(&device, &setup) } else { on };
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;
         let mut reports = Vec::new();
         for model in &models {
-            let (pool, trace) = (pool.as_ref(), None);
-            let mut meter = Meter { plan: self, model, device: &device, dtype, matrices, on, pool, watch, trace };
+            let (pool, backend, trace) = (pool.as_ref(), backend.as_ref(), None);
+            let mut meter =
+                Meter { plan: self, model, device: &device, backend, dtype, matrices, on, pool, watch, trace };
             let stages = self.stages.iter().map(|&stage| meter.measure(stage)).collect::<Result<_>>()?;
             reports.push(ModelReport {
                 name: model.name.clone(),
@@ -224,7 +225,7 @@ impl BenchPlan {
             engine: "kiln",
             version: env!("CARGO_PKG_VERSION"),
             commit: None,
-            machine: Machine::new(&device),
+            machine: Machine::new(&device).with_backend(backend.as_ref()),
             link: on.link.filter(|_| self.stream.is_some()),
             dtype: format!("{dtype:?}").to_lowercase(),
             weight_type: matrices.map(|matrices| matrices.to_string()),

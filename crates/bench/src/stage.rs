@@ -13,7 +13,8 @@ use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_network::slots::EXTRA_CHANNELS;
 use kiln_network::text::{PromptText, Runs, TextStage, TextTensors};
-use kiln_network::{Denoiser, Inputs, TextWidths};
+use kiln_network::{Denoiser, Inputs, OnBackend, TextWidths};
+use kiln_ops::portable::Backend;
 use kiln_ops::trace::Trace;
 use kiln_prompt::TextOptions;
 use kiln_request::SizeConditions;
@@ -42,6 +43,8 @@ pub(crate) struct Meter<'a, 'w> {
     pub(crate) plan: &'a BenchPlan,
     pub(crate) model: &'a Architecture,
     pub(crate) device: &'a Device,
+    /// A GPU that is not candle's.
+    pub(crate) backend: Option<&'a Arc<dyn Backend>>,
     pub(crate) dtype: DType,
     /// The type of linear layers' matrices, if it is another one.
     pub(crate) matrices: Option<MatrixType>,
@@ -144,7 +147,10 @@ impl Meter<'_, '_> {
     pub(super) fn unet(&self) -> Result<Box<dyn Denoiser>> {
         let unet = self.model.denoiser();
         unet.segments().set_8_bits(self.plan.setup.scaled_layers(None, self.device.is_cuda())?.as_deref());
-        Ok(unet)
+        Ok(match self.backend {
+            Some(backend) => Box::new(OnBackend::new(unet, backend.clone())),
+            None => unet,
+        })
     }
 
     /// Operations of each segment of the denoiser in a step of a run: without the text's keys and values, which a run makes once,
@@ -184,14 +190,21 @@ impl Meter<'_, '_> {
 
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
-        let (decoder, dtype) = (Network::of(model), model.decoder_dtype(self.dtype));
+        let dtype = model.decoder_dtype(self.dtype);
+        // GPUs that are not candle's have no bf16.
+        let dtype = if self.backend.is_some() && dtype == DType::BF16 { DType::F32 } else { dtype };
+        let decoder = Network::of(model);
         let weights = Weights { segments: decoder.segments(), dtype, flop: &[] };
         let loaded = self.load("the VAE's decoder", &[weights])?;
         let (h, w) = model.latent_size();
         let latents = self.normal(1, (model.vae.latent_channels, h, w))?;
         let flop = decoder_flop(&decoder, (h, w))?;
+        let backend = self.backend;
         self.time(BenchStage::Vae, &loaded, flop, &mut || {
-            decoder.decode(&latents, dtype, Tiling::Whole)?;
+            match backend {
+                Some(backend) => decoder.decode_on(backend, &latents, dtype, Tiling::Whole)?,
+                None => decoder.decode(&latents, dtype, Tiling::Whole)?,
+            };
             Ok(())
         })
     }
@@ -212,7 +225,8 @@ impl Meter<'_, '_> {
     }
 
     fn placement(&self, dtype: DType) -> Placement {
-        Placement::new(self.device.clone(), dtype).with_matrices(self.matrices)
+        let placement = Placement::new(self.device.clone(), dtype).with_matrices(self.matrices);
+        placement.with_backend(self.backend.cloned())
     }
 
     /// Makes the weights of `networks` in their types, one after another, and streams them if requested.

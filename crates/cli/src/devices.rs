@@ -1,6 +1,6 @@
 //! `kiln devices`: the devices of this machine, and the defaults that Kiln chooses for them.
 
-use kiln_engine::{Devices, devices};
+use kiln_engine::{Devices, PortableInfo, devices};
 
 use crate::args::DevicesArgs;
 use crate::output::{print, print_json};
@@ -35,6 +35,15 @@ fn text(devices: &Devices) -> String {
             size(gpu.memory_free as u64),
             size(gpu.memory_total as u64),
         ));
+    }
+    for gpu in &devices.portable {
+        let kind = match gpu {
+            PortableInfo { is_software: true, .. } => "a program on the CPU, for tests",
+            PortableInfo { is_discrete: true, .. } => "its own memory",
+            _ => "memory shared with the CPU",
+        };
+        let types = if gpu.has_f16 { "f16 and f32" } else { "f32" };
+        lines.push(format!("{:10} {}, {}, {kind}, {types}", gpu.device, gpu.name, gpu.driver));
     }
     let auto = &devices.auto;
     lines.push(format!("auto       --device {} --dtype {}: {}", auto.device, auto.dtype, auto.kernels));

@@ -249,7 +249,7 @@ impl Engine {
         let Some(digest) = self.origin.text_encoders_hash(&self.model) else { return false };
         // All that decides on the bits: the types and the kernels.
         let types = format!("{:?} {:?}", self.dtype, self.setup.weight_type);
-        let device = Machine::new(&self.device).device;
+        let device = Machine::new(&self.device).with_backend(self.placement.backend.as_ref()).device;
         let model = format!("{digest} {types} {device} {}", kiln_ops::device::cpu_info().path);
         self.text().share(SharedTexts::new(store, model));
         true

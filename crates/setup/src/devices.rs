@@ -1,9 +1,13 @@
 //! The devices of this machine, and the defaults that Kiln chooses for them.
 
+use std::collections::HashMap;
+
 use kiln_mempool::SystemMemory;
 use kiln_models::DTypeChoice;
 use kiln_ops::device::CpuInfo;
 use serde::Serialize;
+
+use crate::portable::PortableDevice;
 
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
@@ -26,6 +30,8 @@ pub struct Devices {
     pub cuda: String,
     /// The files of CUDA's libraries that are loaded; for one that is missing, what that means and what installs it.
     pub libraries: Vec<String>,
+    /// GPUs of any vendor, by Vulkan, Metal or DirectX 12.
+    pub portable: Vec<PortableInfo>,
     /// The device and the type that are used here where both are `auto`.
     pub auto: AutoChoice,
 }
@@ -45,6 +51,23 @@ pub struct CardInfo {
     pub memory_free: usize,
     /// Total memory in bytes.
     pub memory_total: usize,
+}
+
+/// A GPU by Vulkan, Metal or DirectX 12, as data.
+#[derive(Debug, Clone, Serialize)]
+pub struct PortableInfo {
+    /// Its name as a device, as `vulkan:0`.
+    pub device: String,
+    /// The name that the driver gives.
+    pub name: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// Whether it has memory of its own.
+    pub is_discrete: bool,
+    /// Whether it is a program that computes on the CPU.
+    pub is_software: bool,
+    /// Whether it computes with f16.
+    pub has_f16: bool,
 }
 
 /// The defaults.
@@ -95,8 +118,21 @@ pub fn devices() -> Devices {
         cards: cards.into_iter().map(info).collect(),
         cuda,
         libraries,
+        portable: portable(),
         auto,
     }
+}
+
+fn portable() -> Vec<PortableInfo> {
+    let mut counts = HashMap::new();
+    let info = |adapter: kiln_wgpu::Adapter| {
+        let number = counts.entry(adapter.api).or_insert(0);
+        let device = PortableDevice { api: Some(adapter.api), number: *number }.to_string();
+        *number += 1;
+        let kiln_wgpu::Adapter { name, driver, is_discrete, is_software, has_f16, .. } = adapter;
+        PortableInfo { device, name, driver, is_discrete, is_software, has_f16 }
+    };
+    kiln_wgpu::adapters().into_iter().map(info).collect()
 }
 
 fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {

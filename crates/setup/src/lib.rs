@@ -28,7 +28,7 @@ pub mod topology;
 pub use compute::ComputeType;
 pub use cpu_set::CpuSet;
 pub use device_list::DeviceList;
-pub use devices::{AutoChoice, CardInfo, Devices, devices};
+pub use devices::{AutoChoice, CardInfo, Devices, PortableInfo, devices};
 pub use error::{Error, Result, proceed};
 pub use host_weights::{HostWeights, host_bytes};
 pub use linear_weights::LinearWeightType;

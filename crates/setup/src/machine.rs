@@ -1,7 +1,10 @@
 //! The machine that a measurement or a trace ran on.
 
+use std::sync::Arc;
+
 use candle_core::{Device, DeviceLocation};
 use kiln_ops::device::{cpu_info, gpu};
+use kiln_ops::portable::Backend;
 use serde::Serialize;
 
 /// A machine, as far as it matters to speed.
@@ -11,7 +14,7 @@ pub struct Machine {
     pub processor: String,
     /// Threads that were used.
     pub threads: usize,
-    /// `cpu`, or the card's name.
+    /// `cpu`, or the GPU's name.
     pub device: String,
 }
 
@@ -25,5 +28,13 @@ impl Machine {
             DeviceLocation::Metal { .. } => "card".into(),
         };
         Self { processor: cpu_info().name, threads: rayon::current_num_threads(), device }
+    }
+
+    /// With the name of a GPU that is not candle's, if there is one.
+    pub fn with_backend(self, backend: Option<&Arc<dyn Backend>>) -> Self {
+        match backend {
+            Some(backend) => Self { device: backend.name().into(), ..self },
+            None => self,
+        }
     }
 }

@@ -47,6 +47,11 @@ impl FromStr for PortableDevice {
 }
 
 impl PortableDevice {
+    /// The name without the number.
+    pub fn interface(self) -> String {
+        self.api.map_or_else(|| "gpu".into(), |api| api.to_string())
+    }
+
     /// The GPU, which is not opened.
     ///
     /// # Errors

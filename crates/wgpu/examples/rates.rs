@@ -17,12 +17,18 @@ const REPEATS: usize = 10;
 
 fn main() -> Result<()> {
     let part: usize = std::env::args().nth(1).and_then(|size| size.parse().ok()).unwrap_or(1);
-    for adapter in adapters() {
+    for mut adapter in adapters() {
         println!("{} ({}), {}", adapter.name, adapter.api, adapter.driver);
-        let gpu = Gpu::open(&adapter)?;
-        let types = if gpu.has_f16() { vec![DType::F16, DType::F32] } else { vec![DType::F32] };
-        for dtype in types {
-            measure(&gpu.backend(), dtype, part)?;
+        // With cooperative matrices, and without.
+        let has_them = adapter.has_matrices;
+        for has_matrices in [true, false].into_iter().filter(|wanted| !wanted || has_them) {
+            println!(" {} cooperative matrices", if has_matrices { "with" } else { "without" });
+            adapter.has_matrices = has_matrices;
+            let gpu = Gpu::open(&adapter)?;
+            let types = if gpu.has_f16() { vec![DType::F16, DType::F32] } else { vec![DType::F32] };
+            for dtype in types {
+                measure(&gpu.backend(), dtype, part)?;
+            }
         }
     }
     Ok(())

@@ -42,6 +42,8 @@ pub struct Adapter {
     pub is_discrete: bool,
     /// Whether shaders can compute with f16.
     pub has_f16: bool,
+    /// Whether subgroups of 32 threads multiply matrices of 16 by 16 in f16 with sums in f32.
+    pub has_matrices: bool,
 }
 
 /// The GPUs of this machine by all interfaces: those with memory of their own first, and programs on the CPU last.
@@ -53,6 +55,16 @@ pub fn adapters() -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = found.into_iter().filter_map(Adapter::of).collect();
     adapters.sort_by_key(|adapter| (adapter.is_software, !adapter.is_discrete));
     adapters
+}
+
+/// The features of kernels with cooperative matrices.
+pub(crate) const MATRICES: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
+
+fn is_16_by_16(found: &wgpu::CooperativeMatrixProperties) -> bool {
+    (found.m_size, found.n_size, found.k_size) == (16, 16, 16)
+        && found.ab_type == wgpu::CooperativeScalarType::F16
+        && found.cr_type == wgpu::CooperativeScalarType::F32
 }
 
 impl Adapter {
@@ -73,6 +85,9 @@ impl Adapter {
             is_software: info.device_type == wgpu::DeviceType::Cpu,
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
+            has_matrices: features.contains(MATRICES)
+                && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
+                && adapter.cooperative_matrix_properties().iter().any(is_16_by_16),
             adapter,
         })
     }

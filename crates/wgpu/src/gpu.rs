@@ -1,4 +1,5 @@
 //! An open GPU.
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use kiln_ops::portable::{Backend, Call, Memory, PortableTensor};
 use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
 use parking_lot::Mutex;
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, MATRICES};
 use crate::buffers::{Buffer, Buffers};
 use crate::dispatch::Dispatch;
 use crate::operators;
@@ -20,6 +21,7 @@ pub struct Gpu {
     name: String,
     has_f16: bool,
     is_software: bool,
+    has_matrices: bool,
     buffers: Arc<Buffers>,
     pipelines: Pipelines,
     queue: Queue,
@@ -40,11 +42,18 @@ impl Gpu {
         if adapter.has_f16 {
             features |= wgpu::Features::SHADER_F16;
         }
+        let mut experimental = wgpu::ExperimentalFeatures::disabled();
+        if adapter.has_matrices {
+            features |= MATRICES;
+            // SAFETY: the only experimental feature is that of cooperative matrices, which one kernel uses
+            // (`product_matrix.wgsl`): within its workgroup memory, in uniform control flow, in sizes that the driver reports.
+            experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
             required_features: features,
             required_limits: wgpu::Limits { max_immediate_size: IMMEDIATES, ..limits },
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features: experimental,
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
@@ -57,6 +66,7 @@ impl Gpu {
             name: format!("{} ({})", adapter.name, adapter.api),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
+            has_matrices: adapter.has_matrices,
             buffers,
             pipelines: Pipelines::new(&device),
             queue: Queue::new(device, queue),
@@ -78,6 +88,11 @@ impl Gpu {
     /// Whether it is a program that computes on the CPU.
     pub(crate) fn is_software(&self) -> bool {
         self.is_software
+    }
+
+    /// Whether it multiplies matrices of 16 by 16 in f16.
+    pub(crate) fn has_matrices(&self) -> bool {
+        self.has_matrices
     }
 
     pub(crate) fn pipelines(&self) -> &Pipelines {

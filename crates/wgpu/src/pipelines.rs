@@ -18,7 +18,9 @@ pub(crate) struct Kernel {
     pub(crate) types: Vec<(&'static str, DType)>,
     /// Constants of the source.
     pub(crate) constants: Vec<(&'static str, Constant)>,
-    /// The expression of `function(x, a, b)`, for kernels that call it.
+    /// Whether it multiplies cooperative matrices.
+    pub(crate) has_matrices: bool,
+    /// The definition of `function(x, a, b)`, for kernels that call it.
     pub(crate) function: Option<&'static str>,
 }
 
@@ -31,7 +33,7 @@ pub(crate) enum Constant {
 
 impl Kernel {
     pub(crate) fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, types: Vec::new(), constants: Vec::new(), function: None }
+        Self { name, source, types: Vec::new(), constants: Vec::new(), has_matrices: false, function: None }
     }
 
     pub(crate) fn of(mut self, name: &'static str, dtype: DType) -> Self {
@@ -49,9 +51,12 @@ impl Kernel {
         self
     }
 
-    pub(crate) fn function(mut self, parameters: &'static str) -> Self {
-        self.function = Some(parameters);
-        self
+    pub(crate) fn with_matrices(self, has_matrices: bool) -> Self {
+        Self { has_matrices, ..self }
+    }
+
+    pub(crate) fn function(self, definition: &'static str) -> Self {
+        Self { function: Some(definition), ..self }
     }
 
     /// The whole source.
@@ -59,6 +64,7 @@ impl Kernel {
         let mut text = String::new();
         let has_f16 = self.types.iter().any(|(_, dtype)| *dtype == DType::F16);
         text.push_str(if has_f16 { "enable f16;\n" } else { "" });
+        text.push_str(if self.has_matrices { "enable wgpu_cooperative_matrix;\n" } else { "" });
         for (name, dtype) in &self.types {
             let _ = writeln!(text, "alias {name} = {};", type_name(self.name, *dtype)?);
         }

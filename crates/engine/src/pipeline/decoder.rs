@@ -5,11 +5,12 @@
 //! stays. bf16 comes first since it has f32's range at f16's speed and memory.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype};
 use kiln_nn::TensorLike;
-use kiln_nn::ops::portable::PortableTensor;
+use kiln_nn::ops::portable::{Backend, PortableTensor};
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
@@ -96,10 +97,7 @@ impl Decoder {
         let latents = latents.to_device(&part.placement().device)?;
         in_a_type_that_holds(part, keep, "the VAE", upcast, |part, dtype| {
             part.run(|| match &part.placement().backend {
-                Some(backend) => {
-                    let latents = PortableTensor::upload(backend, &latents)?;
-                    Ok(network.decode(&latents, dtype, tiling)?.download()?)
-                }
+                Some(backend) => network.decode_on(backend, &latents, dtype, tiling),
                 None => network.decode(&latents, dtype, tiling),
             })
         })
@@ -177,6 +175,21 @@ impl Network {
             Self::Tiny(_, decoder) => decoder.decode(&x)?,
         };
         Ok(x.to_dtype(DType::F32)?)
+    }
+
+    /// [`Self::decode`] on a device that is not candle's, which has the weights. Latents and images are in host memory.
+    ///
+    /// # Errors
+    /// Errors of the network and of the device.
+    pub fn decode_on(
+        &self,
+        backend: &Arc<dyn Backend>,
+        latents: &Tensor,
+        dtype: DType,
+        tiling: Tiling,
+    ) -> Result<Tensor> {
+        let latents = PortableTensor::upload(backend, latents)?;
+        Ok(self.decode(&latents, dtype, tiling)?.download()?)
     }
 
     /// Channels of the latents.

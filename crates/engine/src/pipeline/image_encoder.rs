@@ -5,6 +5,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use kiln_models::ModelFolder;
 use kiln_nn::TensorLike;
+use kiln_nn::ops::portable::PortableTensor;
 use kiln_request::{InitImage, InitLatents};
 use kiln_vae::{Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, Segments};
@@ -138,7 +139,13 @@ impl ImageEncoder {
                 let Self { network, part, .. } = self;
                 let pixels = image.pixels();
                 let found = in_a_type_that_holds(part, keep, "the VAE's encoder", upcast, |part, dtype| {
-                    part.run(|| network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling))
+                    part.run(|| match &part.placement().backend {
+                        Some(backend) => {
+                            let pixels = PortableTensor::upload(backend, pixels)?;
+                            Ok(network.encode(&pixels, dtype, tiling)?.download()?)
+                        }
+                        None => network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling),
+                    })
                 })?;
                 self.last = Some((image, found));
             }

@@ -1,5 +1,6 @@
 //! Products: linear layers and convolutions.
 
+use candle_core::DType;
 use kiln_ops::portable::{PortableTensor, PortableWeight};
 use kiln_ops::{ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, Result, Strip, WeightOperand};
 
@@ -10,6 +11,10 @@ use crate::pipelines::Kernel;
 
 /// Rows and columns of a workgroup's part of the result.
 const TILE: [usize; 2] = [64, 64];
+/// The same of the kernel with cooperative matrices.
+const MATRIX: [usize; 2] = [128, 128];
+/// Fewer rows are not worth its tiles.
+const LEAST_ROWS: usize = 32;
 /// The same on devices that compute on the CPU.
 const DIRECT: [usize; 2] = [64, 8];
 
@@ -94,11 +99,15 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let [bias, image_bias, residual] = [bias?, image_bias?, residual?];
     let windows = windows.unwrap_or_default();
     let image_bias_row = if image_bias.as_ref().is_some_and(|bias| bias.dims().first() == Some(&1)) { 0 } else { n };
-    let (name, source, [rows_of_group, columns_of_group]) = match gpu.is_software() {
-        true => ("product_direct", include_str!("../kernels/product_direct.wgsl"), DIRECT),
-        false => ("product", include_str!("../kernels/product.wgsl"), TILE),
+    // Kernels with matrices read four elements at a time.
+    let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 4 == 0);
+    let by_matrices = gpu.has_matrices() && a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS;
+    let (name, source, [rows_of_group, columns_of_group]) = match (gpu.is_software(), by_matrices) {
+        (true, _) => ("product_direct", include_str!("../kernels/product_direct.wgsl"), DIRECT),
+        (false, true) => ("product_matrix", include_str!("../kernels/product_matrix.wgsl"), MATRIX),
+        (false, false) => ("product", include_str!("../kernels/product.wgsl"), TILE),
     };
-    let kernel = Kernel::new(name, source).of("S", a.dtype()).function(function);
+    let kernel = Kernel::new(name, source).of("S", a.dtype()).with_matrices(by_matrices).function(function);
     let kernel = kernel.when("CONVOLUTION", windows.channels > 0).when("HAS_BIAS", bias.is_some());
     let kernel = kernel.when("HAS_IMAGE_BIAS", image_bias.is_some()).when("HAS_RESIDUAL", residual.is_some());
     let (of_bias, at_bias) = gpu.optional(bias.as_ref())?;
