@@ -15,10 +15,10 @@ const WEIGHT_TYPES: &[&str] = &[
 /// Options of the devices.
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
-    /// Device: auto, cpu, cuda or cuda:N. kiln batch and kiln serve take several, each with an engine: cuda:0,cuda:1, or all
-    /// for all GPUs. With --parallel two make one image.
+    /// Device: auto, cpu, cuda, or a GPU of any vendor by gpu, vulkan, metal or dx12; cuda:1 is the second GPU. kiln batch and
+    /// kiln serve take several, each with an engine: cuda:0,cuda:1, or all for all CUDA GPUs. With --parallel two make one image.
     #[arg(long, value_name = "DEVICE", default_value = "auto", hide_possible_values = true,
-          value_parser = named::<DeviceList>(&["auto", "cpu", "cuda", "cuda:0", "all"]))]
+          value_parser = named::<DeviceList>(&["auto", "cpu", "cuda", "cuda:0", "gpu", "vulkan", "metal", "dx12", "all"]))]
     device: DeviceList,
     /// The type of weights and activations: auto, f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true,

@@ -97,6 +97,7 @@ impl Enlarger {
     /// On what a network runs, and in which type: "f32 on the CPU".
     pub fn place(&self) -> Option<String> {
         self.loaded.as_ref().map(|Loaded { place, .. }| {
+            // Upscalers run on the CPU if the device is not candle's.
             let device = if place.device.is_cuda() { "the GPU" } else { "the CPU" };
             format!("{} on {device}", place.dtype.as_str())
         })

@@ -71,9 +71,7 @@ impl std::str::FromStr for DeviceChoice {
                 .and_then(|number| number.parse().ok())
                 .map(Self::Cuda)
                 .or_else(|| text.parse().map(Self::Portable).ok())
-                .ok_or_else(|| {
-                    "expected auto, cpu, cuda, gpu, vulkan, metal or dx12, GPUs also with a number: cuda:N".into()
-                }),
+                .ok_or_else(|| "expected auto, cpu, cuda, cuda:N, gpu, vulkan, metal or dx12".into()),
         }
     }
 }

@@ -44,7 +44,7 @@ const XL_SIZE: &[Bad] = &[("512", "as in 512x768"), ("64x64", "models that take 
 const XL_CROP: &[Bad] =
     &[("16", "as in 16,0"), ("x,0", "as in 16,0"), ("0,0", "models that take sizes"), ("", "as in 16,0")];
 const LEVELS: &str = "expected none, fast, balanced, best";
-const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, all, or a list";
+const DEVICES: &str = "expected auto, cpu, cuda, cuda:N, gpu, vulkan, metal, dx12, all, or a list";
 const PARALLEL: &str = "expected cfg";
 const EMPHASES: &str = "expected original, no-norm, ignore, comfy, compel or none";
 const FORMATS: &str = "expected text or json";

@@ -270,7 +270,7 @@ fn bad_values_are_refused() {
         ("--scale", &["", "big", "4x"], "expected a number"),
         ("--tile", &["0", "2000000"], "expected auto or a number from 1 to 1048576"),
         ("--tile", &["", "-1", "all", "1.5", "64x64"], "expected auto or a whole number of rows"),
-        ("--device", &["gpu", "", "cuda:"], "expected auto, cpu, cuda or cuda:N"),
+        ("--device", &["opencl", "", "cuda:", "vulkan:"], "expected auto, cpu, cuda, cuda:N, gpu, vulkan"),
         ("--dtype", &["f8", "", "F32"], "expected auto, f32, bf16 or f16"),
         ("--threads", &["0", "1025"], "expected a number from 1 to 1024"),
         ("--threads", &["", "-1", "all"], "expected a whole number"),

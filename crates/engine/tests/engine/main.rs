@@ -30,4 +30,5 @@ mod support;
 mod taesd;
 mod threads;
 mod trained_flow;
+mod vulkan;
 mod weight_types;

@@ -10,7 +10,7 @@ use crate::harness::{both, check, compare, for_types, pair};
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn functions_of_elements() {
+fn vulkan_functions_of_elements() {
     for_types(|dtype| {
         let x = pair(1, &[3, 70, 5], dtype);
         let functions =
@@ -33,7 +33,7 @@ fn functions_of_elements() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn functions_of_two_elements() {
+fn vulkan_functions_of_two_elements() {
     for_types(|dtype| {
         let x = pair(1, &[3, 4, 5], dtype);
         for dims in [vec![3, 4, 5], vec![4, 5], vec![3, 1, 5], vec![1, 4, 1]] {
@@ -59,7 +59,7 @@ fn functions_of_two_elements() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn embeddings_of_timesteps() {
+fn vulkan_embeddings_of_timesteps() {
     let values = both(&Tensor::new(&[0f32, 1.0, 999.0, 501.25], &Device::Cpu).unwrap());
     for_types(|dtype| {
         for (dim, flip_sin_to_cos, freq_shift) in [(320, true, 0.0), (32, false, 1.0), (7, true, 0.0)] {
@@ -78,7 +78,7 @@ fn embeddings_of_timesteps() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn rows_of_tables() {
+fn vulkan_rows_of_tables() {
     for_types(|dtype| {
         let table = pair(1, &[6, 10], dtype);
         let rows = &[5, 0, 5, 2];
@@ -89,7 +89,7 @@ fn rows_of_tables() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn what_a_device_lacks_is_an_error() {
+fn vulkan_what_a_device_lacks_is_an_error() {
     let x = pair(1, &[2, 3], DType::F32);
     let refused = x.gpu.to_dtype(DType::BF16).unwrap_err();
     assert!(refused.to_string().contains("this GPU computes with f32 and f16, found bf16"), "{refused}");

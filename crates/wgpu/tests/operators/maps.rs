@@ -11,7 +11,7 @@ use crate::harness::{check, compare, for_types, pair, weight};
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn convolutions() {
+fn vulkan_convolutions() {
     for_types(|dtype| {
         let cases = [
             (Conv2d::same(3), 3, [2, 9, 11, 8], 70),
@@ -49,7 +49,7 @@ fn convolutions() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn convolutions_of_strips() {
+fn vulkan_convolutions_of_strips() {
     for_types(|dtype| {
         let (config, strip) = (Conv2d::same(3), Strip { height: 20, rows: 4..12 });
         let read = strip.input_rows(config, 3);
@@ -71,7 +71,7 @@ fn convolutions_of_strips() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn group_norms() {
+fn vulkan_group_norms() {
     for_types(|dtype| {
         for (c, num_groups) in [(32, 32), (64, 8), (30, 3)] {
             let [x, gamma, beta] = [pair(1, &[2, 13, 9, c], dtype), pair(2, &[c], dtype), pair(3, &[c], dtype)];
@@ -87,7 +87,7 @@ fn group_norms() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn orders_of_elements() {
+fn vulkan_orders_of_elements() {
     for_types(|dtype| {
         let (x, other) = (pair(1, &[2, 4, 6, 8], dtype), pair(2, &[2, 4, 6, 5], dtype));
         let cpu = ConcatOp { a: &x.cpu, b: &other.cpu };
@@ -109,7 +109,7 @@ fn orders_of_elements() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn memory_is_reused_in_order() {
+fn vulkan_memory_is_reused_in_order() {
     let x = pair(1, &[64, 64], DType::F32);
     // Each result takes the memory of the one before the last, which may still be read.
     let mut found = x.gpu.clone();

@@ -10,7 +10,7 @@ use crate::harness::{both, check, compare, for_types, pair, weight};
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn linear_layers() {
+fn vulkan_linear_layers() {
     for_types(|dtype| {
         for [m, n, k] in [[1, 5, 3], [77, 130, 96], [64, 64, 64], [130, 320, 257]] {
             let (x, bias, residual) = (pair(1, &[2, m, k], dtype), pair(2, &[n], dtype), pair(3, &[2, m, n], dtype));
@@ -27,7 +27,7 @@ fn linear_layers() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn attention() {
+fn vulkan_attention() {
     for_types(|dtype| {
         for (num_heads, head_dim, s, t) in [(2, 40, 65, 65), (3, 64, 20, 77), (1, 160, 33, 40), (1, 512, 17, 17)] {
             let c = num_heads * head_dim;
@@ -44,7 +44,7 @@ fn attention() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn attention_of_slices_of_one_product() {
+fn vulkan_attention_of_slices_of_one_product() {
     for_types(|dtype| {
         let all = pair(1, &[2, 30, 3 * 80], dtype);
         let config = Attention { num_heads: 2, causal: false };
@@ -58,7 +58,7 @@ fn attention_of_slices_of_one_product() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn attention_with_masks() {
+fn vulkan_attention_with_masks() {
     for_types(|dtype| {
         let [q, k, v] = [pair(1, &[2, 24, 128], dtype), pair(2, &[2, 40, 64], dtype), pair(3, &[2, 40, 64], dtype)];
         let bias = pair(4, &[1, 4, 24, 40], dtype);
@@ -94,7 +94,7 @@ fn attention_with_masks() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn norms_of_rows() {
+fn vulkan_norms_of_rows() {
     for_types(|dtype| {
         for c in [3, 64, 321] {
             let [x, gamma, beta] = [pair(1, &[2, 9, c], dtype), pair(2, &[c], dtype), pair(3, &[c], dtype)];
@@ -128,7 +128,7 @@ fn norms_of_rows() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn gates() {
+fn vulkan_gates() {
     for_types(|dtype| {
         let (x, gate, y) = (pair(1, &[2, 7, 50], dtype), pair(2, &[2, 50], dtype), pair(3, &[2, 7, 50], dtype));
         check("geglu", &GegluOp { x: &x.cpu }, &GegluOp { x: &x.gpu }, &x.gpu);
@@ -145,7 +145,7 @@ fn gates() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn rotary_embeddings() {
+fn vulkan_rotary_embeddings() {
     for_types(|dtype| {
         let (x, gamma) = (pair(1, &[2, 11, 3 * 16], dtype), pair(2, &[16], dtype));
         for (pairs, table) in [(RopePairs::Interleaved, vec![11, 8]), (RopePairs::Halves, vec![2, 11, 8])] {
@@ -164,7 +164,7 @@ fn rotary_embeddings() {
 
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
-fn views_and_types() {
+fn vulkan_views_and_types() {
     let x = pair(1, &[3, 5, 8], DType::F32);
     let narrowed = x.cpu.narrow(1, 1, 3).unwrap().narrow(2, 2, 5).unwrap().contiguous().unwrap();
     let view = x.gpu.narrow(1, 1, 3).unwrap().narrow(2, 2, 5).unwrap();

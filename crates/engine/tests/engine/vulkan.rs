@@ -1,0 +1,76 @@
+//! Whole images on a GPU by Vulkan, Metal or DirectX 12, compared with those of the CPU. Mesa's lavapipe is such a GPU for tests.
+
+use kiln_engine::{DTypeChoice, DeviceChoice, MemoryOptions, ModeChoice, PortableDevice, Request, Setup};
+use kiln_testkit::{deviation, fixtures, repository};
+
+use crate::support::{bits, cpu, images, latents, load, request, tiny};
+
+/// The first GPU.
+fn gpu(dtype: DTypeChoice, mode: ModeChoice) -> Setup {
+    let device = DeviceChoice::Portable(PortableDevice { api: None, number: 0 });
+    Setup { device, dtype, memory: MemoryOptions { mode, ..MemoryOptions::default() }, ..Setup::default() }
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_draws_what_the_cpu_draws() {
+    for (kind, size) in [("sd1", (64, 64)), ("sd2v", (64, 64)), ("sdxl", (64, 96)), ("tiny-dit", (64, 64))] {
+        let request = request("a photo of a cat", size, 3, 11);
+        let expected = images(&mut tiny(kind, &cpu()), &request);
+        for (dtype, bound) in [(DTypeChoice::F32, 1e-4), (DTypeChoice::F16, 3e-2)] {
+            let mut engine = tiny(kind, &gpu(dtype, ModeChoice::Full));
+            let found = images(&mut engine, &request);
+            let error = deviation(&latents(&found), &latents(&expected)).error;
+            println!("{kind} {dtype:?}: {error:.1e}");
+            assert!(error < bound, "{kind} in {dtype:?}: {error:e} standard deviations");
+            assert_eq!(bits(&images(&mut engine, &request)), bits(&found), "{kind}: a second run differs");
+            let level = found[0].rgb.iter().zip(&expected[0].rgb).map(|(a, b)| a.abs_diff(*b)).max();
+            assert!(level <= Some(if dtype == DTypeChoice::F32 { 1 } else { 12 }), "{kind} in {dtype:?}: {level:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_has_the_same_bits_in_every_memory_mode() {
+    let request = request("a photo of a cat", (64, 64), 2, 5);
+    let draw = |mode| bits(&images(&mut tiny("sd1", &gpu(DTypeChoice::F16, mode)), &request));
+    let expected = draw(ModeChoice::Full);
+    for mode in [ModeChoice::Medvram, ModeChoice::Lowvram] {
+        assert_eq!(draw(mode), expected, "{mode:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_begins_with_an_image() {
+    let init = fixtures("inpaint/image.png");
+    let request = Request { init: Some(init), strength: Some(0.6), ..request("a pear", (64, 64), 4, 7) };
+    let expected = images(&mut tiny("sd1", &cpu()), &request);
+    let found = images(&mut tiny("sd1", &gpu(DTypeChoice::F32, ModeChoice::Full)), &request);
+    let error = deviation(&latents(&found), &latents(&expected)).error;
+    assert!(error < 1e-4, "{error:e} standard deviations");
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_draws_the_small_model() {
+    let folder = repository().join("models/emoji");
+    let request = request("a red apple", (128, 128), 4, 42);
+    let expected = images(&mut load(&folder, &cpu()), &request);
+    let found = images(&mut load(&folder, &gpu(DTypeChoice::F32, ModeChoice::Full)), &request);
+    let psnr = kiln_compare::psnr(&found[0].rgb, &expected[0].rgb).unwrap();
+    println!("{psnr:.1} dB");
+    assert!(psnr > 70.0, "{psnr} dB");
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_refuses_what_it_does_not_compute_with() {
+    let refused = |setup: Setup| crate::support::try_load(&fixtures("models/sd1"), &setup).err().unwrap().to_string();
+    let message = refused(gpu(DTypeChoice::Bf16, ModeChoice::Full));
+    assert!(message.contains("`dtype`") && message.contains("has no bf16"), "{message}");
+    let weights = Setup { weight_type: "q8_0".parse().unwrap(), ..gpu(DTypeChoice::F16, ModeChoice::Full) };
+    let message = refused(weights);
+    assert!(message.contains("`weight_type`") && message.contains("f16 and f32 only"), "{message}");
+}
