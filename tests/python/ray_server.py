@@ -4,7 +4,9 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -76,6 +78,23 @@ class App:
             return job if job["finished"] else None
 
         return until(ended, f"{number} does not end")
+
+    def place(self, number):
+        """The replica that has a job; None while it waits for one."""
+        keeper = ray.get_actor("kiln-jobs-default", namespace="kiln")
+        place = ray.get(keeper.find.remote(number, False))
+        return place and place.replica
+
+    def kill(self, replica):
+        """Ends the process of a replica by SIGKILL."""
+        pid = serve.get_deployment_handle("KilnReplica", "default").pid.remote(replica=replica).result()
+        os.kill(pid, signal.SIGKILL)
+
+    def file(self, job):
+        """The bytes of the first image of a job."""
+        status, file = self.ask("GET", job["images"][0]["url"])
+        assert status == 200 and file.startswith(b"\x89PNG"), (status, file[:200])
+        return file
 
     def image(self, seed, **fields):
         """The bytes of an image by a route that waits, and the seconds that it took."""

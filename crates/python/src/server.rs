@@ -112,6 +112,11 @@ impl Server {
         self.0.url()
     }
 
+    /// The numbers of the jobs that wait or run.
+    fn unfinished(&self) -> Vec<String> {
+        self.0.unfinished()
+    }
+
     /// Refuses new jobs; those that were taken are finished.
     fn drain(&self) {
         self.0.drain();

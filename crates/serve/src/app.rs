@@ -176,6 +176,10 @@ impl App {
         let files = files.filter(|_| image_prompts::keeps_files(&request));
         warnings.extend(job.advice(&model.folder));
         shown.insert("seed".into(), job.seed.into());
+        if job.seeds.subseed_strength > 0.0 {
+            shown.remove("variation_seed");
+            shown.insert("subseed".into(), job.seeds.subseed.into());
+        }
         // Prompts are shorter; what else is long has no meaning here.
         cut_texts(&mut shown, most_bytes(self.options.limits.tokens).max(LONGEST_SHOWN));
         warnings.truncate(MOST_WARNINGS);
@@ -235,7 +239,7 @@ impl App {
 
     /// Whether a number that a client gave is one for a new job.
     fn is_free(&self, id: &str) -> bool {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_()".contains(c);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_()-".contains(c);
         (1..=64).contains(&id.len()) && id.chars().all(is_plain) && self.jobs.get(id).is_none()
     }
 

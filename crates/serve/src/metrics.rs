@@ -1,5 +1,6 @@
 //! Counters and histograms, in the text format of Prometheus.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kiln_engine::{Engine, Engines, HostPool, process_bytes};
@@ -17,6 +18,7 @@ use crate::scheduler::{End, Load};
 pub struct Metrics {
     registry: Registry,
     waiting: Gauge,
+    queue: Gauge<f64, AtomicU64>,
     running: Gauge,
     images_running: Gauge,
     batch: Histogram,
@@ -86,6 +88,7 @@ impl Default for Metrics {
         let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let metrics = Self {
             waiting: Gauge::default(),
+            queue: Gauge::default(),
             running: Gauge::default(),
             images_running: Gauge::default(),
             batch: Histogram::new(exponential_buckets(1.0, 2.0, 8)),
@@ -102,6 +105,8 @@ impl Default for Metrics {
             registry: Registry::default(),
         };
         registry.register("queue_jobs", "Jobs that wait", metrics.waiting.clone());
+        let help = "Estimated time to the end of all jobs that wait or run; 0 before the first step";
+        registry.register_with_unit("queue", help, Unit::Seconds, metrics.queue.clone());
         registry.register("running_jobs", "Jobs that have started and are not done", metrics.running.clone());
         registry.register("running_images", "Images in the running batch", metrics.images_running.clone());
         registry.register("step_images", "Images that took part in a step", metrics.batch.clone());
@@ -123,6 +128,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Records the load of the scheduler.
     pub(crate) fn load(&self, load: Load) {
+        self.queue.set(load.seconds);
         for (gauge, value) in
             [(&self.waiting, load.waiting), (&self.running, load.running), (&self.images_running, load.images)]
         {
@@ -217,6 +223,7 @@ mod tests {
             "kiln_jobs_total{outcome=\"canceled\"} 1",
             "kiln_requests_total{method=\"GET\",route=\"/v1/jobs/{id}\",status=\"404\"} 1",
             "kiln_queue_jobs 0",
+            "kiln_queue_seconds 0.0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -109,6 +109,11 @@ impl Server {
         format!("{scheme}://{}", self.address)
     }
 
+    /// The numbers of the jobs that wait or run.
+    pub fn unfinished(&self) -> Vec<String> {
+        self.app.jobs.unfinished()
+    }
+
     /// Refuses new jobs from now on. Those that were taken are finished.
     pub fn drain(&self) {
         self.app.scheduler.drain();

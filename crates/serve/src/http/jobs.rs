@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -24,6 +24,8 @@ use crate::image_format::ImageFormat;
 use crate::jobs::{Entry, ErrorView, EventView, JobView, Seen, without_inputs};
 use crate::scheduler::Previews;
 
+/// The header by which the proxy of several servers gives a job its number again, if the server that had it is lost.
+const NUMBER: &str = "kiln-job";
 /// The fields of a request that are not a job's.
 const PREVIEW_EVERY: &str = "preview_every";
 const PRIORITY: &str = "priority";
@@ -66,9 +68,13 @@ pub(super) struct ErrorBody {
 pub(super) async fn create(
     State(app): Shared,
     Extension(client): Extension<Client>,
+    headers: HeaderMap,
     Payload(body): Payload,
 ) -> Result<(StatusCode, Json<JobView>), Refused> {
-    let submission = json_body::parse_with(&app, body, |body| submission(body, client)).await?;
+    let mut submission = json_body::parse_with(&app, body, |body| submission(body, client)).await?;
+    if app.options.job_prefix.is_some() {
+        submission.id = headers.get(NUMBER).and_then(|number| Some(number.to_str().ok()?.to_string()));
+    }
     let entry = app.submit(submission).await?;
     Ok((StatusCode::ACCEPTED, Json(entry.view())))
 }

@@ -67,6 +67,12 @@ impl Jobs {
         entries.iter().filter(|entry| entry.client == client && entry.finished_for(now).is_none()).count()
     }
 
+    /// The numbers of all jobs that are not finished.
+    pub(crate) fn unfinished(&self) -> Vec<String> {
+        let (entries, now) = (self.entries.lock(), Instant::now());
+        entries.iter().filter(|entry| entry.finished_for(now).is_none()).map(|entry| entry.id.clone()).collect()
+    }
+
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Entry>> {
         self.entries.lock().iter().find(|entry| entry.id == id).cloned()
     }

@@ -14,6 +14,7 @@ mod lanes;
 mod policy;
 mod queue;
 mod seats;
+mod speed;
 mod stepping;
 mod stop;
 mod task;

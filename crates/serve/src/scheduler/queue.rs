@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::active::Active;
 use super::seats::{self, Seat};
+use super::speed::Speed;
 use super::task::{End, News, Task};
 use super::worker::{Worker, failed};
 use crate::metrics::{EngineNumbers, Metrics};
@@ -63,6 +64,8 @@ pub struct Load {
     pub running: usize,
     /// Images that took part in the last step.
     pub images: usize,
+    /// An estimate of the seconds to the end of all tasks, by the speed of the latest steps; 0 before the first one.
+    pub seconds: f64,
 }
 
 /// Threads that run tasks.
@@ -120,10 +123,15 @@ impl Queue {
     /// The load of all workers.
     fn load(&self) -> Load {
         let sum = |of: fn(&Seat) -> usize| self.seats.iter().map(of).sum();
+        let (work, speed): (usize, f64) = (
+            sum(Seat::all_work),
+            self.seats.iter().filter(|seat| !seat.is_gone).map(|seat| seat.speed.per_second()).sum(),
+        );
         Load {
             waiting: sum(Seat::waiting),
             running: sum(|seat| seat.load.running),
             images: sum(|seat| seat.load.images),
+            seconds: if speed > 0.0 { work as f64 / speed } else { 0.0 },
         }
     }
 
@@ -364,12 +372,13 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Says what a worker does, with the work of its tasks ([`Active::remaining`]), and which models it has loaded.
-    pub(super) fn publish(&self, number: usize, load: Load, work: usize, engines: &Engines) {
+    /// Says what a worker does, with the work of its tasks ([`Active::remaining`]) and its speed, and which models it has loaded.
+    pub(super) fn publish(&self, number: usize, load: Load, (work, speed): (usize, Speed), engines: &Engines) {
         let numbers = EngineNumbers::of(engines); // asks the GPU's driver
         let mut queue = self.queue.lock();
         let seat = &mut queue.seats[number];
         seat.set_load(load, work);
+        seat.speed = speed;
         seat.set_loaded(engines.models());
         seat.numbers = numbers.unwrap_or(seat.numbers);
         self.metrics.load(queue.load());

@@ -7,6 +7,7 @@ use kiln_models::ModelFolder;
 
 use super::active::Active;
 use super::queue::Load;
+use super::speed::Speed;
 use crate::metrics::EngineNumbers;
 
 /// Loading a model takes about as long as 50 calls of the denoiser for an image of 512x512.
@@ -21,6 +22,8 @@ pub(super) struct Seat {
     pub(super) load: Load,
     /// The work of its tasks ([`Active::remaining`]).
     work: usize,
+    /// How fast it works.
+    pub(super) speed: Speed,
     /// The model that it is about to load.
     loading: Option<Arc<ModelFolder>>,
     /// The models whose weights are in the memory of its device.
@@ -36,9 +39,14 @@ pub(super) struct Seat {
 impl Seat {
     /// The work before a new task, with that of loading its model.
     fn cost(&self, model: &Arc<ModelFolder>) -> usize {
-        let waiting: usize = self.inbox.iter().map(Active::remaining).sum();
         let switch = if self.has(model) { 0 } else { SWITCH };
-        self.work + waiting + switch
+        self.all_work() + switch
+    }
+
+    /// The work of all tasks that are here.
+    pub(super) fn all_work(&self) -> usize {
+        let waiting: usize = self.inbox.iter().map(Active::remaining).sum();
+        self.work + waiting
     }
 
     /// Whether it has a model, or is about to load it.

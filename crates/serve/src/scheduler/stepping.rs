@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kiln_engine::{Error, Event, GroupId, Result, Stage, StopSign};
 
-use super::active::{Active, news_of};
+use super::active::{Active, Part, news_of};
 use super::policy::Candidate;
 use super::stop::Stop;
 use super::task::{News, Task};
@@ -67,6 +67,7 @@ impl Worker {
             Err(error) => self.step_failed(&arrived, active.len(), &error),
             Ok(finished) => {
                 self.shared.metrics.step(images, begin.elapsed());
+                self.worked += self.work_of(&active, lane);
                 self.after_step(lane, &active);
                 finished.into_iter().for_each(|group| self.finish_group(lane, group));
             }
@@ -201,9 +202,19 @@ impl Worker {
 
     /// How many images groups of a lane have.
     fn images_of(&self, groups: &[GroupId], lane: usize) -> usize {
+        self.sum(groups, lane, |_| 1)
+    }
+
+    /// The work of a step of these groups, as [`Active::remaining`] counts it.
+    fn work_of(&self, groups: &[GroupId], lane: usize) -> usize {
+        self.sum(groups, lane, |part| part.size[0] * part.size[1])
+    }
+
+    /// A sum over the images of groups of a lane.
+    fn sum(&self, groups: &[GroupId], lane: usize, of_part: impl Fn(&Part) -> usize) -> usize {
         let of_task = |active: &Active| {
-            let own = active.parts.iter().filter(|part| part.lane == lane && groups.contains(&part.group)).count();
-            own * active.task.job.batch_size
+            let own = active.parts.iter().filter(|part| part.lane == lane && groups.contains(&part.group));
+            own.map(&of_part).sum::<usize>() * active.task.job.batch_size
         };
         self.tasks.iter().map(of_task).sum()
     }

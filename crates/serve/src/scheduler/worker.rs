@@ -12,6 +12,7 @@ use super::decoding::Decoding;
 use super::lanes::Lanes;
 use super::policy::{MostImages, Policy};
 use super::queue::{Load, Shared};
+use super::speed::Speed;
 use super::stop::Stop;
 use super::task::{End, News};
 use super::warm;
@@ -34,6 +35,9 @@ pub(super) struct Worker {
     pub(super) lanes: Lanes,
     pub(super) tasks: Vec<Active>,
     pub(super) policy: Policy,
+    /// How fast it works, and the work of this turn.
+    speed: Speed,
+    pub(super) worked: usize,
     /// Decodes while steps run; from the first image on that it can decode.
     pub(super) decoding: Option<Decoding>,
     /// Why its device does not work any more.
@@ -55,6 +59,8 @@ impl Worker {
             lanes: Lanes::default(),
             tasks: Vec::new(),
             policy,
+            speed: Speed::default(),
+            worked: 0,
             decoding: None,
             lost: None,
             room: None,
@@ -80,15 +86,23 @@ impl Worker {
             self.run_errand();
             match self.delay() {
                 Some(time) => self.shared.wait(self.number, time),
-                None => {
-                    let moved = self.advance();
-                    self.take_decoded(!moved);
-                }
+                None => self.work(),
             }
             self.publish();
             if let Some(error) = self.lost.take() {
                 return self.lose(error);
             }
+        }
+    }
+
+    /// A step, or what there is to decode.
+    fn work(&mut self) {
+        let begin = Instant::now();
+        self.worked = 0;
+        let moved = self.advance();
+        self.take_decoded(!moved);
+        if moved || !self.tasks.is_empty() {
+            self.speed.add(self.worked, begin.elapsed());
         }
     }
 
@@ -300,9 +314,9 @@ impl Worker {
         lanes.retain(|lane| wanted.contains(&lane));
         let waiting = tasks.iter().filter(|active| !active.has_started()).count();
         let images = tasks.iter().map(|active| active.parts.len() * active.task.job.batch_size).sum();
-        let load = Load { waiting, running: tasks.len() - waiting, images };
+        let load = Load { waiting, running: tasks.len() - waiting, images, seconds: 0.0 };
         let work = tasks.iter().map(Active::remaining).sum();
-        self.shared.publish(self.number, load, work, &self.engines);
+        self.shared.publish(self.number, load, (work, self.speed), &self.engines);
         let waiting = tasks.iter_mut().filter(|active| !active.has_started());
         waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
     }

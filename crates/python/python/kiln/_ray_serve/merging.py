@@ -10,9 +10,11 @@ from typing import Any
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S.*)")
 
 
-def merged_jobs(lists: list[bytes]) -> bytes:
-    """Answers of `/v1/jobs` as one: the newest job first."""
+def merged_jobs(lists: list[bytes], more: list[dict[str, Any]]) -> bytes:
+    """Answers of `/v1/jobs` and more jobs as one list: the newest job first."""
     jobs: list[dict[str, Any]] = [job for content in lists for job in json.loads(content)["jobs"]]
+    known = {job["id"] for job in jobs}
+    jobs += [job for job in more if job["id"] not in known]
     return json.dumps({"jobs": sorted(jobs, key=lambda job: job["created"], reverse=True)}).encode()
 
 

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import ray
 from ray import serve
+from ray.exceptions import RayError
 
 from kiln import _kiln
 from kiln._fields import options_json
+from kiln._ray_serve.keeper import keeper_of
+from kiln._ray_serve.messages import Answer, Question, passed
 
 #: What a request may take.
 _TIMEOUT = aiohttp.ClientTimeout(total=3600)
-#: Headers that belong to one connection.
-_OF_CONNECTION = ("connection", "content-length", "transfer-encoding", "keep-alive")
 #: Answers of this type come in parts.
 _EVENTS = "text/event-stream"
 #: The metrics by which a replica says how much it has to do.
-_JOBS = re.compile(r"^kiln_(?:queue|running)_jobs (\d+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Question:
-    """A request as it came."""
-
-    method: str
-    #: With its query.
-    path: str
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer: a whole one, or the head of one whose parts follow."""
-
-    status: int
-    headers: dict[str, str]
-    content: bytes | None
-    #: The replica that gave it.
-    replica: str
+_LOAD = re.compile(r"^kiln_(queue_jobs|running_jobs|queue_seconds) (\S+)$", re.MULTILINE)
+#: Seconds between two reports to the keeper of jobs.
+_REPORT = 1.0
 
 
 @serve.deployment
@@ -62,6 +44,24 @@ class KilnReplica:
         answer = await self._ask_itself("/v1/capabilities")
         self._models = [model["id"] for model in json.loads(answer)["models"]]
         await self._use(self._models[0])
+        self._app = serve.get_replica_context().app_name
+        self._keeper = keeper_of(self._app)
+        self._reports = asyncio.create_task(self._report())
+
+    async def __del__(self) -> None:
+        """Ray ends the replica: its jobs go to others, and lose nothing by that."""
+        self._reports.cancel()
+        await self._keeper.leave.remote(self._tag)
+
+    async def _report(self) -> None:
+        """Tells the keeper of jobs which ones have not ended, and what it can follow to see that this process ends."""
+        actor = ray.get_runtime_context().current_actor
+        while True:
+            try:
+                await self._keeper.report.remote(self._tag, actor, self._server.unfinished())
+            except RayError:
+                self._keeper = keeper_of(self._app)
+            await asyncio.sleep(_REPORT)
 
     @serve.multiplexed(max_num_models_per_replica=1)
     async def _use(self, model: str) -> str:
@@ -79,8 +79,10 @@ class KilnReplica:
                 async for part in answer.content.iter_any():
                     yield part
 
-    async def answer(self, question: Question) -> Answer:
-        """A whole answer."""
+    async def answer(self, question: Question, model: str = "", replica: str | None = None) -> Answer:
+        """A whole answer. `replica` is for `ReplicaChoice`."""
+        if model in self._models:
+            await self._use(model)
         async with self._open(question) as answer:
             return self._answer(answer, await answer.read())
 
@@ -88,14 +90,14 @@ class KilnReplica:
         """The names of the models; the first is used where a request names none."""
         return self._models
 
-    async def pid(self) -> int:
-        """The process, for tests that end it."""
+    async def pid(self, replica: str | None = None) -> int:
+        """The process, for tests that end it. `replica` is for `ReplicaChoice`."""
         return os.getpid()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Jobs that wait or run, for `by_jobs`."""
-        text = await self._ask_itself("/metrics")
-        return {"jobs": float(sum(map(int, _JOBS.findall(text))))}
+        """Jobs that wait or run, and the seconds that they still take, for `BySeconds`."""
+        load = {name: float(value) for name, value in _LOAD.findall(await self._ask_itself("/metrics"))}
+        return {"jobs": load["queue_jobs"] + load["running_jobs"], "seconds": load["queue_seconds"]}
 
     def _open(self, question: Question) -> Any:
         headers = question.headers
@@ -105,8 +107,7 @@ class KilnReplica:
         return self._session.request(question.method, question.path, headers=headers, data=question.body)
 
     def _answer(self, answer: aiohttp.ClientResponse, content: bytes | None) -> Answer:
-        headers = {name: value for name, value in answer.headers.items() if name.lower() not in _OF_CONNECTION}
-        return Answer(answer.status, headers, content, self._tag)
+        return Answer(answer.status, dict(passed(answer.headers.items())), content, self._tag)
 
     async def _ask_itself(self, path: str) -> str:
         async with self._session.get(path, headers={"authorization": f"Bearer {self._key}"}) as answer:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import random
-import re
 
 from ray.serve.request_router import MultiplexMixin, PendingRequest, RequestRouter, RunningReplica
 
 #: A replica with its model loaded is preferred while it has fewer requests than this: reading weights takes as long as some images.
 _PREFERRED = 8
-#: Routes about one job or its images. Numbers of jobs begin with the replica that has them.
-_OF_JOB = re.compile(r"/v1/(?:jobs|images)/([0-9a-z]+)-")
-
-
-def replica_of(path: str) -> str | None:
-    """The replica that has the job of a route."""
-    found = _OF_JOB.match(path)
-    return found and found.group(1)
 
 
 class ReplicaChoice(MultiplexMixin, RequestRouter):
