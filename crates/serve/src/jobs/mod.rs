@@ -77,6 +77,12 @@ impl Jobs {
         self.entries.lock().iter().find(|entry| entry.id == id).cloned()
     }
 
+    /// Whether clients have not come for images of jobs that ended less than `within` ago.
+    pub(crate) fn are_unread(&self, within: Duration) -> bool {
+        let (entries, now) = (self.entries.lock(), Instant::now());
+        entries.iter().any(|entry| entry.finished_for(now).is_some_and(|time| time < within) && entry.is_unread())
+    }
+
     /// Forgets a job with its images.
     pub(crate) fn remove(&self, id: &str) {
         self.entries.lock().retain(|entry| entry.id != id);

@@ -1,12 +1,14 @@
 //! Kiln's own API: jobs, events, images.
 
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use kiln_serve::{ServeOptions, Server};
 use serde_json::{Value, json};
 
-use crate::support::{Served, alone, options, pixels};
+use crate::support::{Answer, Served, alone, options, pixels};
 
 /// A job of the tiny model.
 pub fn job(prompt: &str, steps: usize, seed: u64) -> Value {
@@ -62,10 +64,69 @@ fn numbers_of_jobs_begin_with_the_prefix_of_the_server() {
     assert!(id.starts_with("r1-") && id.len() == 19, "{id}");
     let done = served.finished(&id);
     assert!(!served.image(&done, 0).is_empty());
+    // The proxy of several servers gives a job its number again.
+    let again = |id: &str| {
+        let sent = served.agent.post(format!("{}/v1/jobs", served.address)).header("kiln-job", id);
+        let job: Value = Answer::from(sent.send(job("a pear", 2, 1).to_string()).unwrap()).json();
+        job["id"].as_str().unwrap().to_string()
+    };
+    assert_eq!(again("r0-0123456789abcdef"), "r0-0123456789abcdef");
+    assert_eq!(served.finished("r0-0123456789abcdef")["images"][0]["id"], "r0-0123456789abcdef-0");
+    assert!(again("r0-0123456789abcdef").starts_with("r1-"), "a number is given once");
+    assert!(again("../r0").starts_with("r1-"));
     for wrong in ["", "a/b", "a-b"] {
         let refused = Server::start(prefixed(wrong)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|text| text.contains("job_prefix")), "{wrong}: {refused:?}");
     }
+}
+
+#[test]
+fn a_drawn_second_seed_is_in_the_request() {
+    let served = Served::start(options());
+    let mut varied = job("a pear", 2, 1);
+    varied["variation_strength"] = 0.5.into();
+    varied["variation_seed"] = (-1).into();
+    let first = served.finished(&served.submit(&varied));
+    let drawn = first["request"]["subseed"].as_u64().unwrap_or_else(|| panic!("{first}"));
+    varied["variation_seed"] = drawn.into();
+    let again = served.finished(&served.submit(&varied));
+    assert_eq!(served.image(&first, 0), served.image(&again, 0));
+    assert!(served.finished(&served.submit(&job("a pear", 2, 1)))["request"]["subseed"].is_null());
+}
+
+#[test]
+fn the_seconds_of_the_queue_are_estimated() {
+    let served = Served::start(options());
+    let seconds = || -> f64 {
+        let metrics = served.get("/metrics").text();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("kiln_queue_seconds ")).unwrap();
+        line.parse().unwrap()
+    };
+    assert_eq!(seconds(), 0.0);
+    let ids: Vec<String> = (0..4).map(|seed| served.submit(&job("a pear", 300, seed))).collect();
+    served.wait(&ids[0], |job| job["step"].as_u64() > Some(30));
+    let (estimate, start) = (seconds(), Instant::now());
+    ids.iter().for_each(|id| drop(served.finished(id)));
+    let took = start.elapsed().as_secs_f64();
+    assert!(estimate > took / 10.0 && estimate < took * 10.0, "estimated {estimate} s, took {took} s");
+    served.wait_metric("kiln_queue_seconds 0.0");
+}
+
+#[test]
+fn the_last_images_are_there_until_they_are_read() {
+    let served = Served::start(options());
+    let id = served.submit(&job("a pear", 100, 1));
+    served.server.drain();
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(|| served.server.wait());
+        let done = served.finished(&id);
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!ended.is_finished(), "the server has ended with an image that its client does not have");
+        assert!(!served.image(&done, 0).is_empty());
+        let start = Instant::now();
+        ended.join().unwrap().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(9), "it waits although the image was read");
+    });
 }
 
 #[test]

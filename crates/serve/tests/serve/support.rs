@@ -120,6 +120,15 @@ impl Served {
         }
     }
 
+    /// Waits until `/metrics` has a line.
+    pub fn wait_metric(&self, line: &str) {
+        let start = Instant::now();
+        while !self.get("/metrics").text().lines().any(|found| found == line) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{line} is not there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for the weights of the first model.
     pub fn wait_ready(&self) {
         let start = Instant::now();
