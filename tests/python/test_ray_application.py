@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 from conftest import MODEL
@@ -12,18 +13,36 @@ pytest.importorskip("ray.serve")
 pytest.importorskip("aiohttp")
 from ray_server import application, redis, until  # noqa: E402
 
+from kiln._ray_serve.scaling import BySeconds  # noqa: E402
+
 KEY = {"authorization": "Bearer a key for tests"}
 
 
-def test_replicas_follow_the_jobs():
+def test_replicas_follow_the_seconds_of_work():
     options = {"model": str(MODEL), "replicas": "1", "max_replicas": "2", "upscale_delay": "0", "downscale_delay": "1"}
-    with application(**options) as app:
+    with application(**options, target_seconds="2") as app:
         assert len(app.replicas()) == 1
-        numbers = [app.submit(steps=900) for _ in range(20)]
-        until(lambda: len(app.replicas()) == 2, "no replica is added for 20 jobs")
+        numbers = [app.submit(steps=900, width=128, height=128) for _ in range(3)]
+        until(lambda: len(app.replicas()) == 2, "no replica is added for 3 long jobs")
+        assert app.metric("kiln_queue_seconds") > 2
         for number in numbers:
             app.ask("DELETE", f"/v1/jobs/{number}")
         until(lambda: len(app.replicas()) == 1, "two replicas stay without jobs")
+
+
+def test_the_seconds_decide_and_jobs_where_there_are_none():
+    policy = BySeconds(30.0)
+
+    def replicas(jobs, seconds, queued=0.0):
+        metrics = {"jobs": jobs, "seconds": seconds}
+        config = SimpleNamespace(get_target_ongoing_requests=lambda: 8)
+        return policy(SimpleNamespace(aggregated_metrics=metrics, total_queued_requests=queued, config=config))[0]
+
+    assert replicas({}, {}) == 0
+    assert replicas({"a": 40.0, "b": 20.0}, {"a": 45.0, "b": 30.0}) == 2.5
+    assert replicas({"a": 40.0, "b": 20.0}, {"a": 45.0, "b": 0.0}) == 4.0, "one that has not been measured"
+    assert replicas({"a": 2.0}, {"a": 3000.0}) == 2, "no more replicas than jobs"
+    assert replicas({"a": 1.0}, {"a": 15.0}, queued=16.0) == 2.5
 
 
 def test_replicas_ask_for_the_key_and_share_encoded_prompts():

@@ -116,3 +116,5 @@ def test_options_are_checked():
         kiln.ray.app({})
     with pytest.raises(kiln.RequestError, match="`replicas` is 'two'"):
         kiln.ray.app({"model": "a", "replicas": "two"})
+    with pytest.raises(kiln.RequestError, match="`target_seconds` is 0"):
+        kiln.ray.app({"model": "a", "target_seconds": "0"})

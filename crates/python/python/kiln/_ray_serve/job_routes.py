@@ -110,23 +110,27 @@ class JobRoutes:
             await self._ask("missing", number, place.replica)
             return None
         if answer.status == 404 and place.is_repeated and is_kept:
-            return None  # an image that is made again
+            return None  # an image that may have been there, and is made again
         if question.method == "DELETE" and answer.status < 300:
             await self._ask("close", number)
         if answer.content is None:
-            return StreamingResponse(self._events(question, parts), status_code=answer.status, headers=answer.headers)
+            return StreamingResponse(self._events(question, number, parts), status_code=answer.status, headers=answer.headers)
         return Response(answer.content, status_code=answer.status, headers=answer.headers)
 
-    async def _events(self, question: Question, parts: Any) -> AsyncIterator[bytes]:
+    async def _events(self, question: Question, number: str, parts: Any) -> AsyncIterator[bytes]:
         """Whole events as they come, to the end of the job: if its replica ends, from the one that gets it."""
         left = b""
         try:
             async for part in parts:
                 *whole, left = (left + part).rsplit(b"\n\n", 1)
-                if whole:
-                    yield whole[0] + b"\n\n"
-                    if b"event: done\n" in whole[0]:
-                        return
+                if not whole:
+                    continue
+                is_end = b"event: done\n" in whole[0]
+                if is_end:
+                    await self._ask("ended", number)
+                yield whole[0] + b"\n\n"
+                if is_end:
+                    return
         except _LOST:
             pass
         finally:

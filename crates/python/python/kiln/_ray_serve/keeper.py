@@ -49,7 +49,7 @@ class Place:
     view: dict[str, Any] | None
     #: The key of the client that has sent it.
     authorization: str
-    #: Whether it was finished, and its images are made again.
+    #: Whether it is made again, and has not ended.
     is_repeated: bool
 
 
@@ -113,7 +113,7 @@ class KilnKeeper:
         if repeats:
             job.begin_again()
         view = job.seen() if job.replica is None else None
-        return Place(job.replica, view, job.authorization, job.is_repeated)
+        return Place(job.replica, view, job.authorization, job.has_moved and job.finished is None)
 
     async def missing(self, number: str, replica: str) -> None:
         """An ingress has not found the replica of a job among those that take requests."""
@@ -126,6 +126,12 @@ class KilnKeeper:
         actor, since = known
         if time.monotonic() - since > _YOUNG and await _is_alive(actor) and job.replica == replica:
             self._take(job, is_planned=True)  # Ray ends it, and sends it no more requests
+
+    async def ended(self, number: str) -> None:
+        """An ingress has seen the end of a job, before its replica reports it."""
+        job = self._jobs.get(number)
+        if job is not None and job.replica is not None and job.finished is None:
+            job.finished = time.monotonic()
 
     async def close(self, number: str) -> None:
         """A client has canceled a job, or does not need its images any more."""

@@ -36,8 +36,8 @@ class Kept:
     error: tuple[str, str] | None = None
     #: When a replica said that it has ended.
     finished: float | None = None
-    #: Whether its images were there and are made again.
-    is_repeated: bool = False
+    #: Whether a replica had it before: its images may have been there.
+    has_moved: bool = False
     #: When it came to its replica.
     placed: float = field(default_factory=time.monotonic)
 
@@ -54,7 +54,10 @@ class Kept:
     def leave(self, is_planned: bool) -> None:
         """Its replica ends: by Ray's plan, or by a failure, for which a job that has not ended may be the reason."""
         replica, self.replica = self.replica, None
-        if self.finished is not None or replica is None:
+        if replica is None:
+            return
+        self.has_moved = True
+        if self.finished is not None:
             return
         if not is_planned:
             self.lost.append(replica)
@@ -70,7 +73,7 @@ class Kept:
     def begin_again(self) -> None:
         """Has it made again when its images were lost with a replica."""
         if self.replica is None and self.error is None and self.finished is not None:
-            self.finished, self.is_repeated = None, True
+            self.finished = None
 
     def place(self, replica: str) -> None:
         """A replica has taken it."""
