@@ -82,7 +82,7 @@ class App:
     def place(self, number):
         """The replica that has a job; None while it waits for one."""
         keeper = ray.get_actor("kiln-jobs-default", namespace="kiln")
-        place = ray.get(keeper.find.remote(number, False))
+        place = ray.get(keeper.find.remote(number, self.headers.get("authorization", ""), False))
         return place and place.replica
 
     def kill(self, replica):

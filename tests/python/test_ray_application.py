@@ -51,6 +51,12 @@ def test_replicas_ask_for_the_key_and_share_encoded_prompts():
         assert app.ask("GET", "/metrics")[0] == 401
         app.headers = KEY
         assert app.ask("GET", "/v1/jobs")[0] == 200
+        number = app.submit(steps=200)
+        app.kill(app.place(number))
+        assert app.finished(number)["status"] == "done", "the job is made again with its client's key"
+        app.headers = {}
+        assert app.ask("GET", f"/v1/jobs/{number}")[0] == 401
+        app.headers = KEY
         if store is None:
             pytest.skip("redis-server is not installed")
         prompt, images = f"a rocket {time.time()}", set()

@@ -61,11 +61,9 @@ class JobRoutes:
         kind, number, first, action = found.groups()
         end = time.monotonic() + _MOST
         while True:
-            place: Place | None = await self._ask("find", number, question.method == "GET")
-            if place is not None and place.authorization != question.authorization:
-                place = None  # another client's: its replica says what there is to say
+            place: Place | None = await self._ask("find", number, question.authorization, question.method == "GET")
             if place is None:
-                place = Place(first, None, "", False)
+                place = Place(first, None, False)  # that replica says what there is to say
             elif place.view is not None:
                 answer = await self._without_replica(question, number, kind, action, place.view)
                 if answer is not None:
@@ -104,13 +102,13 @@ class JobRoutes:
         except asyncio.CancelledError:
             parts.cancel()
             raise
-        is_kept = await self._ask("find", number, False) is not None
+        is_kept = await self._ask("find", number, question.authorization, False) is not None
         if answer.replica != place.replica and is_kept:
             parts.cancel()
             await self._ask("missing", number, place.replica)
             return None
-        if answer.status == 404 and place.is_repeated and is_kept:
-            return None  # an image that may have been there, and is made again
+        if answer.status == 404 and place.is_repeated and is_kept and question.path.startswith("/v1/images/"):
+            return None  # it may have been there, and is made again
         if question.method == "DELETE" and answer.status < 300:
             await self._ask("close", number)
         if answer.content is None:

@@ -47,8 +47,6 @@ class Place:
     replica: str | None
     #: The job for clients, where no replica has it.
     view: dict[str, Any] | None
-    #: The key of the client that has sent it.
-    authorization: str
     #: Whether it is made again, and has not ended.
     is_repeated: bool
 
@@ -105,15 +103,15 @@ class KilnKeeper:
         if replica in self._left:
             self._take(job, self._left[replica])
 
-    async def find(self, number: str, repeats: bool) -> Place | None:
-        """Where a job is; None for one that is not known. `repeats` has images made again that were lost."""
+    async def find(self, number: str, authorization: str, repeats: bool) -> Place | None:
+        """Where a client's job is; None for one that is not known, or another client's. `repeats` has images made again that were lost."""
         job = self._jobs.get(number)
-        if job is None or (job.replica is None and job.question is None):
+        if job is None or job.authorization != authorization or (job.replica is None and job.question is None):
             return None
         if repeats:
             job.begin_again()
         view = job.seen() if job.replica is None else None
-        return Place(job.replica, view, job.authorization, job.has_moved and job.finished is None)
+        return Place(job.replica, view, job.has_moved and job.finished is None)
 
     async def missing(self, number: str, replica: str) -> None:
         """An ingress has not found the replica of a job among those that take requests."""
