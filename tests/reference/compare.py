@@ -4,7 +4,7 @@
     python tests/reference/compare.py
 
 Writes `tests/fixtures/compare/values.json` and the small CLIP model `tests/fixtures/compare/clip`. Images and the weights of LPIPS'
-networks are not stored: both are made from `hashed`, which the tests of `crates/compare` have, too.
+networks are not stored: `patterns.py` makes both, and so do the tests of `crates/compare`.
 """
 
 import json
@@ -18,53 +18,12 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
 from common import FIXTURES, MODELS, save_safetensors
+from patterns import image, noisy, random_weights
 
 warnings.simplefilter("ignore")
 FOLDER = FIXTURES / "compare"
 SIZES = ((11, 11), (12, 37), (64, 48), (97, 80))  # width, height
 PROMPTS = ("a red apple", "", "two green hearts on a wooden table")
-
-
-def hashed(numbers):
-    """MurmurHash3's finalizer of 32-bit numbers."""
-    x = np.asarray(numbers, dtype=np.uint32).copy()
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        x ^= x >> np.uint32(shift)
-        x *= np.uint32(factor)
-    return x
-
-
-def image(width, height):
-    """A pattern of stripes, `(h, w, 3)`."""
-    y, x, c = np.mgrid[0:height, 0:width, 0:3]
-    return ((3 * x + 5 * y * (c + 1) + x * y // 7 % 64) % 256).astype(np.uint8)
-
-
-def noisy(pixels, amplitude):
-    """The image with values of `-amplitude..amplitude` added."""
-    noise = hashed(np.arange(pixels.size)).astype(np.int64) % (2 * amplitude + 1) - amplitude
-    return np.clip(pixels.astype(np.int64) + noise.reshape(pixels.shape), 0, 255).astype(np.uint8)
-
-
-def named(name):
-    """FNV-1a of a tensor's name, the begin of its hashed numbers."""
-    value = 0x811C9DC5
-    for byte in name.encode():
-        value = (value ^ byte) * 0x01000193 % 2**32
-    return value
-
-
-def random_weights(name, shape):
-    """The weights of a tensor: positive for linear heads, small for biases, else of the variance that keeps the signal's."""
-    count = int(np.prod(shape))
-    unit = (hashed(np.arange(count) + named(name) & 0xFFFFFFFF) >> np.uint32(8)).astype(np.float32) / np.float32(2**24)
-    if name.startswith("lin"):
-        values = unit
-    elif name.endswith("bias"):
-        values = (unit - np.float32(0.5)) * np.float32(0.25)
-    else:
-        values = (unit - np.float32(0.5)) * np.float32(np.sqrt(24 / np.prod(shape[1:])))
-    return torch.from_numpy(values.reshape(shape))
 
 
 def lpips_values(net):

@@ -83,6 +83,22 @@ pub enum Error {
         /// The missing value.
         problem: String,
     },
+    /// A set has other features than another one.
+    #[error("{found} features of an image, expected {expected}")]
+    Features {
+        /// The features found.
+        found: usize,
+        /// Those of the other set.
+        expected: usize,
+    },
+    /// A set has too few images for a covariance.
+    #[error("{found} images, expected at least {least}")]
+    TooFew {
+        /// The images found.
+        found: usize,
+        /// The least number.
+        least: usize,
+    },
     /// A metric gave a value that is not a number.
     #[error("{0} is not a number; are the weights damaged?")]
     NotANumber(&'static str),

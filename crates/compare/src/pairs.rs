@@ -42,15 +42,15 @@ impl FromStr for PairBy {
     }
 }
 
-/// Two images.
+/// Two images, or one of a set whose images have no pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     /// The name of the first file, and of the second one if it has another.
     pub name: String,
     /// The first image.
     pub a: PathBuf,
-    /// The second image.
-    pub b: PathBuf,
+    /// The second image, if images are compared in pairs.
+    pub b: Option<PathBuf>,
 }
 
 /// Pairs, and why images have none.
@@ -64,20 +64,29 @@ impl Pair {
     fn new(a: &Path, b: &Path) -> Self {
         let (first, second) = (name(a), name(b));
         let name = if first == second { first } else { format!("{first}, {second}") };
-        Self { name, a: a.into(), b: b.into() }
+        Self { name, a: a.into(), b: Some(b.into()) }
+    }
+
+    /// An image without another one.
+    fn alone(a: &Path) -> Self {
+        Self { name: name(a), a: a.into(), b: None }
     }
 }
 
 impl Pairing {
-    /// Pairs two images, or the images of two folders.
+    /// The images of a folder, each by itself.
     ///
     /// # Errors
-    /// [`Error::Files`] for what does not exist or cannot be read, [`Error::Kinds`] for an image and a folder.
+    /// [`Error::Files`] if the folder cannot be read.
+    pub(crate) fn alone(folder: &Path) -> Result<Self> {
+        Ok(Self { pairs: images(folder)?.iter().map(|path| Pair::alone(path)).collect(), problems: Vec::new() })
+    }
+
+    /// Pairs two images, or the images of two folders. Both paths exist.
+    ///
+    /// # Errors
+    /// [`Error::Files`] for what cannot be read, [`Error::Kinds`] for an image and a folder.
     pub(crate) fn of(a: &Path, b: &Path, by: PairBy) -> Result<Self> {
-        if let Some(path) = [a, b].into_iter().find(|path| !path.exists()) {
-            let looked_for = "an image, or a folder of images".into();
-            return Err(kiln_files::Error::NotFound { path: path.into(), looked_for }.into());
-        }
         let (folder, other) = if a.is_dir() { (a, b) } else { (b, a) };
         if a.is_dir() != b.is_dir() {
             return Err(Error::Kinds { folder: folder.into(), other: other.into() });
@@ -165,6 +174,16 @@ impl Pairing {
     }
 }
 
+/// Fails if one of two paths does not exist.
+///
+/// # Errors
+/// [`Error::Files`] with the path.
+pub(crate) fn check_found(a: &Path, b: &Path) -> Result<()> {
+    let Some(path) = [a, b].into_iter().find(|path| !path.exists()) else { return Ok(()) };
+    let looked_for = "an image, or a folder of images".into();
+    Err(kiln_files::Error::NotFound { path: path.into(), looked_for }.into())
+}
+
 /// The name of a file.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
@@ -180,7 +199,7 @@ fn is_image(path: &Path) -> bool {
 }
 
 /// The images in a folder, sorted; not those in its folders, and no hidden files.
-fn images(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn images(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut images = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
         let path = entry.map_err(read_error(folder))?.path();

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::Metric;
 use crate::error::Error;
+use crate::fid::FidReport;
 use crate::pairs::Pair;
 use crate::summary::Summary;
 
@@ -29,6 +30,8 @@ pub struct Report {
     pub metrics: Vec<Metric>,
     /// The pairs, in the order of the first images' names.
     pub pairs: Vec<PairReport>,
+    /// The distance of both folders as sets, if it was asked for.
+    pub fid: Option<FidReport>,
     /// Images without a pair, a sentence each.
     pub problems: Vec<String>,
 }
@@ -39,14 +42,16 @@ impl Report {
         Summary::of(metric, self.pairs.iter().filter_map(|pair| pair.values.get(&metric).copied()))
     }
 
-    /// The error of a comparison that does not pass: a pair fails, an image has none, or there is no pair.
+    /// The error of a comparison that does not pass: a pair fails, an image has none, FID fails, or nothing was compared.
     pub fn failure(&self) -> Option<Error> {
         let of = |report: &PairReport| {
             let name = report.pair.name.clone();
             report.problems.iter().map(move |problem| format!("{name}: {problem}")).collect::<Vec<_>>()
         };
-        let mut all: Vec<String> = self.pairs.iter().flat_map(of).chain(self.problems.iter().cloned()).collect();
-        if self.pairs.is_empty() {
+        let of_sets = self.fid.iter().flat_map(|fid| fid.problems.iter().cloned());
+        let of_pairs = self.pairs.iter().flat_map(of).chain(self.problems.iter().cloned());
+        let mut all: Vec<String> = of_pairs.chain(of_sets).collect();
+        if self.pairs.is_empty() && self.fid.is_none() {
             all.push("there is no pair of images".into());
         }
         (!all.is_empty()).then_some(Error::Failed(all))
@@ -60,12 +65,17 @@ impl Report {
                 self.summary(metric).map(|summary| summary.rows().map(|(name, value)| (name.into(), number(value))));
             (metric.id().into(), values.map_or(Value::Null, |values| Map::from_iter(values).into()))
         });
-        json!({
+        let mut json = json!({
             "passed": self.failure().is_none(),
             "pairs": pairs,
             "summary": Map::from_iter(summary),
             "problems": self.problems,
-        })
+        });
+        if let Some(FidReport { value, images_a, images_b, problems }) = &self.fid {
+            json[Metric::Fid.id()] =
+                json!({ "value": value, "images_a": images_a, "images_b": images_b, "problems": problems });
+        }
+        json
     }
 
     fn pair_json(&self, report: &PairReport) -> Value {
@@ -73,7 +83,7 @@ impl Report {
         let mut json = json!({
             "name": pair.name,
             "a": pair.a.to_string_lossy(),
-            "b": pair.b.to_string_lossy(),
+            "b": pair.b.as_ref().map(|path| path.to_string_lossy()),
             "width": size.map(|[width, _]| width),
             "height": size.map(|[_, height]| height),
             "problems": problems,

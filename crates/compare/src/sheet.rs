@@ -65,7 +65,7 @@ pub(crate) fn write(file: &PlannedFile, report: &Report) -> Result<()> {
         let letters = 3 * (cell + GAP) / LETTER;
         canvas.text(&cut(&pair.pair.name, letters), GAP, y);
         canvas.text(&cut(&values(report, pair), letters), GAP, y + LINE);
-        let images = [&pair.pair.a, &pair.pair.b].map(|path| read(path).ok());
+        let images = [Some(&pair.pair.a), pair.pair.b.as_ref()].map(|path| path.and_then(|path| read(path).ok()));
         let difference = match &images {
             [Some(a), Some(b)] => difference(a, b),
             _ => None,
@@ -117,7 +117,7 @@ mod tests {
     use crate::pairs::Pair;
 
     fn pair(name: &str, psnr: Option<f64>) -> PairReport {
-        let pair = Pair { name: name.into(), a: name.into(), b: name.into() };
+        let pair = Pair { name: name.into(), a: name.into(), b: Some(name.into()) };
         let values = psnr.map(|psnr| (Metric::Psnr, psnr)).into_iter().collect::<BTreeMap<_, _>>();
         PairReport { pair, size: None, values, problems: Vec::new() }
     }

@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::norm::MapNorm;
 use crate::tensor::TensorLike;
 
-/// A two-dimensional convolution with a square kernel.
+/// A two-dimensional convolution. Its kernel is square, but for [`Conv2d::with_kernel`].
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
-    /// `(out_channels, kernel_size, kernel_size, in_channels)`.
+    /// `(out_channels, kh, kw, in_channels)`.
     shape: [usize; 4],
     config: kiln_ops::Conv2d,
 }
@@ -33,8 +33,24 @@ impl Conv2d {
         kernel_size: usize,
         config: kiln_ops::Conv2d,
     ) -> Self {
-        let conv = Self::without_bias(p, in_channels, out_channels, kernel_size, config);
-        Self { bias: Some(p.param("bias", &[out_channels], Packing::AsStored)), ..conv }
+        Self::with_kernel(p, in_channels, out_channels, [kernel_size; 2], config)
+    }
+
+    /// Like [`Conv2d::with_geometry`], with a kernel of `kh` rows and `kw` columns: `weight` `(out_channels, in_channels, kh, kw)`. Stride and
+    /// padding are those of rows and of columns nevertheless.
+    pub fn with_kernel(
+        p: &ParamBuilder<'_>,
+        in_channels: usize,
+        out_channels: usize,
+        [kh, kw]: [usize; 2],
+        config: kiln_ops::Conv2d,
+    ) -> Self {
+        Self {
+            weight: p.param("weight", &[out_channels, in_channels, kh, kw], Packing::Conv2d),
+            bias: Some(p.param("bias", &[out_channels], Packing::AsStored)),
+            shape: [out_channels, kh, kw, in_channels],
+            config,
+        }
     }
 
     /// Like [`Conv2d::new`], without a bias.
@@ -138,9 +154,9 @@ impl Conv2d {
 
     /// The output's shape `(h, w, c)` for an input of `h` rows and `w` columns.
     pub fn output_shape(&self, [h, w]: [usize; 2]) -> [usize; 3] {
-        let [out_channels, kernel_size, ..] = self.shape;
-        let size = |size| self.config.output_size(size, kernel_size).unwrap_or(0);
-        [size(h), size(w), out_channels]
+        let [out_channels, kh, kw, _] = self.shape;
+        let size = |size, kernel_size| self.config.output_size(size, kernel_size).unwrap_or(0);
+        [size(h, kh), size(w, kw), out_channels]
     }
 
     /// The number of output rows that can be computed from the first `seen` of the input's `height` rows.

@@ -5,6 +5,8 @@ use kiln_nn::Conv2d;
 use kiln_nn::ops::{Conv2d as Geometry, Conv2dEpilogue, Slope};
 use kiln_weights::ParamBuilder;
 
+use crate::pool::Pool;
+
 /// The stages of both networks.
 pub(super) const STAGES: usize = 5;
 
@@ -18,8 +20,7 @@ pub(super) enum Backbone {
 /// A layer of a network. Activations follow convolutions.
 enum Layer {
     Conv(Conv2d),
-    /// The largest value of each window, by its side and the distance to the next one.
-    Pool(usize, usize),
+    Pool(Pool),
 }
 
 /// The layers up to the features of one head.
@@ -83,8 +84,8 @@ impl Backbone {
     /// The pooling before a stage.
     fn pool(self, stage: usize) -> Option<Layer> {
         match (self, stage) {
-            (Self::AlexNet, 1 | 2) => Some(Layer::Pool(3, 2)),
-            (Self::Vgg16, 1..) => Some(Layer::Pool(2, 2)),
+            (Self::AlexNet, 1 | 2) => Some(Layer::Pool(Pool::max(3, 2))),
+            (Self::Vgg16, 1..) => Some(Layer::Pool(Pool::max(2, 2))),
             _ => None,
         }
     }
@@ -113,10 +114,7 @@ impl Stage {
                     let relu = Conv2dEpilogue { slope: Slope::Constant(0.0), ..Conv2dEpilogue::default() };
                     conv.forward_fused(&[&x], relu, None, None)?
                 }
-                &Layer::Pool(side, stride) => {
-                    let pooled = x.permute((0, 3, 1, 2))?.max_pool2d_with_stride(side, stride)?;
-                    pooled.permute((0, 2, 3, 1))?.contiguous()?
-                }
+                Layer::Pool(pool) => pool.forward(&x)?,
             };
         }
         Ok(x)

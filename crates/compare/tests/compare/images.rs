@@ -1,8 +1,7 @@
-//! The images and weights that tests/reference/compare.py makes, and its values.
+//! The images that tests/reference/patterns.py makes, and the values of compare.py.
 
-use candle_core::{Device, Tensor};
 use kiln_media::Rgb8Image;
-use kiln_testkit::fixtures;
+use kiln_testkit::{fixtures, hashed};
 use serde_json::Value;
 
 /// A value of the reference.
@@ -27,13 +26,6 @@ pub fn values(metric: &str) -> Vec<Case> {
     all[metric].as_array().unwrap().iter().map(case).collect()
 }
 
-/// MurmurHash3's finalizer of a 32-bit number.
-fn hashed(number: u32) -> u32 {
-    let x = (number ^ (number >> 16)).wrapping_mul(0x85eb_ca6b);
-    let x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
-    x ^ (x >> 16)
-}
-
 /// A pattern of stripes.
 pub fn pattern(width: usize, height: usize) -> Rgb8Image {
     let value = |i: usize| {
@@ -48,20 +40,4 @@ pub fn noisy(image: &Rgb8Image, amplitude: i64) -> Rgb8Image {
     let noise = |i: usize| i64::from(hashed(i as u32)) % (2 * amplitude + 1) - amplitude;
     let value = |(i, &value): (usize, &u8)| (i64::from(value) + noise(i)).clamp(0, 255) as u8;
     Rgb8Image::new(image.width(), image.height(), image.data().iter().enumerate().map(value).collect()).unwrap()
-}
-
-/// The weights of a tensor of LPIPS.
-pub fn weights(name: &str, shape: &[usize]) -> Tensor {
-    let named = name.bytes().fold(0x811c_9dc5u32, |value, byte| (value ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let fan_in: usize = shape[1..].iter().product();
-    let value = |i: usize| {
-        let unit = (hashed(named.wrapping_add(i as u32)) >> 8) as f32 / (1 << 24) as f32;
-        match name {
-            _ if name.starts_with("lin") => unit,
-            _ if name.ends_with("bias") => (unit - 0.5) * 0.25,
-            _ => (unit - 0.5) * (24.0 / fan_in as f64).sqrt() as f32,
-        }
-    };
-    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use candle_core::Tensor;
 use kiln_compare::{Error, Lpips};
+use kiln_testkit::hashed_weights as weights;
 
-use crate::images::{noisy, pattern, values, weights};
+use crate::images::{noisy, pattern, values};
 
 /// The numbers of convolutions in torchvision's lists, with their channels and sides, by the slices of `lpips`.
 type Network = [&'static [(usize, [usize; 3])]; 5];

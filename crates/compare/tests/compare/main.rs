@@ -3,6 +3,7 @@
 
 mod clip;
 mod comparison;
+mod fid;
 mod images;
 mod lpips;
 mod metrics;

@@ -15,7 +15,7 @@ fn image(path: &Path, value: u8, text: Option<&str>) {
 
 fn compared(folder: &TempDir, pair_by: PairBy) -> Report {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
-    let options = CompareOptions { a, b, pair_by, ..CompareOptions::default() };
+    let options = CompareOptions { a, b, pair_by: Some(pair_by), ..CompareOptions::default() };
     Comparison::plan(&options).unwrap().run(&mut |_| std::ops::ControlFlow::Continue(())).unwrap()
 }
 
@@ -94,8 +94,9 @@ fn two_files_are_a_pair() {
     image(&a, 7, Some("a fox\nSteps: 4, Sampler: Euler, Seed: 1, Size: 16x16"));
     image(&b, 8, Some("a fox\nSteps: 4, Sampler: Euler, Seed: 2, Size: 16x16"));
     for (pair_by, pairs) in [(PairBy::Name, 1), (PairBy::Settings, 0)] {
+        let pair_by = Some(pair_by);
         let options = CompareOptions { a: a.clone(), b: b.clone(), pair_by, ..CompareOptions::default() };
-        assert_eq!(Comparison::plan(&options).unwrap().len(), pairs);
+        assert_eq!(Comparison::plan(&options).unwrap().steps(), pairs);
     }
     let message = |a: &Path, b: &Path| {
         let options = CompareOptions { a: a.into(), b: b.into(), ..CompareOptions::default() };
