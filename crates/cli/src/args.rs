@@ -64,7 +64,7 @@ pub enum Command {
     Upscale(Box<UpscaleArgs>),
     /// Makes the map of an image that a ControlNet takes: edges, lines, a blur, without a network.
     Preprocess(Box<PreprocessArgs>),
-    /// Compares two images, or the images of two folders: PSNR, SSIM, LPIPS, CLIP scores, and bounds for scripts.
+    /// Compares two images, or the images of two folders: PSNR, SSIM, LPIPS, FID, CLIP scores, and bounds for scripts.
     Compare(Box<CompareArgs>),
     /// Downloads a model from the Hugging Face Hub, or updates it; without a name, lists tested models and what they need.
     Pull(PullArgs),

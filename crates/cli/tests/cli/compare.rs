@@ -1,7 +1,9 @@
 //! Tests of `kiln compare`: its table and JSON, the exit status of a missed bound, and refused arguments.
 
+use std::io::Write;
+
 use kiln_media::{DecodeOptions, encode_png, open};
-use kiln_testkit::fixtures;
+use kiln_testkit::{fixtures, write_inception};
 use serde_json::Value;
 
 use crate::sandbox::Sandbox;
@@ -94,6 +96,70 @@ fn impossible_options_have_the_status_2() {
     ] {
         sandbox.kiln(&[&["compare"], args].concat()).fails(2, &[expected]);
     }
+}
+
+/// Writes statistics of 2048 features as `numpy.savez` does: means of 0 and a diagonal of 1.
+fn statistics(path: &std::path::Path) {
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, shape, count) in [("mu", "(2048,)", 2048), ("sigma", "(2048, 2048)", 2048 * 2048)] {
+        archive.start_file(format!("{name}.npy"), options).unwrap();
+        let header = format!("{:117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"));
+        archive.write_all(&[b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes()].concat()).unwrap();
+        let is_one = |i: usize| name == "sigma" && i % 2049 == 0;
+        let values = (0..count).flat_map(|i| f32::from(u8::from(is_one(i))).to_le_bytes());
+        archive.write_all(&values.collect::<Vec<u8>>()).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+/// FID takes folders as sets: names need no pairs, and the other set may be a file with statistics.
+#[test]
+fn sets_have_a_distance() {
+    let sandbox = Sandbox::new();
+    for (i, level) in [0, 90, 200].into_iter().enumerate() {
+        image(&sandbox, &format!("a/{i}.png"), level, "gray");
+        image(&sandbox, &format!("b/other-{i}.png"), level / 2, "gray");
+    }
+    write_inception(&sandbox.path("network.safetensors"));
+    statistics(&sandbox.path("val.npz"));
+    let fid = |rest: &[&str]| sandbox.kiln(&[&["compare", "--fid", "network.safetensors"], rest].concat());
+    let run = fid(&["a", "b", "--json"]).succeeds();
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    let value = json["fid"]["value"].as_f64().unwrap();
+    assert!(value > 0.01, "{value}");
+    assert_eq!((&json["fid"]["images_a"], &json["pairs"]), (&3.into(), &serde_json::json!([])));
+    assert_eq!(fid(&["a", "b"]).succeeds().stdout, format!("FID  {value:.5}  3 images to 3 images\n"));
+    let run = fid(&["a", "a"]).succeeds();
+    assert_eq!(run.stdout, "FID  0.00000  3 images to 3 images\n");
+    let run = fid(&["a", "b", "--max-fid", "0.001"]);
+    assert!(
+        run.status.code() == Some(1) && run.error().starts_with(&format!("error: FID is {value:.5}, expected at")),
+        "{run}"
+    );
+    let run = fid(&["a", "val.npz", "--json"]).succeeds();
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    // 2048 of the diagonal, at least.
+    assert!(json["fid"]["value"].as_f64().unwrap() > 2000.0 && json["fid"]["images_b"].is_null(), "{run}");
+    let run = fid(&["a", "val.npz", "--clip", &fixtures("compare/clip").display().to_string()]).succeeds();
+    assert!(run.stdout.starts_with("image  CLIP A\n") && run.stdout.contains("3 images to statistics"), "{run}");
+    std::fs::write(sandbox.path("b/short.png"), "no image").unwrap();
+    let run = fid(&["a", "b"]);
+    assert!(run.status.code() == Some(1) && run.error().contains("b: 1 of 4 images cannot be read"), "{run}");
+    assert_eq!(run.stdout, "FID  -  3 images to 4 images  failed\n");
+    for (args, expected) in [
+        (
+            &["a", "val.npz", "--pair", "name"][..],
+            "statistics have no pairs for --pair, --lpips, --sheet, --min-psnr and",
+        ),
+        (&["a/0.png", "a/1.png"], "--fid is 'network.safetensors', expected two folders of images as A and B"),
+    ] {
+        fid(args).fails(2, &[expected]);
+    }
+    sandbox.kiln(&["compare", "a", "b", "--max-fid", "24"]).fails(2, &["--max-fid is 24, expected --fid too"]);
+    sandbox.kiln(&["compare", "a", "b", "--fid", "none"]).fails(1, &["none: not found; looked for --fid"]);
+    std::fs::write(sandbox.path("val.npz"), "no archive").unwrap();
+    fid(&["a", "val.npz"]).fails(1, &["val.npz: is no .npz archive, expected `mu` and `sigma` by numpy.savez"]);
 }
 
 /// Control characters of names are no lines and no colors of the table.

@@ -135,8 +135,9 @@ impl Fid {
             }
         }
         if problems.len() > known {
-            let unread = problems.len() - known;
-            problems.push(format!("FID cannot be computed: {}: {unread} images cannot be read", folder.display()));
+            let (unread, all) = (problems.len() - known, paths.len());
+            problems
+                .push(format!("FID cannot be computed: {}: {unread} of {all} images cannot be read", folder.display()));
             return Ok(None);
         }
         let finished = moments.finish();
