@@ -314,31 +314,3 @@ fn large_covariances_have_the_distance_of_the_formula() {
     let expected = 1000.0 * (1.0 + 3.0) * (2.0f64 - 1.0).powi(2) + 24.0 * (1.0 + 3.0);
     assert!((found / expected - 1.0).abs() < 1e-9, "{found}, expected {expected}");
 }
-
-#[test]
-fn temporary_timing() {
-    let n = Inception::FEATURES;
-    let start = std::time::Instant::now();
-    let of = |seed: u32, count: usize| {
-        let mut moments = Moments::new(n);
-        for k in 0..count {
-            let row: Vec<f32> = (0..n)
-                .map(|j| {
-                    let unit = |i: u32| (hashed(i) >> 8) as f32 / (1 << 24) as f32 - 0.5;
-                    let scale = 1.0 / (1.0 + j as f32);
-                    unit(seed.wrapping_add((k * n + j) as u32)) * scale
-                        + 0.3 * unit(seed.wrapping_add((k * n + (j * 7) % n) as u32)) * scale.sqrt()
-                })
-                .collect();
-            moments.add(&row).unwrap();
-        }
-        moments.finish().unwrap()
-    };
-    let (a, b, c) = (of(1, 2500), of(99, 2600), of(3, 500));
-    println!("TIME sums of 5600 images {:?}", start.elapsed());
-    for (x, y) in [(&a, &b), (&a, &c), (&c, &a), (&a, &a)] {
-        let start = std::time::Instant::now();
-        let value = frechet_distance(x, y).unwrap();
-        println!("TIME {value} {:?}", start.elapsed());
-    }
-}
