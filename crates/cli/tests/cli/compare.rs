@@ -142,7 +142,7 @@ fn sets_have_a_distance() {
     // 2048 of the diagonal, at least.
     assert!(json["fid"]["value"].as_f64().unwrap() > 2000.0 && json["fid"]["images_b"].is_null(), "{run}");
     let run = fid(&["a", "val.npz", "--clip", &fixtures("compare/clip").display().to_string()]).succeeds();
-    assert!(run.stdout.starts_with("image  CLIP A\n") && run.stdout.contains("3 images to statistics"), "{run}");
+    assert!(run.stdout.starts_with("image   CLIP A\n") && run.stdout.contains("3 images to statistics"), "{run}");
     std::fs::write(sandbox.path("b/short.png"), "no image").unwrap();
     let run = fid(&["a", "b"]);
     assert!(run.status.code() == Some(1) && run.error().contains("b: 1 of 4 images cannot be read"), "{run}");
