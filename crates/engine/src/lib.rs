@@ -90,7 +90,7 @@ pub use kiln_setup::{
 };
 pub use kiln_weights::SharedSlabs;
 pub use loaded_controls::control_configs;
-pub use loaded_prompts::{PromptPlan, prompt_plans};
+pub use loaded_prompts::{PromptPlan, prompt_blocks, prompt_plans};
 pub use pipeline::event::{Event, OnEvent, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;

@@ -256,6 +256,14 @@ fn place(id: LayerId) -> PromptBlock {
     }
 }
 
+/// The transformers with cross-attention of a model's U-Net, in the order in which they run; none for a model without one.
+pub fn prompt_blocks(model: &ModelFolder) -> Vec<PromptBlock> {
+    let layers = model.unet_config().map(UnetConfig::cross_layers).unwrap_or_default();
+    let mut blocks: Vec<PromptBlock> = layers.iter().map(|layer| place(layer.id)).collect();
+    blocks.dedup();
+    blocks
+}
+
 /// The factors of all cross-attention layers, in the order in which they run.
 pub(crate) fn factors(using: &IpAdapterUse, unet: &UnetConfig) -> Vec<f32> {
     let factor = |id| (using.weight * using.blocks.factor(place(id))) as f32;

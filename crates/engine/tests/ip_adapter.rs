@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ImageFeatures, VisionConfig, VisionEncoder};
 use kiln_engine::{
-    ControlUse, Event, IpAdapter, IpAdapterUse, Job, Request, RunningBatch, SamplerKind, Stage, Workload,
+    ControlUse, Convention, Event, IpAdapter, IpAdapterUse, Job, Request, RunningBatch, SamplerKind, Stage, Workload,
 };
 use kiln_media::{Rgb8Image, StillFormat, clip_pixels, encode};
 use kiln_testkit::{
@@ -244,6 +244,42 @@ fn features_may_come_from_a_file() {
     assert!(style.contains("blocks of Stable Diffusion XL"), "{style}");
     let nowhere = refused(IpAdapterUse { blocks: "down.3".parse().unwrap(), ..image });
     assert!(nowhere.contains("blocks=down.3") && nowhere.contains("up.3.1"), "{nowhere}");
+}
+
+/// The unconditional half of ComfyUI's Plus sees a black image, and that of diffusers zeros in place of normalized pixels.
+#[test]
+fn the_unconditional_image_is_that_of_the_convention() {
+    let files = Files::new();
+    let mut engine = tiny("sd1", &cpu());
+    let encoder = VisionEncoder::new(VisionConfig::from_json(&TinyVision::config()).unwrap()).unwrap();
+    let source: MapSource = TinyVision::tensors().into_iter().collect();
+    load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
+    let features = |image: Option<Rgb8Image>| {
+        let pixels = image.map_or_else(|| vec![0.0; 3 * 24 * 24], |image| clip_pixels(&image, 24).unwrap());
+        let pixels = Tensor::from_vec(pixels, (1, 3, 24, 24), &Device::Cpu).unwrap();
+        encoder.forward(&pixels, ImageFeatures::Penultimate).unwrap()
+    };
+    let image = files.prompt("sd1", 0, PromptForm::Plus);
+    let with = |adapter: IpAdapterUse, convention| Request {
+        ip_adapters: vec![adapter],
+        convention,
+        ..request("a pear", (64, 64), 4, 7)
+    };
+    let mut found = Vec::new();
+    for (i, convention) in [Convention::Diffusers, Convention::ComfyUi].into_iter().enumerate() {
+        let black = Rgb8Image::filled(24, 24, [0; 3]).unwrap();
+        let unconditional = features((convention == Convention::ComfyUi).then_some(black));
+        let both = Tensor::cat(&[&unconditional, &features(Some(test_image(IMAGE_SIZE)))], 0).unwrap();
+        let path = files.path(&format!("{i}.safetensors"));
+        write_tensors(&[("features".to_string(), both.unsqueeze(1).unwrap())].into(), &path);
+        let embeds = IpAdapterUse { image: None, embeds: Some(path), ..image.clone() };
+        let expected = values(&images(&mut engine, &with(embeds, convention)));
+        let own = values(&images(&mut engine, &with(image.clone(), convention)));
+        let worst = own.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-3, "{convention:?}: {worst}");
+        found.push(own);
+    }
+    assert!(found[0] != found[1]);
 }
 
 /// Malformed and mismatched files are refused by name, and nothing is changed.

@@ -32,6 +32,9 @@ pub struct PromptInputs {
     steps: usize,
 }
 
+/// A side of the black image, which is resized.
+const BLACK_SIDE: usize = 8;
+
 /// Keys and values of each cross-attention layer, `(n, t, c)` for `n` images.
 type Layers = Vec<Option<KeysValues>>;
 
@@ -217,6 +220,11 @@ impl Networks {
             inputs.features.push(match features {
                 // diffusers: an embedding of zeros, or the features of an image of zeros.
                 PromptFeatures::Embedding => positive[0].zeros_like()?,
+                // ComfyUI_IPAdapter_plus: those of a black image, whose pixels are normalized.
+                _ if batch.job().sampling.convention == Convention::ComfyUi => {
+                    let black = Rgb8Image::filled(BLACK_SIDE, BLACK_SIDE, [0; 3])?;
+                    self.image_features(adapter, Some(&black), keep)?
+                }
                 _ => self.image_features(adapter, None, keep)?,
             });
         }

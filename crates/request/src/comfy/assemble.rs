@@ -103,6 +103,7 @@ impl<'a> Reader<'a> {
         let controls = self.controls(*node, positive, guiding)?;
         let vae = self.vae(self.link(decoder, "vae")?, model.checkpoint)?;
         let references = self.references((*node, vae.as_ref()), model.checkpoint, positive, guiding)?;
+        let image_prompts = self.image_prompts(model)?;
         sampling.check_levels(size)?;
         // ComfyUI also encodes empty texts.
         let negative_text = negative.as_ref().filter(|negative| negative.zeroed_by.is_none());
@@ -150,6 +151,7 @@ impl<'a> Reader<'a> {
         add(&mut origins, loras.iter().map(|(_, node)| ("loras", *node, "lora_name")));
         add(&mut origins, controls.iter().map(|(_, _, node)| ("controls", *node, "control_net")));
         add(&mut origins, references.iter().map(|(_, node)| ("references", *node, "latent")));
+        add(&mut origins, image_prompts.iter().map(|prompt| ("ip_adapters", prompt.node.as_str(), "ipadapter")));
         Ok(Run {
             request: taken.request,
             model: of_model,
@@ -158,6 +160,7 @@ impl<'a> Reader<'a> {
             start: None,
             controls: controls.into_iter().map(|(_, graph_image, _)| graph_image).collect(),
             references: references.into_iter().map(|(graph_image, _)| graph_image).collect(),
+            image_prompts,
             batch: (1, node.0.into()),
             unknown: taken.unknown,
             warnings: taken.warnings,

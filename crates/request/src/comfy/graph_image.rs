@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Named;
 use super::problem::{Problem, Result, named};
 use super::reader::{MAX_CHAIN, Reader};
+use super::stitch::{MAX_STITCHES, STITCH, Stitch};
 
 /// An image that a graph loads, with the changes of its size, in their order.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +61,8 @@ pub enum Pixels {
     Nearest(&'static [[usize; 2]]),
     /// `ImageUpscaleWithModel`: a network.
     Network(Named),
+    /// `ImageStitch`: another image next to it.
+    Stitch(Box<Stitch>),
 }
 
 impl Pixels {
@@ -67,7 +70,7 @@ impl Pixels {
     pub fn filter(&self) -> ImageFilter {
         match self {
             Self::Size { filter, .. } | Self::Factor { filter, .. } | Self::Total { filter, .. } => *filter,
-            Self::Nearest(_) | Self::Network(_) => ImageFilter::Lanczos,
+            Self::Nearest(_) | Self::Network(_) | Self::Stitch(_) => ImageFilter::Lanczos,
         }
     }
 }
@@ -104,23 +107,37 @@ pub enum Channel {
 impl<'a> Reader<'a> {
     /// The image behind an input.
     pub(super) fn graph_image(&self, from: NodeAt<'a>, input: &str) -> Result<GraphImage> {
+        let mut stitches = MAX_STITCHES;
+        self.graph_image_within(from, input, &mut stitches)
+    }
+
+    /// The image behind an input, with at most `stitches` nodes that join images.
+    pub(super) fn graph_image_within(&self, from: NodeAt<'a>, input: &str, stitches: &mut usize) -> Result<GraphImage> {
         let (mut changes, (mut at, mut slot)) = (Vec::new(), self.slot(from, input)?);
         for _ in 0..MAX_CHAIN {
             if at.1.class_type == "LoadImage" && slot == 0 {
                 changes.reverse();
                 return Ok(GraphImage { file: self.file_name(at, "image")?, changes });
             }
+            let (change, input) = self.change(at, stitches)?.ok_or_else(|| Problem::not_understood(at))?;
             // A network enlarges results only: it takes a turn between the steps of jobs.
-            let change = self.change(at)?.filter(|change| !matches!(change.how, Pixels::Network(_)));
-            changes.push(change.ok_or_else(|| Problem::not_understood(at))?);
-            (at, slot) = self.slot(at, "image")?;
+            if change.as_ref().is_some_and(|change| matches!(change.how, Pixels::Network(_))) {
+                return Err(Problem::not_understood(at));
+            }
+            changes.extend(change);
+            (at, slot) = self.slot(at, input)?;
         }
         Err(Problem::of_node(from, format!("the nodes after {} do not end", named(from))))
     }
 
-    /// The change of pixels that a node makes; `None` for other nodes.
-    pub(super) fn change(&self, at: NodeAt<'a>) -> Result<Option<Change>> {
+    /// The change of pixels that a node makes, if it makes one, and the input with the image; `None` for other nodes.
+    pub(super) fn change(
+        &self,
+        at: NodeAt<'a>,
+        stitches: &mut usize,
+    ) -> Result<Option<(Option<Change>, &'static str)>> {
         let how = match at.1.class_type.as_str() {
+            STITCH => return self.stitch(at, stitches).map(Some),
             "ImageScale" => Pixels::Size {
                 filter: self.image_filter(at)?,
                 size: (self.count(at, "width")?, self.count(at, "height")?),
@@ -146,7 +163,8 @@ impl<'a> Reader<'a> {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Change { node: at.0.into(), class: at.1.class_type.clone(), how }))
+        let change = Change { node: at.0.into(), class: at.1.class_type.clone(), how };
+        Ok(Some((Some(change), "image")))
     }
 
     fn image_filter(&self, at: NodeAt<'a>) -> Result<ImageFilter> {

@@ -8,19 +8,25 @@
 mod assemble;
 mod conditioning;
 mod graph_image;
+mod image_prompt;
 mod latent;
 mod model;
 mod problem;
+mod prompt_weights;
 mod reader;
 mod sampling;
 mod second_pass;
+mod stitch;
 pub(crate) mod text;
 
 use kiln_media::{Graph, NodeAt};
 
 pub use graph_image::{Change, Channel, GraphImage, ImageFilter, MaskImage, Pixels};
+pub use image_prompt::{AdapterName, GraphPrompt};
 pub use latent::{Masking, Start, StartMask};
 pub use problem::{Problem, Result};
+pub use prompt_weights::PromptWeights;
+pub use stitch::{Stitch, StitchSide};
 
 pub use crate::settings::formats::stem;
 
@@ -28,6 +34,7 @@ use crate::options::Request;
 use crate::settings::formats::Unknown;
 use problem::named;
 use reader::{MAX_CHAIN, Reader};
+use stitch::MAX_STITCHES;
 
 /// The nodes that save images.
 const SAVERS: [&str; 4] = ["SaveImage", "PreviewImage", "SaveAnimatedWEBP", "SaveAnimatedPNG"];
@@ -88,6 +95,8 @@ pub struct Run {
     pub controls: Vec<GraphImage>,
     /// The reference images, in their order.
     pub references: Vec<GraphImage>,
+    /// The image prompts, in their order. The request has none of them.
+    pub image_prompts: Vec<GraphPrompt>,
     /// The number of images that share their noise, and the node that says it.
     pub batch: (u64, String),
     /// A sampler or a schedule that Kiln does not have.
@@ -171,6 +180,15 @@ pub(crate) fn run_of_image(graph: &Graph) -> Result<Run> {
     reader.run(reader.link(decoder, "samples")?, decoder)
 }
 
+/// The image behind an input of a node, if the graph loads it.
+///
+/// # Errors
+/// [`Problem`] with the node that is in between.
+pub fn loaded_image(graph: &Graph, id: &str, input: &str) -> Result<GraphImage> {
+    let reader = Reader { graph, has_images: true };
+    reader.graph_image(reader.node(id)?, input)
+}
+
 /// Whether a node decodes an image.
 fn decodes((_, node): NodeAt<'_>) -> bool {
     ["VAEDecode", "VAEDecodeTiled"].contains(&node.class_type.as_str())
@@ -191,14 +209,15 @@ impl<'a> Reader<'a> {
             "PreviewImage" => None,
             _ => return Err(Problem::not_understood(saver)),
         };
-        let (mut changes, mut at) = (Vec::new(), self.link(saver, "images")?);
+        let (mut changes, mut at, mut stitches) = (Vec::new(), self.link(saver, "images")?, MAX_STITCHES);
         for _ in 0..MAX_CHAIN {
             if decodes(at) {
                 changes.reverse();
                 return Ok(Way { sampler: self.link(at, "samples")?, decoder: at, changes, prefix });
             }
-            changes.push(self.change(at)?.ok_or_else(|| Problem::not_understood(at))?);
-            at = self.link(at, "image")?;
+            let (change, input) = self.change(at, &mut stitches)?.ok_or_else(|| Problem::not_understood(at))?;
+            changes.extend(change);
+            at = self.link(at, input)?;
         }
         Err(Problem::of_node(saver, format!("the nodes after {} do not end", named(saver))))
     }

@@ -4,6 +4,7 @@ use kiln_media::NodeAt;
 
 use super::Named;
 use super::conditioning::{FLUX_LENGTH, SD3_LENGTH};
+use super::image_prompt::passes_model;
 use super::problem::{Problem, Result, named};
 use super::reader::{MAX_CHAIN, Reader};
 use crate::lora::{LoraName, LoraUse};
@@ -33,6 +34,7 @@ impl<'a> Reader<'a> {
                 "LoraLoader" | "CLIPSetLastLayer" => {}
                 "LoraLoaderModelOnly" if next == "model" => {}
                 class if next == "model" && shifts(class) => {}
+                class if next == "model" && self.has_images && passes_model(class) => {}
                 _ => return Err(Problem::not_understood(at)),
             }
             nodes.push(at.0);

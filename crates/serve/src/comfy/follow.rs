@@ -261,10 +261,10 @@ impl Reporter {
                 let (choice, target): (UpscalerChoice, _) = self.app.intake.run(0, open).await?;
                 Ok((enlarge_by_network(&self.app, choice, image, target).await?, name.name.clone()))
             }
-            Pixels::Size { .. } | Pixels::Factor { .. } | Pixels::Total { .. } | Pixels::Nearest(_) => {
-                let (app, how) = (self.app.clone(), how.clone());
+            how => {
+                let (app, how, owner) = (self.app.clone(), how.clone(), self.prompt.owner.clone());
                 let name = if how.filter() == ImageFilter::Lanczos { "lanczos" } else { "nearest" };
-                let change = move || Reader { app: &app, owner: "" }.changed(image, &how);
+                let change = move || Reader { app: &app, owner: &owner }.changed(image, &how);
                 Ok((self.app.intake.run_images(change).await?, name.into()))
             }
         }

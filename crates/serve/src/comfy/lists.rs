@@ -8,7 +8,7 @@ use kiln_request::settings::programs::comfyui;
 
 use super::files::{Files, Kind};
 use crate::app::App;
-use crate::named_files::{self, control_networks, upscalers};
+use crate::named_files::{self, control_networks, image_encoders, ip_adapters, upscalers};
 
 /// A list of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub(crate) enum List {
     Loras,
     Controls,
     Upscalers,
+    /// IP-Adapters.
+    Adapters,
+    /// Image encoders next to the IP-Adapters.
+    Encoders,
     /// The images that the client has sent.
     Images,
     Samplers,
@@ -104,6 +108,8 @@ impl Lists<'_> {
             }
             List::Controls => control_networks(options.control_dir.as_deref()).into_iter().map(file_name).collect(),
             List::Upscalers => upscalers(options.upscaler_dir.as_deref()).into_iter().map(file_name).collect(),
+            List::Adapters => ip_adapters(options.ip_adapters_dir.as_deref()).into_iter().map(file_name).collect(),
+            List::Encoders => image_encoders(options.ip_adapters_dir.as_deref()).into_iter().map(file_name).collect(),
             List::Images => self.files().names(self.owner, Kind::Input),
             List::Samplers => SAMPLERS.iter().filter(|name| is_sampler(name)).map(ToString::to_string).collect(),
             List::Schedulers => SCHEDULERS.iter().filter(|name| is_schedule(name)).map(ToString::to_string).collect(),
@@ -123,6 +129,10 @@ impl Lists<'_> {
                 named_files::find(&control_networks(options.control_dir.as_deref()), stem(name)).is_some()
             }
             List::Upscalers => named_files::find(&upscalers(options.upscaler_dir.as_deref()), stem(name)).is_some(),
+            List::Adapters => named_files::find(&ip_adapters(options.ip_adapters_dir.as_deref()), stem(name)).is_some(),
+            List::Encoders => {
+                named_files::find(&image_encoders(options.ip_adapters_dir.as_deref()), stem(name)).is_some()
+            }
             List::Images => self.app.comfy.find(self.owner, name).is_some(),
             List::Samplers => SAMPLERS.contains(&name) && is_sampler(name),
             List::Schedulers => SCHEDULERS.contains(&name) && is_schedule(name),

@@ -4,6 +4,8 @@ mod catalog;
 mod check;
 mod files;
 mod follow;
+mod image_prompts;
+mod image_sizes;
 mod lists;
 mod nodes;
 mod pixels;
@@ -11,6 +13,7 @@ mod prompt_jobs;
 mod prompts;
 mod refusal;
 mod sockets;
+mod stitch;
 mod submit;
 mod user_files;
 

@@ -6,6 +6,7 @@ use kiln_models::nearest_size;
 use kiln_request::comfy::{Channel, GraphImage, ImageFilter, MaskImage, Masking, Named, Pixels, Start, StartMask};
 
 use super::files::{FileName, Kind};
+use super::stitch::{stitched, stitched_size};
 use crate::app::App;
 use crate::error::Refused;
 
@@ -49,9 +50,24 @@ impl Reader<'_> {
         Ok(image)
     }
 
+    /// The size of an image with its changes.
+    pub(super) fn size_of(&self, graph_image: &GraphImage) -> Result<(usize, usize), Refused> {
+        let file = self.file(&graph_image.file)?;
+        let size = (file.width(), file.height());
+        graph_image.changes.iter().try_fold(size, |size, change| self.size_after(size, &change.how))
+    }
+
+    /// The size of an image after a change; that of a network follows from its file, see [`network_size`].
+    pub(super) fn size_after(&self, size: (usize, usize), how: &Pixels) -> Result<(usize, usize), Refused> {
+        match how {
+            Pixels::Stitch(how) => stitched_size(size, self.size_of(&how.other)?, how),
+            how => Ok(size_after(size, how)),
+        }
+    }
+
     /// An image after a change that needs no network.
     pub(super) fn changed(&self, image: Rgb8Image, how: &Pixels) -> Result<Rgb8Image, Refused> {
-        let (width, height) = size_after(image.size(), how);
+        let (width, height) = self.size_after(image.size(), how)?;
         let limits = self.app.options.limits;
         if width.saturating_mul(height) > limits.input_pixels || width.max(height) > limits.input_side {
             let most = format!("at most {} pixels, {} a side", limits.input_pixels, limits.input_side);
@@ -68,6 +84,7 @@ impl Reader<'_> {
             Pixels::Nearest(_) => {
                 middle(&image, (width, height))?.resize(width, height, Filter::Lanczos3).map_err(Refused::unread)
             }
+            Pixels::Stitch(how) => stitched(&image, &self.graph_image(&how.other)?, how),
             Pixels::Network(_) => Err(Refused::invalid("a network enlarges results only")),
         }
     }
@@ -152,12 +169,12 @@ impl Reader<'_> {
     }
 }
 
-/// The size of an image after a change; that of a network follows from its file, see [`network_size`].
-pub(super) fn size_after((width, height): (usize, usize), how: &Pixels) -> (usize, usize) {
+/// The size of an image after a change of this image alone.
+fn size_after((width, height): (usize, usize), how: &Pixels) -> (usize, usize) {
     // Python rounds half to even.
     let rounded = |number: f64| number.round_ties_even().max(1.0) as usize;
     match *how {
-        Pixels::Size { size: (0, 0), .. } | Pixels::Network(_) => (width, height),
+        Pixels::Size { size: (0, 0), .. } | Pixels::Network(_) | Pixels::Stitch(_) => (width, height),
         Pixels::Size { size: (0, tall), .. } => (rounded(width as f64 * tall as f64 / height as f64), tall),
         Pixels::Size { size: (wide, 0), .. } => (wide, rounded(height as f64 * wide as f64 / width as f64)),
         Pixels::Size { size, .. } => size,

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use super::check::{Checked, check};
 use super::files::prefix_of;
 use super::follow::follow;
+use super::image_prompts;
+use super::image_sizes::inline_sizes;
 use super::lists::Lists;
 use super::pixels::{self, Reader};
 use super::prompts::{About, OutputOf, Prompt, RunOf, now};
@@ -178,7 +180,9 @@ fn shown(run: &Run) -> Map<String, Value> {
         Ok(Value::Object(all)) => all,
         _ => Map::new(),
     };
-    all.retain(|name, value| !value.is_null() && !["init", "mask", "controls", "references"].contains(&name.as_str()));
+    all.retain(|name, value| {
+        !value.is_null() && !["init", "mask", "controls", "references", "ip_adapters"].contains(&name.as_str())
+    });
     all
 }
 
@@ -191,12 +195,15 @@ fn prepare(app: &App, owner: &str, asked: Asked) -> Result<Prepared, Refusal> {
     }
     let lists = Lists { app, owner };
     let graph = asked.graph.clone();
-    let Checked { graph: nodes, outputs, mut errors } = check(asked.graph.clone(), asked.wanted.as_deref(), &lists)?;
+    let Checked { graph: mut nodes, outputs, mut errors } =
+        check(asked.graph.clone(), asked.wanted.as_deref(), &lists)?;
+    let unknown_sizes = inline_sizes(&mut nodes, &Reader { app, owner })?;
     let class_of = |id: &str| nodes.node(id).map(|(_, node)| node.class_type.clone()).unwrap_or_default();
     let ids: Vec<&str> = outputs.iter().map(String::as_str).collect();
     let Plan { runs, outputs, problems } = Plan::of(&nodes, &ids);
     for (output, problem) in &problems {
         errors.add_problem(problem, (output, &class_of(output)));
+        unknown_sizes.iter().for_each(|problem| errors.add_problem(problem, (output, &class_of(output))));
     }
     if outputs.is_empty() {
         return Err(errors.refusal());
@@ -322,23 +329,32 @@ fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: 
         let image = reader.reference(graph_image, model.folder.size_multiple())?;
         run.request.references.push(store(&mut files, &format!("reference-{i}"), &png(&image)?)?);
     }
+    for (i, prompt) in run.image_prompts.iter().enumerate() {
+        let adapter = image_prompts::adapter(app, prompt, &model.folder);
+        let adapter = adapter.map_err(|(input, message)| Fault::Node(prompt.node.clone(), input.into(), message))?;
+        if let Some(mut adapter) = adapter {
+            let image = reader.graph_image(&prompt.image)?;
+            adapter.image = Some(store(&mut files, &format!("prompt-{i}"), &png(&image)?)?);
+            run.request.ip_adapters.push(adapter);
+        }
+    }
     for output in outputs.iter().filter(|output| output.run == number) {
-        check_size(app, output, size)?;
+        check_size(&reader, output, size)?;
     }
     Ok(Ready { run, model, files })
 }
 
 /// Refuses images that are larger than the limits when they are saved.
-fn check_size(app: &App, output: &Output, mut size: (usize, usize)) -> Result<(), Fault> {
+fn check_size(reader: &Reader<'_>, output: &Output, mut size: (usize, usize)) -> Result<(), Fault> {
     for change in &output.changes {
         size = match &change.how {
             Pixels::Network(name) => {
-                let of_network = pixels::network_size(app, name, size);
+                let of_network = pixels::network_size(reader.app, name, size);
                 of_network.map_err(|refused| of_node(name, refused.message))?.1
             }
-            how => pixels::size_after(size, how),
+            how => reader.size_after(size, how)?,
         };
-        let most = app.options.limits.pixels;
+        let most = reader.app.options.limits.pixels;
         if size.0.saturating_mul(size.1) > most {
             let message = format!("node {} makes {}x{}, expected at most {most} pixels", change.node, size.0, size.1);
             return Err(Fault::Node(change.node.clone(), "image".into(), message));

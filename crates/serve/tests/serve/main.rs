@@ -5,6 +5,7 @@ mod access;
 mod comfy;
 mod comfy_graphs;
 mod comfy_images;
+mod comfy_nodes;
 mod comfy_page;
 mod connections;
 mod control;

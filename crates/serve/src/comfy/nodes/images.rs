@@ -71,6 +71,27 @@ pub(super) static CLASSES: &[Class] = &[
         &[link("upscale_model", "UPSCALE_MODEL"), IMAGE],
         OF_IMAGE,
     ),
+    class(
+        "ImageStitch",
+        "Image Stitch",
+        "image/transform",
+        &[
+            link("image1", "IMAGE"),
+            choice("direction", &["right", "down", "left", "up"]),
+            needs("match_image_size", Kind::Flag(true)),
+            needs("spacing_width", Kind::Whole { default: 0, min: 0, max: 1024, step: 2 }),
+            choice("spacing_color", &["white", "black", "red", "green", "blue"]),
+            takes("image2", Kind::Link("IMAGE")),
+        ],
+        OF_IMAGE,
+    ),
+    class(
+        "GetImageSize",
+        "Get Image Size",
+        "image",
+        &[IMAGE],
+        &[("INT", "width"), ("INT", "height"), ("INT", "batch_size")],
+    ),
     saver(
         "SaveImage",
         "Save Image",

@@ -1,5 +1,6 @@
 //! The table of classes.
 
+mod image_prompts;
 mod images;
 mod models;
 mod sampling;
@@ -109,5 +110,5 @@ const fn saver(name: &'static str, title: &'static str, inputs: &'static [Input]
 
 /// All classes.
 pub(super) fn classes() -> impl Iterator<Item = &'static Class> {
-    [models::CLASSES, sampling::CLASSES, images::CLASSES].into_iter().flatten()
+    [models::CLASSES, image_prompts::CLASSES, sampling::CLASSES, images::CLASSES].into_iter().flatten()
 }

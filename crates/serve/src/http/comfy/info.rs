@@ -10,13 +10,14 @@ use crate::comfy::{List, Lists, all_classes, class as class_of};
 use crate::http::{Client, Shared};
 
 /// ComfyUI's names of model folders, and the list of files that each shows.
-const FOLDERS: [(&str, Option<List>); 12] = [
+const FOLDERS: [(&str, Option<List>); 13] = [
     ("checkpoints", Some(List::Models)),
     ("loras", Some(List::Loras)),
     ("vae", Some(List::Models)),
     ("text_encoders", Some(List::Models)),
     ("diffusion_models", Some(List::Models)),
-    ("clip_vision", None),
+    ("clip_vision", Some(List::Encoders)),
+    ("ipadapter", Some(List::Adapters)),
     ("style_models", None),
     ("embeddings", None),
     ("controlnet", Some(List::Controls)),
