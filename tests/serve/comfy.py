@@ -17,6 +17,7 @@ from served import Server, install
 
 PACKAGES = ["websocket-client==1.9.2", "pillow"]
 CONTROL = "models/emoji-controlnet-edges"
+ADAPTERS = "models/emoji-ip-adapter"
 SIZE = 64
 
 GRAPH = {
@@ -197,19 +198,70 @@ def silly_tavern(server):
     assert get(server, "/history")[answer["prompt_id"]]["status"]["status_str"] == "error"
 
 
-def control(server):
-    """A control network over edges of a sample, and what is refused with its node."""
+def send_image(server, name, sample):
+    """Sends an image as clients do."""
     import io
 
+    file = io.BytesIO()
+    sample.save(file, "PNG")
+    head = f'--k\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'.encode()
+    body = head + file.getvalue() + b"\r\n--k--\r\n"
+    status, answer = post(server, "/upload/image", body, {"content-type": "multipart/form-data; boundary=k"})
+    assert (status, answer["name"]) == (200, name), answer
+
+
+def made(server, graph):
+    """The image that a graph saves."""
+    status, answer = post(server, "/prompt", {"prompt": graph})
+    assert status == 200, answer
+    while answer["prompt_id"] not in get(server, "/history"):
+        time.sleep(0.02)
+    output = get(server, f"/history/{answer['prompt_id']}")[answer["prompt_id"]]["outputs"]["9"]
+    return view(server, output["images"][0])
+
+
+def image_prompts(server):
+    """An image as a prompt, in the size of another image, and two images next to each other."""
+    from PIL import Image
+
+    send_image(server, "red.png", Image.new("RGB", (96, 48), (200, 30, 30)))
+    names = get(server, "/models/ipadapter")
+    assert names == ["emoji-ip-adapter.safetensors"] and "image_encoder" in get(server, "/models/clip_vision"), names
+    graph = copy.deepcopy(GRAPH)
+    graph["20"] = {"class_type": "LoadImage", "inputs": {"image": "red.png"}}
+    graph["21"] = {"class_type": "IPAdapterModelLoader", "inputs": {"ipadapter_file": names[0]}}
+    graph["22"] = {"class_type": "CLIPVisionLoader", "inputs": {"clip_name": "image_encoder"}}
+    graph["23"] = {
+        "class_type": "IPAdapterAdvanced",
+        "inputs": {
+            "model": ["4", 0], "ipadapter": ["21", 0], "image": ["20", 0], "clip_vision": ["22", 0], "weight": 1, "weight_type": "linear",
+            "combine_embeds": "concat", "start_at": 0, "end_at": 1, "embeds_scaling": "V only",
+        },
+    }
+    graph["3"]["inputs"]["model"] = ["23", 0]
+    prompted = made(server, graph)
+    graph["24"] = {"class_type": "GetImageSize", "inputs": {"image": ["20", 0]}}
+    graph["5"]["inputs"].update(width=["24", 1], height=["24", 1])
+    graph["25"] = {
+        "class_type": "ImageStitch",
+        "inputs": {
+            "image1": ["8", 0], "image2": ["20", 0], "direction": "right", "match_image_size": True, "spacing_width": 4, "spacing_color": "blue",
+        },
+    }
+    graph["9"]["inputs"]["images"] = ["25", 0]
+    stitched = made(server, graph)
+    assert stitched.size == (48 + 4 + 96, 48) and stitched.getpixel((49, 20)) == (0, 0, 255), stitched.size
+    assert stitched.getpixel((100, 20)) == (200, 30, 30)
+    return prompted
+
+
+def control(server):
+    """A control network over edges of a sample, and what is refused with its node."""
     from PIL import Image, ImageDraw
 
     sample = Image.new("RGB", (SIZE, SIZE))
     ImageDraw.Draw(sample).ellipse((8, 8, 56, 56), outline="white", width=2)
-    file = io.BytesIO()
-    sample.save(file, "PNG")
-    body = b'--k\r\nContent-Disposition: form-data; name="image"; filename="edges.png"\r\n\r\n' + file.getvalue() + b"\r\n--k--\r\n"
-    status, answer = post(server, "/upload/image", body, {"content-type": "multipart/form-data; boundary=k"})
-    assert status == 200, answer
+    send_image(server, "edges.png", sample)
     graph = copy.deepcopy(GRAPH)
     graph["10"] = {"class_type": "LoadImage", "inputs": {"image": "edges.png"}}
     graph["11"] = {"class_type": "ControlNetLoader", "inputs": {"control_net_name": "emoji-controlnet-edges"}}
@@ -221,14 +273,9 @@ def control(server):
         },
     }
     graph["3"]["inputs"].update(positive=["12", 0], negative=["12", 1])
-    status, answer = post(server, "/prompt", {"prompt": graph})
-    assert status == 200, answer
-    while answer["prompt_id"] not in get(server, "/history"):
-        time.sleep(0.02)
-    output = get(server, f"/history/{answer['prompt_id']}")[answer["prompt_id"]]["outputs"]["9"]
-    guided = view(server, output["images"][0])
+    guided = made(server, graph)
     for changes, node, kind in [
-        ({"12": {"class_type": "IPAdapter", "inputs": {}}}, "12", "missing_node_type"),
+        ({"12": {"class_type": "ConditioningAverage", "inputs": {}}}, "12", "missing_node_type"),
         ({"5": {"class_type": "EmptyLatentImage", "inputs": {"width": SIZE - 4, "height": SIZE, "batch_size": 1}}}, "5", "custom_validation_failed"),
         ({"10": {"class_type": "LoadImage", "inputs": {"image": "../../etc/passwd"}}}, "10", "value_not_in_list"),
     ]:
@@ -241,7 +288,7 @@ def main(program):
     with tempfile.TemporaryDirectory() as folder:
         if not install(folder, PACKAGES):
             return
-        server = Server(program, "--control-dir", CONTROL, "--model-alias", "apples=emoji")
+        server = Server(program, "--control-dir", CONTROL, "--ip-adapters-dir", ADAPTERS, "--model-alias", "apples=emoji")
         try:
             image = example(server)
             like(server, image)
@@ -252,6 +299,8 @@ def main(program):
             print("SillyTavern's calls: passed")
             assert control(server).tobytes() != image.tobytes()
             print("control networks: passed")
+            assert image_prompts(server).tobytes() != image.tobytes()
+            print("image prompts: passed")
             server.stop()
         finally:
             server.kill()
