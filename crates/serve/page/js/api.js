@@ -83,6 +83,10 @@ export const remove = (id) => json("DELETE", `v1/jobs/${id}`);
 /** Ends a job with its running images as they are. */
 export const finish = (id) => json("POST", `v1/jobs/${id}/finish`);
 
+/** Moves a job that waits before another one. */
+export const move = (id, before) =>
+  json("POST", `v1/jobs/${id}/move`, { body: JSON.stringify({ before }), type: "application/json" });
+
 /** The file of an image. */
 export const image = async (id) => (await send("GET", `v1/images/${id}`)).blob();
 

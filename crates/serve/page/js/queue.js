@@ -86,6 +86,23 @@ export class Queue extends EventTarget {
     return api.finish(job.id);
   }
 
+  /** The jobs that wait at the same place as a job, here or at the server, in their order. */
+  waiting({ status }) {
+    return ["queued", "held"].includes(status) ? this.jobs.filter((job) => job.status === status) : [];
+  }
+
+  /** Moves a job that waits up (-1) or down (1). */
+  async move(job, by) {
+    const waiting = this.waiting(job);
+    const other = waiting[waiting.indexOf(job) + by];
+    if (!other) return;
+    const [first, second] = by < 0 ? [job, other] : [other, job];
+    if (first.id !== null) await api.move(first.id, second.id);
+    this.jobs = this.jobs.filter((one) => one !== first);
+    this.jobs.splice(this.jobs.indexOf(second), 0, first);
+    this.#dispatch("change", job);
+  }
+
   /** Takes a job that failed out of the list. */
   dismiss(job) {
     this.jobs = this.jobs.filter((other) => other !== job);

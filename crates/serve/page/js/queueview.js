@@ -42,6 +42,7 @@ export class QueueView {
     const order = { running: 0, failed: 1, queued: 2, held: 3 };
     const jobs = [...this.queue.jobs].sort((a, b) => order[a.status] - order[b.status]);
     const shown = jobs.slice(0, SHOWN);
+    const focused = document.activeElement;
     for (const [job, card] of this.#cards) {
       if (shown.includes(job)) continue;
       card.element.remove();
@@ -54,6 +55,9 @@ export class QueueView {
       if (this.list.children[i] !== element) this.list.insertBefore(element, this.list.children[i] ?? null);
       this.#cards.get(job).draw();
     });
+    // The focus stays at a button of a card that has moved, or goes to its neighbor where nothing is left to do.
+    if (focused?.disabled) focused.parentElement.querySelector(".move:enabled")?.focus();
+    else if (focused?.isConnected && focused !== document.activeElement) focused.focus();
     const hidden = jobs.length - shown.length;
     this.rest.textContent = hidden ? `and ${hidden} more` : "";
     this.more.hidden = jobs.length < 2;
@@ -75,6 +79,10 @@ export class QueueView {
   finish(job) {
     this.#try(this.queue.finish(job));
   }
+
+  move(job, by) {
+    this.#try(this.queue.move(job, by));
+  }
 }
 
 /** A job in the list. */
@@ -92,13 +100,17 @@ class Card {
       { type: "button", class: "quiet", onclick: () => view.finish(job), title: "Keep the image as it is now" },
       "Finish now",
     );
+    const move = (by, text, label) =>
+      h("button", { type: "button", class: "quiet move", onclick: () => view.move(job, by), title: label, "aria-label": label }, text);
+    this.up = move(-1, "↑", "Move up");
+    this.down = move(1, "↓", "Move down");
     const facts = h("div", { class: "facts" }, this.text, this.where, this.bar);
     this.element = h(
       "li",
       { class: "job" },
       this.live,
       facts,
-      h("div", { class: "actions" }, this.cancel, this.finish),
+      h("div", { class: "actions" }, this.up, this.down, this.cancel, this.finish),
     );
   }
 
@@ -112,6 +124,10 @@ class Card {
     this.where.textContent = whereText(job);
     this.bar.value = job.progress;
     this.finish.hidden = !runs;
+    const waiting = this.view.queue.waiting(job);
+    this.up.hidden = this.down.hidden = waiting.length < 2;
+    this.up.disabled = waiting[0] === job;
+    this.down.disabled = waiting.at(-1) === job;
     this.cancel.textContent = job.status === "failed" ? "Close" : "Cancel";
     if (!job.preview) return this.live.replaceChildren();
     const image = this.live.querySelector("img") ?? h("img", { alt: "Preview" });

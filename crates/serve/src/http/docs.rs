@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::jobs::MOST_PRIORITY;
-use super::{gallery, health, jobs, lists, openai, settings, tokens, upscale};
+use super::{gallery, health, job_moves, jobs, lists, openai, settings, tokens, upscale};
 use crate::app::is_of_server;
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Kiln", description = "Images from prompts."),
     paths(
-        jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, jobs::events, jobs::image, lists::capabilities,
+        jobs::create, jobs::list, jobs::get, jobs::remove, jobs::finish, job_moves::move_job, jobs::events, jobs::image, lists::capabilities,
         lists::models, lists::model, openai::generations, openai::edits, openai::variations, settings::read, tokens::count, upscale::upscale,
         gallery::list, gallery::image, gallery::remove, gallery::zip, health::healthz, health::readyz, health::metrics
     ),

@@ -260,7 +260,7 @@ pub(super) async fn image(
 }
 
 /// A job that a client sees.
-fn find(app: &App, client: &Client, id: &str) -> Result<Arc<Entry>, Refused> {
+pub(super) fn find(app: &App, client: &Client, id: &str) -> Result<Arc<Entry>, Refused> {
     app.jobs
         .get(id)
         .filter(|entry| app.sees(client, entry))

@@ -7,6 +7,7 @@ mod docs;
 mod download;
 mod gallery;
 mod health;
+mod job_moves;
 mod jobs;
 mod json_body;
 mod lists;
@@ -68,6 +69,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/jobs", post(jobs::create).get(jobs::list))
         .route("/v1/jobs/{id}", get(jobs::get).merge(delete(jobs::remove)))
         .route("/v1/jobs/{id}/finish", post(jobs::finish))
+        .route("/v1/jobs/{id}/move", post(job_moves::move_job))
         .route("/v1/jobs/{id}/events", get(jobs::events))
         .route("/v1/images/{id}", get(jobs::image))
         .route("/v1/capabilities", get(lists::capabilities))

@@ -286,6 +286,11 @@ impl Entry {
         self.state.lock().finished.is_some()
     }
 
+    /// Whether no image of it has begun, and it is not finished.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.state.lock().status == Status::Queued
+    }
+
     pub(crate) fn image(&self, index: usize) -> Option<Arc<Image>> {
         let mut state = self.state.lock();
         let image = state.images.get(&index).cloned()?;

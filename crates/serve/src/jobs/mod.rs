@@ -4,6 +4,7 @@ mod current;
 mod entry;
 mod finisher;
 mod listener;
+mod order;
 mod short;
 mod views;
 
@@ -18,6 +19,7 @@ pub(crate) use current::Current;
 pub(crate) use entry::{Entry, Image, NewJob, Seen};
 pub(crate) use finisher::Finisher;
 pub(crate) use listener::JobListener;
+pub(crate) use order::NewPlace;
 pub(crate) use short::{cut_text, cut_texts};
 pub(crate) use views::{ErrorView, EventView, JobView, PreviewView, StepView, without_inputs};
 

@@ -147,7 +147,7 @@ impl Active {
         may_start: bool,
     ) -> impl Iterator<Item = (Option<usize>, Candidate<'_>)> {
         let job = &self.task.job;
-        let remaining = self.remaining();
+        let (remaining, place) = (self.remaining(), self.task.control.place());
         let candidate = move |is_running, size| Candidate {
             client: &self.task.client,
             priority: self.task.priority,
@@ -157,6 +157,7 @@ impl Active {
             kind: (lane, size),
             is_running,
             has_started: self.has_started(),
+            place,
         };
         let running = self.parts.iter().enumerate().map(move |(i, part)| (Some(i), candidate(true, part.size)));
         let first = [job.width, job.height];

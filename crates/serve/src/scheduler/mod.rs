@@ -11,6 +11,7 @@ mod active;
 mod decoding;
 mod finishing;
 mod lanes;
+mod order;
 mod policy;
 mod queue;
 mod seats;

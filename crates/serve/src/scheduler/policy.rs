@@ -2,10 +2,11 @@
 //!
 //! Tasks of the highest priority come first, and of these the ones with the least work left, which gives the least mean time (shortest remaining processing time). Alone, that
 //! rule would leave long tasks behind for ever, and one client could keep all others out. So every [`FAIR_TURN`]th step is led
-//! by the oldest task of the client whose turn was longest ago.
+//! by the oldest task of the client whose turn was longest ago. A client may give its own tasks another order ([`super::order`]).
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
+
+use super::order::{Rank, ranks};
 
 /// One of so many steps belongs to the oldest task of a client.
 const FAIR_TURN: u64 = 4;
@@ -29,6 +30,8 @@ pub struct Candidate<'a> {
     pub is_running: bool,
     /// Whether the task has any images in the running batch.
     pub has_started: bool,
+    /// The place of the task in the order that its client gave its own ones; 0 is none.
+    pub place: u64,
 }
 
 /// The most images of one step.
@@ -81,8 +84,9 @@ impl Policy {
     pub fn choose(&mut self, all: &[Candidate<'_>], room: Option<usize>) -> Vec<usize> {
         self.steps += 1;
         let mut order: Vec<usize> = (0..all.len()).filter(|i| self.may_run(&all[*i], all)).collect();
-        order.sort_by_key(|i| (Reverse(all[*i].priority), all[*i].remaining, all[*i].arrived, !all[*i].is_running, *i));
-        let fair = self.steps.is_multiple_of(FAIR_TURN).then(|| self.fair(&order, all)).flatten();
+        let ranks = ranks(all);
+        order.sort_by_key(|i| (ranks[*i].by_work, ranks[*i].place, !all[*i].is_running, *i));
+        let fair = self.steps.is_multiple_of(FAIR_TURN).then(|| self.fair(&order, all, &ranks)).flatten();
         let Some(leader) = fair.or(order.first().copied()) else { return Vec::new() };
         let most = self.max_images.of_size(all[leader].kind.1).min(room.unwrap_or(usize::MAX));
         let mut chosen = vec![leader];
@@ -110,10 +114,11 @@ impl Policy {
     }
 
     /// The oldest candidate of the client whose turn was longest ago.
-    fn fair(&mut self, order: &[usize], all: &[Candidate<'_>]) -> Option<usize> {
+    fn fair(&mut self, order: &[usize], all: &[Candidate<'_>], ranks: &[Rank]) -> Option<usize> {
         self.turns.retain(|client, _| all.iter().any(|candidate| candidate.client == client));
         let turn = |i: &usize| self.turns.get(all[*i].client).copied().unwrap_or(0);
-        let chosen = order.iter().copied().min_by_key(|i| (turn(i), all[*i].arrived, !all[*i].is_running))?;
+        let key = |i: &usize| (turn(i), ranks[*i].by_arrival, ranks[*i].place, !all[*i].is_running);
+        let chosen = order.iter().copied().min_by_key(key)?;
         self.turns.insert(all[chosen].client.to_string(), self.steps);
         Some(chosen)
     }
@@ -124,8 +129,17 @@ mod tests {
     use super::*;
 
     fn waits(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
-        let (is_running, has_started) = (false, false);
-        Candidate { client, priority: 0, arrived, remaining, images: 1, kind: (0, [64, 64]), is_running, has_started }
+        Candidate {
+            client,
+            priority: 0,
+            arrived,
+            remaining,
+            images: 1,
+            kind: (0, [64, 64]),
+            is_running: false,
+            has_started: false,
+            place: 0,
+        }
     }
 
     fn runs(client: &'static str, arrived: u64, remaining: usize) -> Candidate<'static> {
@@ -160,6 +174,19 @@ mod tests {
             assert!(ends[50] <= 8, "{} steps with {n} images", ends[50]);
             assert!(ends[..50].is_sorted() || n > 1, "those of one length are finished in their order: {ends:?}");
         }
+    }
+
+    #[test]
+    fn a_client_orders_its_own_tasks_alone() {
+        let at = |place, one: Candidate<'static>| Candidate { place, ..one };
+        // The client "a" wants its long task before its short ones, which are shorter than that of "b".
+        let all =
+            || vec![at(2, waits("a", 0, 4)), at(1, waits("a", 1, 40)), waits("b", 2, 12), at(3, waits("a", 3, 2))];
+        let ends = ends(&mut Policy::new(MostImages::Count(1), 0), all());
+        assert!(ends[1] < ends[0] && ends[0] < ends[3], "{ends:?}");
+        let plain: Vec<_> = all().into_iter().map(|one| at(0, one)).collect();
+        let before = self::ends(&mut Policy::new(MostImages::Count(1), 0), plain);
+        assert!(ends[2] <= before[2], "others do not wait longer: {ends:?}, {before:?}");
     }
 
     #[test]

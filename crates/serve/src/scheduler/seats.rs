@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kiln_models::ModelFolder;
 
 use super::active::Active;
+use super::order::in_order;
 use super::queue::Load;
 use super::speed::Speed;
 use crate::metrics::EngineNumbers;
@@ -104,7 +105,9 @@ pub(super) fn help(seats: &[Seat], tasks: &[Active]) -> Option<(usize, usize)> {
     let mut waiting: Vec<(usize, &Active)> =
         tasks.iter().enumerate().filter(|(_, task)| !task.has_started() && task.failed.is_none()).collect();
     waiting.sort_by_key(|(_, task)| task.arrived);
-    waiting.into_iter().find_map(of_task)
+    let places: Vec<(&str, u64)> =
+        waiting.iter().map(|(_, task)| (task.task.client.as_str(), task.task.control.place())).collect();
+    in_order(&places).into_iter().find_map(|i| of_task(waiting[i]))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tasks of the scheduler, and their events.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kiln_engine::{GeneratedImage, Job, Stage};
@@ -135,6 +135,8 @@ pub struct Control {
     previews: Previews,
     /// Whether a client has asked for a preview since the last one.
     asked: AtomicBool,
+    /// The place that the client gave the task among its own; 0 is none.
+    place: AtomicU64,
 }
 
 impl Control {
@@ -166,6 +168,16 @@ impl Control {
     /// Ends the batch that runs, with its images as they are, and goes on with the next one.
     pub fn skip(&self) {
         self.skips.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives the task a place among those of its client that have one; lower ones come first.
+    pub fn set_place(&self, place: u64) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    /// The task's place among those of its client; 0 is none.
+    pub fn place(&self) -> u64 {
+        self.place.load(Ordering::Relaxed)
     }
 
     /// Whether the task was canceled.

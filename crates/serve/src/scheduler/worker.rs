@@ -10,6 +10,7 @@ use kiln_models::{Defaults, ModelFolder};
 use super::active::Active;
 use super::decoding::Decoding;
 use super::lanes::Lanes;
+use super::order::in_order;
 use super::policy::{MostImages, Policy};
 use super::queue::{Load, Shared};
 use super::speed::Speed;
@@ -317,8 +318,12 @@ impl Worker {
         let load = Load { waiting, running: tasks.len() - waiting, images, seconds: 0.0 };
         let work = tasks.iter().map(Active::remaining).sum();
         self.shared.publish(self.number, load, (work, self.speed), &self.engines);
-        let waiting = tasks.iter_mut().filter(|active| !active.has_started());
-        waiting.enumerate().for_each(|(position, active)| active.tell_position(position));
+        let waiting: Vec<usize> = (0..tasks.len()).filter(|i| !tasks[*i].has_started()).collect();
+        let place = |i: &usize| (tasks[*i].task.client.as_str(), tasks[*i].task.control.place());
+        let order = in_order(&waiting.iter().map(place).collect::<Vec<_>>());
+        for (position, i) in order.into_iter().enumerate() {
+            tasks[waiting[i]].tell_position(position);
+        }
     }
 }
 

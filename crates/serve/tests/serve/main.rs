@@ -14,6 +14,7 @@ mod devices;
 mod edits;
 mod flow_models;
 mod gallery;
+mod job_moves;
 mod jobs;
 mod load;
 mod openai;
