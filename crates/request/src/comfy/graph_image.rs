@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
                 changes.reverse();
                 return Ok(GraphImage { file: self.file_name(at, "image")?, changes });
             }
-            let (change, input) = self.change(at, stitches)?.ok_or_else(|| Problem::not_understood(at))?;
+            let (change, input) = self.change(at, stitches, false)?.ok_or_else(|| Problem::not_understood(at))?;
             // A network enlarges results only: it takes a turn between the steps of jobs.
             if change.as_ref().is_some_and(|change| matches!(change.how, Pixels::Network(_))) {
                 return Err(Problem::not_understood(at));
@@ -130,14 +130,16 @@ impl<'a> Reader<'a> {
         Err(Problem::of_node(from, format!("the nodes after {} do not end", named(from))))
     }
 
-    /// The change of pixels that a node makes, if it makes one, and the input with the image; `None` for other nodes.
+    /// The change of pixels that a node makes, if it makes one, and the input with the image; `None` for other nodes. `of_result` is for
+    /// nodes after a sampler.
     pub(super) fn change(
         &self,
         at: NodeAt<'a>,
         stitches: &mut usize,
+        of_result: bool,
     ) -> Result<Option<(Option<Change>, &'static str)>> {
         let how = match at.1.class_type.as_str() {
-            STITCH => return self.stitch(at, stitches).map(Some),
+            STITCH => return self.stitch(at, stitches, of_result).map(Some),
             "ImageScale" => Pixels::Size {
                 filter: self.image_filter(at)?,
                 size: (self.count(at, "width")?, self.count(at, "height")?),

@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
                 changes.reverse();
                 return Ok(Way { sampler: self.link(at, "samples")?, decoder: at, changes, prefix });
             }
-            let (change, input) = self.change(at, &mut stitches)?.ok_or_else(|| Problem::not_understood(at))?;
+            let (change, input) = self.change(at, &mut stitches, true)?.ok_or_else(|| Problem::not_understood(at))?;
             changes.extend(change);
             at = self.link(at, input)?;
         }

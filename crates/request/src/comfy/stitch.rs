@@ -57,10 +57,15 @@ impl StitchSide {
 }
 
 impl<'a> Reader<'a> {
-    /// The change that a node makes of an image at one of its inputs, and that input. The image at the other input is loaded; if both are,
-    /// the first is the one that is changed. `None` for the change if there is no second image. `left` is the number of such nodes that
-    /// may still come.
-    pub(super) fn stitch(&self, at: NodeAt<'a>, left: &mut usize) -> Result<(Option<Change>, &'static str)> {
+    /// The change that a node makes of an image at one of its inputs, and that input. The image at the other input is loaded: the second
+    /// one, or, for the change of a result, either. `None` for the change if there is no second image. `left` is the number of
+    /// such nodes that may still come.
+    pub(super) fn stitch(
+        &self,
+        at: NodeAt<'a>,
+        left: &mut usize,
+        of_result: bool,
+    ) -> Result<(Option<Change>, &'static str)> {
         if self.graph.linked(at, "image2").is_none() {
             return Ok((None, "image1"));
         }
@@ -69,13 +74,10 @@ impl<'a> Reader<'a> {
             return Err(Problem::of_node(at, message));
         }
         *left -= 1;
-        let before = *left;
         let (other, other_is_first) = match self.graph_image_within(at, "image2", left) {
             Ok(second) => (second, false),
-            Err(problem) => {
-                *left = before;
-                (self.graph_image_within(at, "image1", left).map_err(|_| problem)?, true)
-            }
+            Err(problem) if of_result => (self.graph_image_within(at, "image1", left).map_err(|_| problem)?, true),
+            Err(problem) => return Err(problem),
         };
         let side = match self.name(at, "direction")? {
             "right" => StitchSide::Right,

@@ -26,7 +26,7 @@ pub(super) fn stitched_size(size: Size, other: Size, how: &Stitch) -> Result<Siz
 /// An image joined with another one.
 ///
 /// # Errors
-/// As [`stitched_size`].
+/// Errors of [`stitched_size`].
 pub(super) fn stitched(image: &Rgb8Image, other: &Rgb8Image, how: &Stitch) -> Result<Rgb8Image, Refused> {
     let (first, second) = if how.other_is_first { (other, image) } else { (image, other) };
     let Sizes { whole, second: size } = sizes(first.size(), second.size(), how)?;

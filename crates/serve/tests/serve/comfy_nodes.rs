@@ -12,7 +12,7 @@ use crate::comfy_graphs::{done, graph, graph_with, image, node, refused, taken};
 use crate::comfy_images::{job, made, own, upload};
 use crate::support::{Served, options, pixels};
 
-fn picture(width: usize, height: usize) -> Rgb8Image {
+fn sample(width: usize, height: usize) -> Rgb8Image {
     Rgb8Image::new(width, height, control_pixels(width, height)).unwrap()
 }
 
@@ -34,7 +34,7 @@ fn with_adapters() -> (Served, TempDir) {
 
 fn send_images(served: &Served) {
     for (name, (width, height)) in [("a.png", (64, 64)), ("b.png", (48, 32))] {
-        assert_eq!(upload(served, "/upload/image", name, &png(&picture(width, height)), &[]).status, 200);
+        assert_eq!(upload(served, "/upload/image", name, &png(&sample(width, height)), &[]).status, 200);
     }
 }
 
@@ -66,9 +66,9 @@ fn preset(name: &str) -> Value {
     prompted(&[("11", loader), ("13", node("IPAdapter", apply))])
 }
 
-/// The same as a request.
+/// The request that [`prompted`] means.
 fn prompt_job(model: &str, more: &Value) -> Value {
-    let mut adapter = json!({ "model": model, "image": STANDARD.encode(png(&picture(48, 32))), "weight": 0.8 });
+    let mut adapter = json!({ "model": model, "image": STANDARD.encode(png(&sample(48, 32))), "weight": 0.8 });
     adapter.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     own(&json!({ "width": 64, "height": 64, "ip_adapters": [adapter] }))
 }
@@ -105,7 +105,7 @@ fn image_prompts_are_those_of_a_request() {
     let load = ("15", node("LoadImage", json!({ "image": "a.png" })));
     let two = |weight| prompted(&[load.clone(), ("16", apply(weight)), ("3.model", json!(["16", 0]))]);
     let mut expected = prompt_job("ip-adapter_sd15", &json!({}));
-    let second = json!({ "model": "ip-adapter_sd15", "image": STANDARD.encode(png(&picture(64, 64))), "weight": 0.5 });
+    let second = json!({ "model": "ip-adapter_sd15", "image": STANDARD.encode(png(&sample(64, 64))), "weight": 0.5 });
     expected["ip_adapters"].as_array_mut().unwrap().push(second);
     assert_eq!(made(&served, &two(0.5)), job(&served, &expected));
     assert_eq!(made(&served, &two(0.0)), plain);
@@ -162,8 +162,8 @@ fn joined_images_and_their_sizes_are_used() {
     ];
     // 64x64, six rows of red, and 48x32 in the width 64: int(64 / 1.5) rows.
     let mut joined = Rgb8Image::filled(64, 64 + 6 + 42, [255, 0, 0]).unwrap();
-    joined.paste(&picture(64, 64), 0, 0);
-    joined.paste(&picture(48, 32).resize(64, 42, Filter::Lanczos3).unwrap(), 0, 70);
+    joined.paste(&sample(64, 64), 0, 0);
+    joined.paste(&sample(48, 32).resize(64, 42, Filter::Lanczos3).unwrap(), 0, 70);
     let begun = [("5", node("VAEEncode", json!({ "pixels": ["12", 0], "vae": ["4", 2] }))), ("3.denoise", json!(0.6))];
     let expected = own(&json!({ "init": STANDARD.encode(png(&joined)), "strength": 0.6, "rule": "comfy" }));
     assert_eq!(made(&served, &graph_with(&[&loaded[..], &begun].concat())), job(&served, &expected));
@@ -186,7 +186,7 @@ fn joined_images_and_their_sizes_are_used() {
     let history = done(&served, &taken(&served, &both));
     let mut expected = Rgb8Image::filled(128, 64, [0; 3]).unwrap();
     expected.paste(&Rgb8Image::new(64, 64, made(&served, &graph())).unwrap(), 0, 0);
-    expected.paste(&picture(64, 64), 64, 0);
+    expected.paste(&sample(64, 64), 64, 0);
     assert!(pixels(&image(&served, &history, "9")) == expected.data());
     // Two results, and the size of one, are not.
     let results = graph_with(&[
