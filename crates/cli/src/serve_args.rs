@@ -71,6 +71,10 @@ pub struct ServeArgs {
     /// Another name of a model in requests: NAME=MODEL, as my-model=emoji. Can be repeated.
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     model_alias: Vec<(String, String)>,
+    /// The address of a collector of OpenTelemetry's traces, over HTTP: http://127.0.0.1:4318. OTEL_SERVICE_NAME and
+    /// OTEL_RESOURCE_ATTRIBUTES name the service.
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp: Option<String>,
 
     /// A key that requests must have: Authorization: Bearer KEY. Can be repeated.
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true, help_heading = ACCESS)]
@@ -239,6 +243,7 @@ impl ServeArgs {
             keep: Duration::from_secs(self.keep as u64),
             job_prefix: None,
             tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| Tls { certificate, key }),
+            otlp: self.otlp.filter(|url| !url.is_empty()),
             access: Access {
                 keys: self.api_key,
                 users: self.api_auth,

@@ -35,6 +35,7 @@ use crate::options::{MOST_PRIORITY, ServeOptions};
 use crate::prompt_limit::{self, most_bytes};
 use crate::scheduler::{Control, Previews, Scheduler, Task};
 use crate::scratch;
+use crate::traces::{JobSpan, JobTrace, Traces};
 
 /// The bytes of a unit of the memory for input images of jobs that are not done.
 const KEPT_UNIT: usize = 64 << 10;
@@ -60,6 +61,8 @@ pub(crate) struct App {
     pub(crate) tokens: TokenCounter,
     /// One text at a time: tokens are counted at each pause of typing, while jobs run.
     pub(crate) token_turn: Semaphore,
+    /// Where traces go, if they go anywhere.
+    pub(crate) traces: Option<Traces>,
     pub(crate) runtime: Handle,
     /// The notes of LoRAs.
     pub(crate) loras: LoraList,
@@ -107,6 +110,7 @@ impl App {
         models: Models,
         scheduler: Scheduler,
         metrics: Arc<Metrics>,
+        traces: Option<Traces>,
         runtime: Handle,
     ) -> Self {
         let (limits, shares) = (options.limits, MemoryShares::now());
@@ -128,6 +132,7 @@ impl App {
             models,
             scheduler,
             metrics,
+            traces,
             runtime,
         }
     }
@@ -137,6 +142,7 @@ impl App {
     /// # Errors
     /// [`Refused`] for what cannot be made, and where the queue is full.
     pub(crate) async fn submit(self: &Arc<Self>, submission: Submission) -> Result<Arc<Entry>, Refused> {
+        let job_span = self.traces.as_ref().map(Traces::job);
         let app = self.clone();
         let weighed = move || app.cost(&submission).map(|cost| (submission, cost));
         let (submission, cost) = self.intake.run(0, weighed).await?;
@@ -149,7 +155,7 @@ impl App {
             )
         })?;
         let app = self.clone();
-        self.intake.run(cost.reading, move || app.submit_now(submission, memory)).await
+        self.intake.run(cost.reading, move || app.submit_now(submission, memory, job_span)).await
     }
 
     /// The memory that a submission takes, by the headers of its input images, which are within the limits.
@@ -161,7 +167,12 @@ impl App {
         cost.map_err(|refused| self.without_folders(refused, files.as_ref()))
     }
 
-    fn submit_now(&self, submission: Submission, memory: Taken) -> Result<Arc<Entry>, Refused> {
+    fn submit_now(
+        &self,
+        submission: Submission,
+        memory: Taken,
+        job_span: Option<JobSpan>,
+    ) -> Result<Arc<Entry>, Refused> {
         let submitted = Instant::now();
         let Submission { mut request, files, model, client, priority, limit, previews, format, .. } = submission;
         let Submission { mut shown, mut warnings, id, .. } = submission;
@@ -197,8 +208,13 @@ impl App {
         });
         let (runtime, metrics) = (self.runtime.clone(), self.metrics.clone());
         let output = self.options.output.clone();
+        let trace = job_span.map(|span| {
+            span.describe(&entry.id, &entry.model, entry.total_images);
+            JobTrace::new(Arc::new(span))
+        });
         let listener =
-            Box::new(JobListener { entry: entry.clone(), format, output, files, runtime, metrics, _memory: memory });
+            JobListener { entry: entry.clone(), format, output, files, runtime, metrics, trace, _memory: memory };
+        let listener = Box::new(listener);
         self.jobs.add(entry.clone());
         // The shorter of the job's own limit and the server's.
         let limit = limit.into_iter().chain(self.options.limits.time).min();

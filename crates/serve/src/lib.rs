@@ -43,6 +43,7 @@
 //!     job_prefix: None,
 //!     access: Access::default(),
 //!     tls: None,
+//!     otlp: None,
 //! })?;
 //! println!("http://{}", server.address());
 //! server.wait()?;
@@ -83,6 +84,7 @@ mod seldom;
 mod server;
 mod threads;
 mod tls;
+mod traces;
 
 pub use error::{Error, Result};
 pub use options::{Access, GalleryAccess, Limits, ServeOptions, Tls};

@@ -13,6 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::scheduler::{End, Load};
+use crate::traces::SpanCounts;
 
 /// All that the server counts.
 pub struct Metrics {
@@ -34,6 +35,8 @@ pub struct Metrics {
     memory: Family<Memory, Gauge>,
     requests: Family<Request, Counter>,
     request: Histogram,
+    /// Spans of traces.
+    pub(crate) spans: SpanCounts,
 }
 
 /// The counters of one device's engines.
@@ -102,6 +105,7 @@ impl Default for Metrics {
             memory: Family::default(),
             requests: Family::default(),
             request: seconds(),
+            spans: SpanCounts::default(),
             registry: Registry::default(),
         };
         registry.register("queue_jobs", "Jobs that wait", metrics.waiting.clone());
@@ -121,6 +125,9 @@ impl Default for Metrics {
         registry.register_with_unit("memory", "Memory in use", Unit::Bytes, metrics.memory.clone());
         registry.register("requests", "Answered requests", metrics.requests.clone());
         registry.register_with_unit("request", "Time of a request", Unit::Seconds, metrics.request.clone());
+        registry.register("trace_spans_sent", "Spans that the collector of traces has", metrics.spans.sent.clone());
+        let help = "Spans that had no room or that the collector did not take";
+        registry.register("trace_spans_dropped", help, metrics.spans.dropped.clone());
         Self { registry, ..metrics }
     }
 }

@@ -72,6 +72,9 @@ pub struct ServeOptions {
     pub access: Access,
     /// For connections that are encrypted; `None` for plain ones.
     pub tls: Option<Tls>,
+    /// The address of a collector of traces for OTLP over HTTP, as `http://127.0.0.1:4318`. Names of the service and of its resources come
+    /// from the environment (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+    pub otlp: Option<String>,
 }
 
 /// The files of an encrypted server, in PEM.

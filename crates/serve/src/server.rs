@@ -25,6 +25,7 @@ use crate::scratch::Scratch;
 use crate::sealed_texts::SealedTexts;
 use crate::threads::check_threads;
 use crate::tls;
+use crate::traces::Traces;
 
 /// The time between two looks at the scheduler, while it ends.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -88,8 +89,9 @@ impl Server {
             // Images join and leave between steps.
             setups: options.setups.iter().map(|setup| Setup { keeps_recorded_steps: true, ..setup.clone() }).collect(),
         };
+        let traces = options.otlp.as_ref().map(|url| Traces::start(url, metrics.spans.clone())).transpose()?;
         let scheduler = Scheduler::start(of_scheduler, models.first().folder.clone(), metrics.clone())?;
-        let app = Arc::new(App::new(options, models, scheduler, metrics, runtime.handle().clone()));
+        let app = Arc::new(App::new(options, models, scheduler, metrics, traces, runtime.handle().clone()));
         let (end, ended) = watch::channel(false);
         let (routes, of_thread) = (router(app.clone()), app.clone());
         let run = move || {
@@ -144,6 +146,7 @@ impl Server {
             tracing::error!("the thread of the server has failed");
         }
         drop(self.scratch.lock().take());
+        self.app.traces.iter().for_each(Traces::end);
         match result {
             // It was stopped while weights were loaded.
             Err(kiln_engine::Error::Interrupted) => Ok(()),

@@ -23,7 +23,7 @@ mod upscale;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -59,6 +59,10 @@ pub(crate) fn read_a1111(fields: Map<String, Value>) {
 
 /// The header by which OpenAI's clients know whether to try again.
 const SHOULD_RETRY: &str = "x-should-retry";
+
+/// The headers of W3C Trace Context.
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The state of handlers.
 pub(crate) type Shared = State<Arc<App>>;
@@ -110,10 +114,12 @@ fn cors(app: &App) -> CorsLayer {
         true => AllowOrigin::any(),
         false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
     };
-    CorsLayer::new()
-        .allow_origin(origin)
-        .allow_methods(Any)
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+    CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers([
+        header::AUTHORIZATION,
+        header::CONTENT_TYPE,
+        TRACE_PARENT,
+        TRACE_STATE,
+    ])
 }
 
 /// Answers are what they say, and are shown in no frame of another page.

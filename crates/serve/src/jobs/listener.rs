@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,6 +18,7 @@ use crate::budget::Taken;
 use crate::image_format::ImageFormat;
 use crate::metrics::Metrics;
 use crate::scheduler::{End, Listener, News};
+use crate::traces::JobTrace;
 
 /// Writes the news of a task into its job. Images are compressed on threads of their own.
 pub(crate) struct JobListener {
@@ -28,16 +30,22 @@ pub(crate) struct JobListener {
     pub(crate) files: Option<TempDir>,
     pub(crate) runtime: Handle,
     pub(crate) metrics: Arc<Metrics>,
+    /// Its spans, if traces are kept.
+    pub(crate) trace: Option<JobTrace>,
     /// Its part of the memory of all jobs, which it gives back when it ends.
     pub(crate) _memory: Taken,
 }
 
 impl Listener for JobListener {
     fn tell(&mut self, news: News) {
+        if let Some(trace) = &mut self.trace {
+            note(trace, &news);
+        }
         match news {
             News::Position(position) => self.entry.set_position(position),
             News::Started => self.entry.start(),
             News::Stage(stage) => self.entry.set_stage(stage),
+            News::Loaded => {}
             News::Step { done, total } => self.entry.set_step(done, total),
             News::Preview { index, step, image } => match preview(index, step, &image) {
                 Ok(preview) => {
@@ -62,6 +70,7 @@ impl JobListener {
     fn encode(&self, image: GeneratedImage) {
         self.entry.expect_image();
         let (entry, format, output) = (self.entry.clone(), self.format, self.output.clone());
+        let (span, start) = (self.trace.as_ref().map(JobTrace::job), SystemTime::now());
         self.runtime.spawn_blocking(move || {
             let file = format.encode(&image).map_err(|error| format!("image {}: {error}", image.index + 1));
             if let (Some(folder), Ok(file)) = (&output, &file)
@@ -70,12 +79,27 @@ impl JobListener {
                 tracing::error!("{error}");
                 entry.warn(format!("image {} could not be written to the folder of the server", image.index + 1));
             }
+            if let Some(span) = span {
+                span.add("write", start);
+            }
             let GeneratedImage { index, seed, width, height, parameters, settings, .. } = image;
             entry.set_image(file.map(|file| {
                 let (file, media_type) = (file.into(), format.media_type());
                 Image { index, seed, width, height, file, media_type, parameters, settings }
             }));
         });
+    }
+}
+
+/// Notes what becomes of a task in its spans.
+fn note(trace: &mut JobTrace, news: &News) {
+    match news {
+        News::Started => trace.start(),
+        News::Stage(stage) => trace.begin(stage.id()),
+        News::Loaded => trace.loaded(),
+        News::Step { done, total } => trace.steps(*done, *total),
+        News::End(end) => trace.end(end),
+        News::Position(_) | News::Preview { .. } | News::Image(_) | News::Warning(_) => {}
     }
 }
 

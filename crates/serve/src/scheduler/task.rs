@@ -42,6 +42,8 @@ pub enum News {
     Started,
     /// A stage begins.
     Stage(Stage),
+    /// The weights of its model are loaded.
+    Loaded,
     /// Calls of the denoiser that are done, of all calls of the task.
     Step {
         /// Calls that are done.

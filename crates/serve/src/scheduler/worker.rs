@@ -141,6 +141,8 @@ impl Worker {
             let is_unwanted = !stops.is_empty() && stops.iter().all(Stop::is_there);
             if is_unwanted || shared.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        let own = tasks.iter_mut().filter(|active| Arc::ptr_eq(&active.task.model, model));
+        own.for_each(|active| active.task.listener.tell(News::Loaded));
         let Some(engine) = engines.current_mut() else { return Ok(()) };
         if is_new
             && let Some(texts) = &shared.options.texts

@@ -22,4 +22,5 @@ mod page;
 mod silent;
 mod support;
 mod texts;
+mod traces;
 mod users;
