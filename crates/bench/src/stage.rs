@@ -350,7 +350,7 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
 /// The shortest text with the number `text`, encoded as a run does, with all weights in memory.
 pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &Device) -> Result<TextTensors> {
     let options = stage.effective(TextOptions::default());
-    let texts = [(PromptText { text: String::new(), options }, Arc::new(stage.sample(text)))];
+    let texts = [(PromptText::plain("", options), Arc::new(stage.sample(text)))];
     let encoded = stage.encode(&texts, &mut InMemory(device))?;
     Ok(encoded.into_iter().next().unwrap_or_default())
 }

@@ -94,5 +94,5 @@ fn inputs_that_do_not_fit_are_refused() {
     refused(&tensor(&[1, 4, 5, 10], 0), &inputs(&[7.0]), "Qwen-Image transformer's input `x`");
     refused(&x, &inputs(&[7.0, 7.0]), "expected (1, s, 24)");
     refused(&x, &Inputs::new(), "expected (b, s, d)");
-    refused(&x, &inputs(&[7.0]).with(REFERENCE, x.clone()), "expected none");
+    refused(&x, &inputs(&[7.0]).with(REFERENCE, tensor(&[1, 4, 5, 10], 0)), "input `reference latents`");
 }

@@ -78,7 +78,7 @@ impl PromptCounter {
                 if tokens > most || !seen.insert(range.text.as_str()) {
                     continue;
                 }
-                let text = PromptText { text: range.text.clone(), options: job.text_options() };
+                let text = PromptText::plain(range.text.clone(), job.text_options());
                 tokens = tokens.saturating_add(self.stage.tokenize(&text, &self.embeddings)?.room());
             }
         }

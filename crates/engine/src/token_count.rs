@@ -76,7 +76,7 @@ fn longest<'a>(stage: &dyn TextStage, texts: impl Iterator<Item = &'a str>) -> R
 }
 
 fn length(stage: &dyn TextStage, text: &str) -> Result<TokenCount> {
-    let text = PromptText { text: text.into(), options: TextOptions::default() };
+    let text = PromptText::plain(text, TextOptions::default());
     let tokens = stage.tokenize(&text, &NoWords)?;
     Ok(TokenCount { tokens: tokens.used(), room: tokens.room() })
 }

@@ -26,9 +26,22 @@ pub fn clip_pixels(image: &Rgb8Image, size: usize) -> Result<Vec<f32>> {
     let (w, h) = if width <= height { (size, longer) } else { (longer, size) };
     let resized = bicubic(image, w, h)?;
     let (left, top) = ((w - size) / 2, (h - size) / 2);
-    let center = resized.crop(Region { left, top, right: left + size, bottom: top + size })?;
+    Ok(normalized(&resized.crop(Region { left, top, right: left + size, bottom: top + size })?))
+}
+
+/// The pixels of an image for an image encoder that takes any size, `(3, height, width)`, red first: like [`clip_pixels`], but the whole
+/// image is resized (transformers' `Qwen2VLImageProcessor`).
+///
+/// # Errors
+/// [`crate::Error::Size`] for a size of 0 or one that is too large.
+pub fn clip_pixels_of_size(image: &Rgb8Image, width: usize, height: usize) -> Result<Vec<f32>> {
+    Ok(normalized(&bicubic(image, width, height)?))
+}
+
+/// The planes of an image, each color normalized by the mean and the standard deviation of the training images.
+fn normalized(image: &Rgb8Image) -> Vec<f32> {
     let normalized = |value: u8, color: usize| (f32::from(value) / 255.0 - MEAN[color]) / STD[color];
-    Ok((0..3).flat_map(|color| center.pixels().map(move |pixel| normalized(pixel[color], color))).collect())
+    (0..3).flat_map(|color| image.pixels().map(move |pixel| normalized(pixel[color], color))).collect()
 }
 
 /// The image as torchvision resizes bytes with the bicubic filter (a = -0.5) and `antialias`: along the rows, then along the

@@ -63,7 +63,7 @@ mod stealth;
 mod text;
 
 pub use canvas::{Canvas, LETTER, LINE, Thumbnail, size_of};
-pub use clip_pixels::clip_pixels;
+pub use clip_pixels::{clip_pixels, clip_pixels_of_size};
 pub use comfy_graph::{Graph, Node, NodeAt};
 pub use decode::{DECODER_BASE, DECODER_PIXEL, DecodeOptions, FileFormat, ImageHeader, decode, header};
 pub use decoded::{AlphaRule, DecodedImage};

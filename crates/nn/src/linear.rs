@@ -38,6 +38,16 @@ impl Linear {
         x.linear(&x.weight(&self.weight)?, self.bias(x)?.as_ref(), residual)
     }
 
+    /// Like [`Linear::forward`], without the bias.
+    pub fn forward_without_bias<T: TensorLike>(&self, x: &T) -> Result<T> {
+        x.linear(&x.weight(&self.weight)?, None, None)
+    }
+
+    /// The bias `(out_channels)`, if there is one, for use with `x`.
+    pub fn bias_of<T: TensorLike>(&self, x: &T) -> Result<Option<T>> {
+        self.bias(x)
+    }
+
     /// The activation of [`Linear::forward`], `(.., out_channels)`. With `before` `(.., m)` the result is `(.., m + out_channels)`: its first
     /// `m` channels are those of `before`. Both operands are dropped as early as possible, which lowers the peak of memory.
     pub fn forward_activated<T: TensorLike>(&self, x: T, function: Activation, before: Option<T>) -> Result<T> {

@@ -25,12 +25,29 @@ impl RopeTables {
     /// # Errors
     /// The errors of candle.
     pub fn new<const N: usize>(positions: &[[f64; N]], axes: [usize; N], theta: f64) -> Result<Self> {
-        let frequencies: Vec<Vec<f64>> =
-            axes.iter().map(|&n| (0..n / 2).map(|i| theta.powf(-2.0 * i as f64 / n as f64)).collect()).collect();
+        let frequencies = axes.map(|n| (0..n / 2).map(|i| theta.powf(-2.0 * i as f64 / n as f64)).collect());
+        Self::of_frequencies(positions, &frequencies)
+    }
+
+    /// Like [`RopeTables::new`] for axes that share the frequencies of a whole head: the first `sections[0]` angles are those of the
+    /// first axis, and so on. Angle `i` of a head of `n` channels is `position * theta^(-2 i / n)` (multimodal rotary positions of
+    /// Qwen2-VL, Wang et al., arXiv 2409.12191).
+    ///
+    /// # Errors
+    /// The errors of candle.
+    pub fn in_sections<const N: usize>(positions: &[[f64; N]], sections: [usize; N], theta: f64) -> Result<Self> {
+        let half: usize = sections.iter().sum();
+        let mut all = (0..half).map(|i| theta.powf(-(i as f64) / half as f64));
+        let frequencies = sections.map(|count| all.by_ref().take(count).collect());
+        Self::of_frequencies(positions, &frequencies)
+    }
+
+    /// The tables with these frequencies of each axis.
+    fn of_frequencies<const N: usize>(positions: &[[f64; N]], frequencies: &[Vec<f64>; N]) -> Result<Self> {
         let half: usize = frequencies.iter().map(Vec::len).sum();
         let (mut cos, mut sin) = (Vec::with_capacity(positions.len() * half), Vec::new());
         for position in positions {
-            for (position, frequencies) in position.iter().zip(&frequencies) {
+            for (position, frequencies) in position.iter().zip(frequencies) {
                 cos.extend(frequencies.iter().map(|frequency| (position * frequency).cos() as f32));
                 sin.extend(frequencies.iter().map(|frequency| (position * frequency).sin() as f32));
             }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::vision::VisionConfig;
 
 /// The names of the networks in messages.
 const QWEN3: &str = "Qwen3 text encoder";
@@ -16,12 +17,16 @@ const MODEL_TYPE: &str = "qwen3";
 const VISION_TYPES: [&str; 2] = ["qwen2_5_vl", "qwen2_5_vl_text"];
 /// The key of the text part of a model that has other parts too.
 const TEXT_PART: &str = "text_config";
+/// The key of the vision tower.
+const VISION_PART: &str = "vision_config";
 /// The activation of the feed-forward layers.
 const SILU: &str = "silu";
 /// The kind of rotary positions without any scaling.
 const PLAIN_ROPE: &str = "default";
 /// The base of the rotary frequencies if a configuration has none, as in transformers.
 const THETA: f64 = 10_000.0;
+/// `mrope_section` if a configuration has none, as in transformers.
+const SECTIONS: [usize; 3] = [16, 24, 24];
 
 /// The configuration of a language model, Qwen3 or the text part of Qwen2.5-VL. Missing keys have the values of transformers'
 /// `Qwen3Config`; Qwen2.5-VL divides `hidden_size` among the heads.
@@ -46,6 +51,9 @@ pub struct QwenConfig {
     pub rms_norm_eps: f64,
     /// The kind of network.
     pub model_type: String,
+    /// The vision tower of Qwen2.5-VL, which an encoder of texts alone does not have.
+    #[serde(skip)]
+    pub vision: Option<VisionConfig>,
     hidden_act: String,
     attention_bias: bool,
     use_sliding_window: bool,
@@ -60,6 +68,7 @@ pub struct QwenConfig {
 struct RopeParameters {
     rope_theta: Option<f64>,
     rope_type: Option<String>,
+    mrope_section: Option<[usize; 3]>,
 }
 
 impl Default for QwenConfig {
@@ -74,6 +83,7 @@ impl Default for QwenConfig {
             head_dim: 128,
             rms_norm_eps: 1e-6,
             model_type: MODEL_TYPE.into(),
+            vision: None,
             hidden_act: SILU.into(),
             attention_bias: false,
             use_sliding_window: false,
@@ -107,13 +117,14 @@ impl QwenConfig {
         if self.has_biases() { QWEN_VL } else { QWEN3 }
     }
 
-    /// Reads and checks the text of a `config.json`. Of a model with other parts, the text part is read.
+    /// Reads and checks the text of a `config.json`. Of a model with other parts, the text part and the vision tower are read.
     ///
     /// # Errors
     /// [`Error::Json`] if it is not JSON of this form, and [`Error::Config`] with the key, its value and the possible ones.
     pub fn from_json(text: &str) -> Result<Self> {
         let unreadable = |error| Error::Json { network: "Qwen text encoder", error };
         let mut whole: Value = serde_json::from_str(text).map_err(unreadable)?;
+        let vision = whole.get_mut(VISION_PART).map(Value::take).filter(Value::is_object);
         let own = match whole.get_mut(TEXT_PART).map(Value::take) {
             Some(mut part @ Value::Object(_)) => {
                 if let (None, Some(kind)) = (part.get("model_type"), whole.get("model_type")) {
@@ -128,6 +139,7 @@ impl QwenConfig {
         if divides && config.has_biases() {
             config.head_dim = config.hidden_size.checked_div(config.num_attention_heads).unwrap_or(0);
         }
+        config.vision = vision.map(serde_json::from_value).transpose().map_err(unreadable)?;
         config.validate()?;
         Ok(config)
     }
@@ -136,6 +148,28 @@ impl QwenConfig {
     pub fn theta(&self) -> f64 {
         let parameters = self.rope_parameters.as_ref().and_then(|parameters| parameters.rope_theta);
         parameters.or(self.rope_theta).unwrap_or(THETA)
+    }
+
+    /// The number of angles of a head that turn with each axis of an image's positions.
+    pub(crate) fn sections(&self) -> [usize; 3] {
+        let parameters = [&self.rope_parameters, &self.rope_scaling].into_iter().flatten();
+        parameters.filter_map(|parameters| parameters.mrope_section).next().unwrap_or(SECTIONS)
+    }
+
+    /// Returns an error if the network cannot be built with the vision tower.
+    pub(crate) fn validate_vision(&self) -> Result<VisionConfig> {
+        let refuse =
+            |key, found: String, expected: String| Err(Error::Config { network: self.label(), key, found, expected });
+        let Some(vision) = &self.vision else {
+            return refuse(VISION_PART, "missing".into(), "that of a vision tower".into());
+        };
+        vision.validate(self.hidden_size)?;
+        let (sections, half) = (self.sections(), self.head_dim / 2);
+        if sections.iter().try_fold(0usize, |all, &count| all.checked_add(count)) != Some(half) {
+            let expected = format!("three numbers with the sum {half}, half of the head's channels");
+            return refuse("mrope_section", format!("{sections:?}"), expected);
+        }
+        Ok(vision.clone())
     }
 
     /// Returns an error if the network cannot be built. The upper bounds are far above every real model and keep sizes in bytes

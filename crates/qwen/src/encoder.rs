@@ -2,7 +2,8 @@
 //!
 //! A token table and layers of transformers' [`Qwen3Model`], or of the text part of Qwen2.5-VL. The layers behind the last hidden
 //! state that is taken are not part of it, and the last normalization only if its result is taken. The text part of Qwen2.5-VL has
-//! positions on three axes, which are equal for text: they are plain rotary positions.
+//! positions on three axes, which are equal for text: they are plain rotary positions. With its vision tower, tokens of images take the
+//! place of tokens in the text.
 //!
 //! [`Qwen3Model`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/qwen3/modeling_qwen3.py
 
@@ -13,6 +14,8 @@ use kiln_weights::{SegmentModule, Segments};
 use crate::config::QwenConfig;
 use crate::error::{Error, Result};
 use crate::layer::{Layer, Norm, Shared};
+use crate::text::{Text, TextImage};
+use crate::vision::{ImagePatches, VisionConfig, VisionTower};
 
 /// The names in the checkpoint.
 const TABLE: &str = "model.embed_tokens";
@@ -22,22 +25,6 @@ const NORM: &str = "model.norm";
 /// The largest number of tokens of a text.
 const MAX_TOKENS: usize = 1 << 15;
 
-/// One text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
-    /// The ids, with those of padding at the end.
-    pub ids: Vec<u32>,
-    /// The number of ids that are attended to, the first ones: a token of padding attends to them and not to padding.
-    pub length: usize,
-}
-
-impl Text {
-    /// A text without padding.
-    pub fn whole(ids: Vec<u32>) -> Self {
-        Self { length: ids.len(), ids }
-    }
-}
-
 /// A Qwen3 language model as a text encoder.
 pub struct QwenEncoder {
     config: QwenConfig,
@@ -45,6 +32,7 @@ pub struct QwenEncoder {
     hidden: Vec<usize>,
     segments: Segments,
     table: SegmentModule<Embedding>,
+    vision: Option<VisionTower>,
     layers: Vec<SegmentModule<Layer>>,
     /// The last normalization, if its result is taken.
     norm: Option<SegmentModule<Norm>>,
@@ -65,7 +53,7 @@ impl QwenEncoder {
             let (key, found) = ("num_hidden_layers", config.num_hidden_layers.to_string());
             return Err(Error::Config { network: config.label(), key, found, expected });
         }
-        Ok(Self::build(config, hidden))
+        Ok(Self::build(config, hidden, None))
     }
 
     /// Like [`Self::new`], with all layers and the last normalization, whose result is the only hidden state: transformers'
@@ -75,22 +63,39 @@ impl QwenEncoder {
     /// [`Error::Config`] if the configuration is invalid.
     pub fn normed(config: QwenConfig) -> Result<Self> {
         config.validate()?;
+        Ok(Self::build_normed(config, None))
+    }
+
+    /// Like [`Self::normed`], with the vision tower: a segment with the patch embedding, one for each block and one with the merger
+    /// come before the layers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration is invalid or has no vision tower.
+    pub fn seeing(config: QwenConfig) -> Result<Self> {
+        config.validate()?;
+        let vision = config.validate_vision()?;
+        Ok(Self::build_normed(config, Some(vision)))
+    }
+
+    /// The network of a valid configuration with the last normalization.
+    fn build_normed(config: QwenConfig, vision: Option<VisionConfig>) -> Self {
         let last = config.num_hidden_layers;
-        let mut encoder = Self::build(config, &[last]);
+        let mut encoder = Self::build(config, &[last], vision);
         let Self { segments, config, norm, .. } = &mut encoder;
         *norm = Some(segments.add(NORM, |p| Norm::new(&p.pp(NORM), config)));
-        Ok(encoder)
+        encoder
     }
 
     /// The network of a valid configuration, without the last normalization.
-    fn build(config: QwenConfig, hidden: &[usize]) -> Self {
+    fn build(config: QwenConfig, hidden: &[usize], vision: Option<VisionConfig>) -> Self {
         let last = hidden.last().copied().unwrap_or(0);
         let mut segments = Segments::default();
         let table =
             segments.add_in_source(TABLE, |p| Embedding::new(&p.pp(TABLE), config.vocab_size, config.hidden_size));
+        let vision = vision.map(|vision| VisionTower::new(&mut segments, vision));
         let layers = (0..last).map(|i| format!("{LAYERS}.{i}"));
         let layers = layers.map(|name| segments.add(name.as_str(), |p| Layer::new(&p.pp(&name), &config))).collect();
-        Self { config, hidden: hidden.to_vec(), segments, table, layers, norm: None }
+        Self { config, hidden: hidden.to_vec(), segments, table, vision, layers, norm: None }
     }
 
     /// The parameters' segments, in the order in which they run.
@@ -101,6 +106,11 @@ impl QwenEncoder {
     /// The configuration.
     pub fn config(&self) -> &QwenConfig {
         &self.config
+    }
+
+    /// The configuration of the vision tower, if the network has one.
+    pub fn vision(&self) -> Option<&VisionConfig> {
+        self.vision.as_ref().map(VisionTower::config)
     }
 
     /// Channels of a token of the output: those of all hidden states that are taken.
@@ -115,17 +125,31 @@ impl QwenEncoder {
     /// [`Error::Input`] for a text without tokens or with too many, [`Error::Token`] for an id outside of the vocabulary, and
     /// [`Error::Nn`] if a part fails or has no weights.
     pub fn encode(&self, texts: &[Text], device: &Device) -> Result<Vec<Tensor>> {
-        self.forward(texts, device)
+        self.forward(texts, &[], device)
     }
 
-    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count bytes and
+    /// Like [`Self::encode`] for texts with `images`.
+    ///
+    /// # Errors
+    /// See [`Self::encode`], and [`Error::Input`] for an image that is not among `images`, has no place for its tokens, or that a
+    /// network without a vision tower is to see.
+    pub fn encode_with(&self, texts: &[Text], images: &[ImagePatches], device: &Device) -> Result<Vec<Tensor>> {
+        self.forward(texts, images, device)
+    }
+
+    /// The computation of [`Self::encode_with`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count bytes and
     /// operations. Each layer runs for all texts, one after the other: weights that are streamed are needed once, and a text has
     /// the same bits alone.
     ///
     /// # Errors
-    /// See [`Self::encode`].
-    pub fn forward<T: TensorLike>(&self, texts: &[Text], device: &T::Device) -> Result<Vec<T>> {
-        self.check(texts)?;
+    /// See [`Self::encode_with`].
+    pub fn forward<T: TensorLike>(
+        &self,
+        texts: &[Text],
+        images: &[ImagePatches],
+        device: &T::Device,
+    ) -> Result<Vec<T>> {
+        self.check(texts, images)?;
         let mut states = T::run(&self.table, |table| {
             let row = |text: &Text| {
                 let rows = table.forward::<T>(&text.ids, device)?; // (s, hidden_size)
@@ -134,19 +158,29 @@ impl QwenEncoder {
             texts.iter().map(row).collect::<kiln_nn::Result<Vec<T>>>()
         })?;
         let Some(dtype) = states.first().map(|first| first.dtype()) else { return Ok(states) };
+        if let Some(vision) = self.vision.as_ref().filter(|_| !images.is_empty()) {
+            let seen = vision.forward(images, &states[0])?;
+            for (x, text) in states.iter_mut().zip(texts) {
+                *x = with_images(x, &text.images, &seen)?;
+            }
+        }
         for x in &mut states {
             *x = x.to_dtype(DType::F32)?;
         }
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
-        let tables = self.tables(longest, &states)?;
+        let plain = self.tables(longest, &states)?;
+        let of_text = |(text, like): (&Text, &T)| match text.images.is_empty() {
+            true => plain.tokens(0, text.ids.len()),
+            false => self.tables_with(text, images, like),
+        };
+        let tables = texts.iter().zip(&states).map(of_text).collect::<kiln_nn::Result<Vec<_>>>()?;
         let lengths = texts.iter().zip(&states).map(|(text, like)| length(text, like));
         let lengths = lengths.collect::<kiln_nn::Result<Vec<_>>>()?;
         let mut taken: Vec<Option<T>> = vec![None; texts.len()];
         for (i, layer) in self.layers.iter().enumerate() {
             T::run(layer, |layer| {
-                for ((x, text), length) in states.iter_mut().zip(texts).zip(&lengths) {
-                    let tables = tables.tokens(0, text.ids.len())?;
-                    *x = layer.forward(x, &Shared { tables: &tables, length: length.as_ref(), dtype })?;
+                for ((x, tables), length) in states.iter_mut().zip(&tables).zip(&lengths) {
+                    *x = layer.forward(x, &Shared { tables, length: length.as_ref(), dtype })?;
                 }
                 Ok(())
             })?;
@@ -179,9 +213,22 @@ impl QwenEncoder {
         Ok(RopeTables { cos: there(&cos)?, sin: there(&sin)? })
     }
 
-    fn check(&self, texts: &[Text]) -> Result<()> {
+    /// The rotary positions of a text with images, on the device of `like`, which is in f32.
+    fn tables_with<T: TensorLike>(
+        &self,
+        text: &Text,
+        images: &[ImagePatches],
+        like: &T,
+    ) -> kiln_nn::Result<RopeTables<T>> {
+        let grid = |image: usize| images.get(image).map_or([0; 2], ImagePatches::grid);
+        let RopeTables { cos, sin } =
+            RopeTables::in_sections(&text.positions(grid), self.config.sections(), self.config.theta())?;
+        Ok(RopeTables { cos: like.new_constant(&cos)?, sin: like.new_constant(&sin)? })
+    }
+
+    fn check(&self, texts: &[Text], images: &[ImagePatches]) -> Result<()> {
         let vocab_size = self.config.vocab_size;
-        for Text { ids, length } in texts {
+        for Text { ids, length, images: own } in texts {
             if ids.is_empty() || ids.len() > MAX_TOKENS || *length == 0 || *length > ids.len() {
                 let (expected, found) = (format!("1 to {MAX_TOKENS} tokens"), vec![ids.len()]);
                 return Err(Error::Input { network: self.config.label(), input: "ids", expected, found });
@@ -189,9 +236,38 @@ impl QwenEncoder {
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
                 return Err(Error::Token { network: self.config.label(), id, vocab_size });
             }
+            let mut end = 0;
+            for &TextImage { start, image } in own {
+                let tokens = images.get(image).filter(|_| self.vision.is_some()).map(ImagePatches::tokens);
+                let next = tokens.filter(|_| start >= end).and_then(|tokens| start.checked_add(tokens));
+                end = next.filter(|&next| next <= *length).ok_or_else(|| Error::Input {
+                    network: self.config.label(),
+                    input: "images",
+                    expected: format!("images that are among {} and have places in the text, in order", images.len()),
+                    found: vec![image, start],
+                })?;
+            }
         }
         Ok(())
     }
+}
+
+/// Tokens `x` `(1, s, d)` with those of images, of `seen` `(1, n, d)` each, in the places of `images`.
+fn with_images<T: TensorLike>(x: &T, images: &[TextImage], seen: &[T]) -> kiln_nn::Result<T> {
+    let ([_, s, _], mut at) = (x.size3()?, 0);
+    let mut parts = Vec::with_capacity(2 * images.len() + 1);
+    for &TextImage { start, image } in images {
+        let Some(tokens) = seen.get(image) else { continue };
+        if start > at {
+            parts.push(x.narrow(1, at, start - at)?);
+        }
+        parts.push(tokens.clone());
+        at = start + tokens.size3()?[1];
+    }
+    if s > at {
+        parts.push(x.narrow(1, at, s - at)?);
+    }
+    T::cat(&parts.iter().collect::<Vec<_>>(), 1)
 }
 
 /// The number of tokens that are attended to, if some are not, on the device of `like`, which is in f32.

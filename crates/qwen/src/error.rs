@@ -75,6 +75,9 @@ pub enum Error {
     /// The tokenizer failed on a text.
     #[error("the text cannot be tokenized: {0}")]
     Tokenize(String),
+    /// An image could not be resized.
+    #[error("an image for the Qwen2.5-VL vision tower: {0}")]
+    Image(#[from] kiln_media::Error),
     /// A part of the network failed; the message has its path.
     #[error("Qwen: {0}")]
     Nn(#[from] kiln_nn::Error),

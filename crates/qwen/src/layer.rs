@@ -4,14 +4,12 @@
 //! result of the last linear layer.
 
 use candle_core::DType;
-use kiln_nn::ops::{Activation, GroupedAttention, RopePairs};
+use kiln_nn::ops::{GroupedAttention, RopePairs};
 use kiln_nn::{At, Linear, Result, Rope, RopeTables, TensorLike};
 use kiln_weights::{Packing, Param, ParamBuilder};
 
 use crate::config::QwenConfig;
-
-/// The factor by which the input of the last linear layer is smaller in f16, so that its result stays below 65504.
-const F16_SCALE: f64 = 64.0;
+use crate::feed_forward::FeedForward;
 
 /// Normalization to a mean square of 1 of a residual in f32.
 pub(crate) struct Norm {
@@ -22,10 +20,15 @@ pub(crate) struct Norm {
 impl Norm {
     /// Declares `weight` `(hidden_size)`.
     pub(crate) fn new(p: &ParamBuilder<'_>, config: &QwenConfig) -> Self {
-        Self { weight: p.param("weight", &[config.hidden_size], Packing::AsStored), eps: config.rms_norm_eps }
+        Self::of(p, config.hidden_size, config.rms_norm_eps)
     }
 
-    /// `x` `(1, s, hidden_size)` in f32, normalized and rounded once to `dtype`.
+    /// Declares `weight` `(channels)`. `eps` is added to the mean square.
+    pub(crate) fn of(p: &ParamBuilder<'_>, channels: usize, eps: f64) -> Self {
+        Self { weight: p.param("weight", &[channels], Packing::AsStored), eps }
+    }
+
+    /// `x` `(1, s, channels)` in f32, normalized and rounded once to `dtype`.
     pub(crate) fn forward<T: TensorLike>(&self, x: &T, dtype: DType) -> Result<T> {
         let weight = x.param(&self.weight)?.to_dtype(DType::F32)?;
         x.rms_norm(Some(&weight), self.eps)?.to_dtype(dtype)
@@ -51,9 +54,7 @@ pub(crate) struct Layer {
     ropes: [Rope; 2],
     o_proj: Linear,
     feed_forward_norm: Norm,
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
+    feed_forward: FeedForward,
     attention: GroupedAttention,
 }
 
@@ -62,7 +63,7 @@ impl Layer {
     pub(crate) fn new(p: &ParamBuilder<'_>, config: &QwenConfig) -> Self {
         let QwenConfig { hidden_size: c, intermediate_size: hidden, head_dim, .. } = *config;
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
-        let (own, dense) = (p.pp("self_attn"), p.pp("mlp"));
+        let own = p.pp("self_attn");
         // Some channels of the tokens are a hundred times the others.
         let linear =
             |p: &ParamBuilder<'_>, name: &str, from, to, bias| Linear::new(&p.pp(name).allows_fp8(), from, to, bias);
@@ -78,9 +79,7 @@ impl Layer {
             ropes: [rope("q_norm", heads), rope("k_norm", kv_heads)],
             o_proj: linear(&own, "o_proj", heads * head_dim, c, false),
             feed_forward_norm: Norm::new(&p.pp("post_attention_layernorm"), config),
-            gate_proj: linear(&dense, "gate_proj", c, hidden, false),
-            up_proj: linear(&dense, "up_proj", c, hidden, false),
-            down_proj: Linear::new(&dense.pp("down_proj"), hidden, c, false),
+            feed_forward: FeedForward::new(&p.pp("mlp"), [c, hidden], false),
             attention: GroupedAttention { num_heads: heads, num_kv_heads: kv_heads, causal: true, scale: None },
         }
     }
@@ -104,18 +103,6 @@ impl Layer {
     }
 
     fn feed_forward<T: TensorLike>(&self, x: &T, dtype: DType) -> Result<T> {
-        let normed = self.feed_forward_norm.forward(x, dtype)?;
-        let (gates, values) = (self.gate_proj.forward(&normed)?, self.up_proj.forward(&normed)?);
-        drop(normed);
-        if dtype != DType::F16 {
-            let hidden = gates.gated_activation(Activation::Silu, Some(&values))?;
-            drop((gates, values));
-            return x.add(&self.down_proj.forward(&hidden)?.to_dtype(DType::F32)?);
-        }
-        let (gates, values) = (gates.to_dtype(DType::F32)?, values.to_dtype(DType::F32)?);
-        let hidden = gates.gated_activation(Activation::Silu, Some(&values))?;
-        drop((gates, values));
-        let hidden = hidden.affine(1.0 / F16_SCALE, 0.0)?.to_dtype(dtype)?;
-        x.add(&self.down_proj.forward(&hidden)?.to_dtype(DType::F32)?.affine(F16_SCALE, 0.0)?)
+        self.feed_forward.add(x, self.feed_forward_norm.forward(x, dtype)?, dtype)
     }
 }

@@ -2,7 +2,8 @@
 //! 2502.13923), and their tokenizers.
 //!
 //! A [`Tokenizer`] puts a prompt into a chat template and cuts it into ids. A [`QwenEncoder`] computes the hidden states of the
-//! layers that a family takes; layers behind the last of them are not part of it. Ids equal those of transformers, and hidden
+//! layers that a family takes; layers behind the last of them are not part of it. With the vision tower of Qwen2.5-VL, texts
+//! contain images ([`ImagePatches`]). Ids equal those of transformers, and hidden
 //! states agree within rounding.
 //!
 //! This crate opens no weight files: an encoder declares its parameters, and the caller loads them.
@@ -27,10 +28,15 @@
 mod config;
 mod encoder;
 mod error;
+mod feed_forward;
 mod layer;
+mod text;
 mod tokenizer;
+mod vision;
 
 pub use config::QwenConfig;
-pub use encoder::{QwenEncoder, Text};
+pub use encoder::QwenEncoder;
 pub use error::{Error, Result};
+pub use text::{Text, TextImage};
 pub use tokenizer::{ChatTemplate, Generation, Ids, TOKENIZER_FILE, Tokenizer};
+pub use vision::{ImagePatches, VisionConfig, seen_size};

@@ -82,7 +82,7 @@ fn shapes_without_elements_are_those_of_tensors() {
     let encoder = encoder(DType::F16, &[1, 4]);
     let texts = [text(1, 12), Text { length: 5, ..text(2, 12) }];
     let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F16);
-    let meta: Vec<MetaTensor> = encoder.forward(&texts, &device).unwrap();
+    let meta: Vec<MetaTensor> = encoder.forward(&texts, &[], &device).unwrap();
     let real = encoder.encode(&texts, &Device::Cpu).unwrap();
     for (meta, real) in meta.iter().zip(&real) {
         assert_eq!((meta.dims(), meta.dtype()), (real.dims(), real.dtype()));
@@ -96,7 +96,7 @@ fn ids_that_do_not_fit_are_refused() {
     let refused = |text: Text| encoder.encode(&[text], &Device::Cpu).unwrap_err();
     assert!(matches!(refused(Text::whole(vec![1, 60])), Error::Token { id: 60, vocab_size: 60, .. }));
     assert!(refused(Text::whole(Vec::new())).to_string().contains("`ids` has shape [0], expected 1 to 32768 tokens"));
-    assert!(matches!(refused(Text { ids: vec![1], length: 2 }), Error::Input { .. }));
+    assert!(matches!(refused(Text { length: 2, ..Text::whole(vec![1]) }), Error::Input { .. }));
 }
 
 /// Compares the hidden states of the prompt of `case` with those of transformers. Rows of padding follow up to `length`.

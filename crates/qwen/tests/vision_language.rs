@@ -45,7 +45,7 @@ fn encoder() -> QwenEncoder {
 fn values_are_those_of_transformers() {
     let encoder = encoder();
     let ids: Vec<u32> = (0..9).map(|i| (1 + 7 * i) % 60).collect();
-    let padded = Text { ids: [ids.as_slice(), &[0; 3]].concat(), length: 9 };
+    let padded = Text { length: 9, ..Text::whole([ids.as_slice(), &[0; 3]].concat()) };
     for text in [Text::whole(ids), padded] {
         let found = encoder.encode(&[text], &Device::Cpu).unwrap().remove(0);
         let found: Vec<f32> = found.narrow(1, 0, 9).unwrap().flatten_all().unwrap().to_vec1().unwrap();

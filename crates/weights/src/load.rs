@@ -156,7 +156,7 @@ fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
     let Some(ParamInfo { shape, .. }) = source.info(&param.key) else {
         return Err(Error::Missing { origin: origin(), key: param.key.clone(), expected: param.shape.clone() });
     };
-    if !equal_up_to_trailing_ones(&shape, &param.shape) {
+    if !equal_up_to_trailing_ones(&shape, &param.shape) && !is_kernel_of(&shape, param) {
         return Err(Error::Shape {
             origin: origin(),
             key: param.key.clone(),
@@ -170,6 +170,17 @@ fn check(param: &ParamSpec, source: &dyn ParamSource) -> Result<()> {
 fn equal_up_to_trailing_ones(a: &[usize], b: &[usize]) -> bool {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     long.starts_with(short) && long[short.len()..].iter().all(|&dim| dim == 1)
+}
+
+/// Whether `shape` is that of a convolution's kernel whose elements are those of a linear layer's matrix: a kernel that is applied to
+/// patches of its own size.
+fn is_kernel_of(shape: &[usize], param: &ParamSpec) -> bool {
+    match (param.packing, &param.shape[..], shape) {
+        (Packing::Linear, &[n, k], &[rows, ref rest @ ..]) => {
+            rows == n && rest.iter().try_fold(1usize, |all, &dim| all.checked_mul(dim)) == Some(k)
+        }
+        _ => false,
+    }
 }
 
 /// A segment's packed parameters, as one flat CPU tensor.

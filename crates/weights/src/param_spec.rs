@@ -39,7 +39,8 @@ pub struct ParamSpec {
     /// The full name in the checkpoint.
     pub key: String,
     /// The shape in the checkpoint. A file's shape may have additional trailing dimensions of 1: a 1x1 convolution is a
-    /// linear layer, and files contain either.
+    /// linear layer, and files contain either. For the matrix `(n, k)` of a linear layer it may be that of a kernel with `n` outputs
+    /// of `k` elements each.
     pub shape: Vec<usize>,
     /// The layout in the slab.
     pub packing: Packing,

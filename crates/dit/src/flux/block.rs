@@ -7,12 +7,15 @@ use kiln_weights::ParamBuilder;
 
 use super::attention::{Attending, Heads, Projections};
 use super::dims::{EPS, EXPANSION, FluxDims};
+use crate::tokens::{join_tokens, tokens};
 
 /// The vectors of one layer of a block, each `(b, c)` or `(1, c)`.
 pub(crate) struct Vectors<T> {
     shift: T,
     scale: T,
     gate: T,
+    /// The number of first tokens that they are for, and the vectors of those behind them.
+    others: Option<(usize, Box<Vectors<T>>)>,
 }
 
 impl<T: TensorLike> Vectors<T> {
@@ -22,7 +25,7 @@ impl<T: TensorLike> Vectors<T> {
         let mut all = all.into_iter();
         let mut layers = Vec::with_capacity(N);
         while let (Some(shift), Some(scale), Some(gate)) = (all.next(), all.next(), all.next()) {
-            layers.push(Self { shift, scale, gate });
+            layers.push(Self { shift, scale, gate, others: None });
         }
         layers.try_into().map_err(|_| {
             let expected = format!("{} vectors", 3 * N);
@@ -30,15 +33,31 @@ impl<T: TensorLike> Vectors<T> {
         })
     }
 
+    /// These vectors for the first `n` tokens, and `others` for those behind them.
+    pub(crate) fn before(self, n: usize, others: Self) -> Self {
+        Self { others: Some((n, Box::new(others))), ..self }
+    }
+
     /// The normalization of `x` `(b, s, c)`, modulated.
     pub(crate) fn modulate(&self, x: &T) -> Result<T> {
-        modulate(x, &self.scale, Some(&self.shift), EPS)
+        let own = |x: &T, vectors: &Self| modulate(x, &vectors.scale, Some(&vectors.shift), EPS);
+        let Some((n, others)) = &self.others else { return own(x, self) };
+        let [first, last] = apart(x, *n)?;
+        join_tokens(&own(&first, self)?, &own(&last, others)?)
     }
 
     /// `x + gate y`.
     pub(crate) fn add(&self, x: &T, y: &T) -> Result<T> {
-        x.gated_residual(&self.gate, y)
+        let Some((n, others)) = &self.others else { return x.gated_residual(&self.gate, y) };
+        let ([x, x_last], [y, y_last]) = (apart(x, *n)?, apart(y, *n)?);
+        join_tokens(&x.gated_residual(&self.gate, &y)?, &x_last.gated_residual(&others.gate, &y_last)?)
     }
+}
+
+/// The first `n` tokens of `x` `(b, s, c)`, and those behind them.
+fn apart<T: TensorLike>(x: &T, n: usize) -> Result<[T; 2]> {
+    let [_, s, _] = x.size3()?;
+    Ok([tokens(x, 0, n)?, tokens(x, n, s.saturating_sub(n))?])
 }
 
 /// A block with weights of its own for image and text tokens, which attend to each other.

@@ -146,14 +146,20 @@ impl<T: TensorLike> TokenInputs<T> {
         Ok(all)
     }
 
-    /// The attention of a call that was checked: positions of all tokens, and the keys of each row if text is masked. `like` is
-    /// in f32.
-    pub(crate) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
+    /// The tokens of the image and of each reference.
+    pub(crate) fn grids(&self, sizes: Sizes) -> kiln_nn::Result<Vec<Grid>> {
         let mut grids = vec![sizes.image];
         for (k, reference) in self.references.iter().enumerate() {
             let [_, _, h, w] = reference.size4()?;
             grids.push(Grid { index: 1 + k, height: h / PATCH, width: w / PATCH });
         }
+        Ok(grids)
+    }
+
+    /// The attention of a call that was checked: positions of all tokens, and the keys of each row if text is masked. `like` is
+    /// in f32.
+    pub(crate) fn attending(&self, dims: &FluxDims, sizes: Sizes, like: &T) -> kiln_nn::Result<Attending<T>> {
+        let grids = self.grids(sizes)?;
         let images: usize = grids.iter().map(|grid| grid.tokens()).sum();
         let lengths = self.text_lengths.as_ref().map(|text| text.affine(1.0, images as f64)).transpose()?;
         let tables = positions::tables(self.positions.as_ref(), dims, &grids, sizes.text, like)?;

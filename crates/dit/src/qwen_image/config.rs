@@ -15,6 +15,8 @@ use crate::flux::dims::{Checks, PATCH, SQUARE};
 pub struct QwenImageConfig {
     /// The sizes. There are no single blocks.
     pub dims: FluxDims,
+    /// Whether the tokens of references have the timestep 0: editing models of November 2025 and later.
+    pub zero_cond_t: bool,
 }
 
 /// The keys that Kiln reads, with diffusers' defaults.
@@ -59,13 +61,12 @@ impl QwenImageConfig {
     ///
     /// # Errors
     /// [`crate::Error::Json`], and [`crate::Error::Config`] for values that are impossible, and for the networks of
-    /// Qwen-Image-Layered and of later editing models.
+    /// Qwen-Image-Layered.
     pub fn from_json(text: &str) -> Result<Self> {
         let checks = Checks(NETWORK);
         let raw: RawConfig = serde_json::from_str(text).map_err(|error| Error::Json { network: NETWORK, error })?;
         for (key, value) in [
             ("guidance_embeds", raw.guidance_embeds),
-            ("zero_cond_t", raw.zero_cond_t),
             ("use_additional_t_cond", raw.use_additional_t_cond),
             ("use_layer3d_rope", raw.use_layer3d_rope),
         ] {
@@ -94,7 +95,7 @@ impl QwenImageConfig {
             layers: raw.num_layers,
             single_layers: 0,
         };
-        Ok(Self { dims })
+        Ok(Self { dims, zero_cond_t: raw.zero_cond_t })
     }
 }
 
@@ -132,7 +133,7 @@ mod tests {
             (r#"{"num_attention_heads": 1000}"#, "`num_attention_heads` is 1000"),
             (r#"{"axes_dims_rope": [15, 57, 56]}"#, "`axes_dims_rope` is [15, 57, 56]"),
             (r#"{"guidance_embeds": true}"#, "`guidance_embeds` is true, expected false"),
-            (r#"{"zero_cond_t": true}"#, "`zero_cond_t` is true"),
+            (r#"{"use_additional_t_cond": true}"#, "`use_additional_t_cond` is true"),
             (r#"{"use_layer3d_rope": true}"#, "`use_layer3d_rope` is true"),
         ] {
             let message = QwenImageConfig::from_json(json).unwrap_err().to_string();

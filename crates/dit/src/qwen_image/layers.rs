@@ -43,6 +43,14 @@ impl Embedders {
     }
 }
 
+/// The embeddings of a timestep, each `(b, c)` or `(1, c)`.
+pub(super) struct Embeddings<T> {
+    /// Of the noise level of the latents.
+    pub(super) emb: T,
+    /// Of an image without noise, for the tokens of references; `None` if these have that of the latents.
+    pub(super) clean: Option<T>,
+}
+
 /// A double block, and the layers that make its vectors of the timestep's embedding.
 pub(super) struct Block {
     modulations: [Modulation; 2],
@@ -57,11 +65,22 @@ impl Block {
         Self { modulations, block: DoubleBlock::plain(p, dims.heads(), ["img_mlp", "txt_mlp"]) }
     }
 
-    /// Image tokens `(b, n, c)` and text tokens `(b, s, c)`, same shapes. `emb` is `(b, c)` or `(1, c)`.
-    pub(super) fn forward<T: TensorLike>(&self, tokens: [T; 2], emb: &T, attending: &Attending<T>) -> Result<[T; 2]> {
+    /// Image tokens `(b, m, c)`, of which those behind the first `n` are of references, and text tokens `(b, s, c)`, same shapes.
+    pub(super) fn forward<T: TensorLike>(
+        &self,
+        tokens: [T; 2],
+        n: usize,
+        emb: &Embeddings<T>,
+        attending: &Attending<T>,
+    ) -> Result<[T; 2]> {
         let [image, text] = &self.modulations;
-        let mut vectors = image.forward(emb)?;
-        vectors.extend(text.forward(emb)?);
-        self.block.forward(tokens, &Vectors::of(vectors)?, attending)
+        let mut vectors = image.forward(&emb.emb)?;
+        vectors.extend(text.forward(&emb.emb)?);
+        let vectors: [Vectors<T>; 4] = Vectors::of(vectors)?;
+        let Some(clean) = &emb.clean else { return self.block.forward(tokens, &vectors, attending) };
+        let ([attention, ff, text_attention, text_ff], [clean_attention, clean_ff]) =
+            (vectors, Vectors::of(image.forward(clean)?)?);
+        let [attention, ff] = [attention.before(n, clean_attention), ff.before(n, clean_ff)];
+        self.block.forward(tokens, &[attention, ff, text_attention, text_ff], attending)
     }
 }

@@ -81,8 +81,9 @@ impl SharedTexts {
         Self { store, model }
     }
 
-    fn key(&self, PromptText { text, options }: &PromptText) -> String {
-        let text = format!("{} {} {text:?} {options:?}", env!("CARGO_PKG_VERSION"), self.model);
+    fn key(&self, PromptText { text, options, images }: &PromptText) -> String {
+        let images: String = images.iter().map(|image| format!(" {}", image.digest())).collect();
+        let text = format!("{} {} {text:?} {options:?}{images}", env!("CARGO_PKG_VERSION"), self.model);
         format!("kiln:text:{}", sha256(text.as_bytes()))
     }
 

@@ -338,7 +338,7 @@ impl TextEncoders {
 
 /// A text of a job with the options that decide on its encoding by `stage`.
 fn key(stage: &dyn TextStage, job: &Job, text: &str) -> PromptText {
-    PromptText { text: text.into(), options: stage.effective(job.text_options()) }
+    PromptText { text: text.into(), options: stage.effective(job.text_options()), images: job.text_images() }
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> PromptText {
-        PromptText { text: text.into(), options: TextOptions::default() }
+        PromptText::plain(text, TextOptions::default())
     }
 
     #[test]

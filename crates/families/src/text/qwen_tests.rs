@@ -68,7 +68,7 @@ fn part_of(encoder: QwenEncoder) -> QwenPart {
 
 fn text(stage: &QwenText, text: &str, max_length: Option<usize>) -> (PromptText, Arc<Tokens>) {
     let options = stage.effective(TextOptions { max_length, ..TextOptions::default() });
-    let text = PromptText { text: text.into(), options };
+    let text = PromptText::plain(text, options);
     let tokens = stage.tokenize(&text, &NoWords).unwrap();
     (text, Arc::new(tokens))
 }
@@ -105,7 +105,7 @@ fn texts_have_their_own_bits_and_the_shapes_of_plans() {
         let real = together.iter().flat_map(|text| text.iter().map(|(_, x)| (x.dims().to_vec(), x.dtype())));
         assert_eq!(planned, real.collect::<Vec<_>>());
         let sample = Arc::new(stage.sample(1));
-        let plain = PromptText { text: String::new(), options: stage.effective(TextOptions::default()) };
+        let plain = PromptText::plain("", stage.effective(TextOptions::default()));
         let sampled = stage.encode(&[(plain, sample)], &mut OnCpu).unwrap();
         let shapes: Vec<_> = sampled[0].iter().map(|(name, tensor)| (name, tensor.dims().to_vec())).collect();
         assert_eq!(shapes, stage.shapes(least));

@@ -79,7 +79,7 @@ impl ClipT5Text {
     }
 
     fn clip_text(&self, text: &PromptText) -> PromptText {
-        PromptText { text: text.text.clone(), options: self.clip_options(text.options) }
+        PromptText::plain(text.text.clone(), self.clip_options(text.options))
     }
 
     /// The tokens of a text for both kinds of encoders as the stage's tokens.

@@ -102,7 +102,7 @@ fn flux() -> ClipT5Text {
 }
 
 fn text(stage: &ClipT5Text, text: &str, options: TextOptions) -> (PromptText, Arc<Tokens>) {
-    let text = PromptText { text: text.into(), options: stage.effective(options) };
+    let text = PromptText::plain(text, stage.effective(options));
     let tokens = stage.tokenize(&text, &NoWords).unwrap();
     (text, Arc::new(tokens))
 }
@@ -144,7 +144,7 @@ fn texts_have_their_own_bits_and_the_shapes_of_plans() {
         assert_eq!(planned, real.collect::<Vec<_>>());
         assert!(device.take_flop().total() > 0.0);
         let sample = Arc::new(stage.sample(1));
-        let plain = PromptText { text: String::new(), options: stage.effective(TextOptions::default()) };
+        let plain = PromptText::plain("", stage.effective(TextOptions::default()));
         let sampled = stage.encode(&[(plain, sample)], &mut OnCpu::default()).unwrap();
         let shapes: Vec<_> = sampled[0].iter().map(|(name, tensor)| (name, tensor.dims().to_vec())).collect();
         assert_eq!(shapes, stage.shapes(stage.least()));
@@ -262,7 +262,7 @@ fn a_masked_text_has_its_tokens_and_one_of_padding() {
     let stage = MaskedT5Text::new(t5(), LENGTH);
     let lengths = |most: Option<usize>, text: &str| {
         let text =
-            PromptText { text: text.into(), options: TextOptions { max_length: most, ..TextOptions::default() } };
+            PromptText::plain(text, TextOptions { max_length: most, ..TextOptions::default() });
         let tokens = stage.tokenize(&text, &NoWords).unwrap();
         let found = stage.encode(&[(text, Arc::new(tokens))], &mut OnCpu::default()).unwrap().remove(0);
         let context = found.get(CONTEXT).unwrap().clone();

@@ -10,6 +10,7 @@
 
 mod config;
 mod error;
+mod image;
 mod stage;
 mod tensors;
 mod tokens;
@@ -17,6 +18,7 @@ mod words;
 
 pub use config::EncoderConfig;
 pub use error::{Error, Result};
+pub use image::PromptImage;
 pub use stage::{Fill, Runs, TextNetwork, TextStage};
 pub use tensors::{CONTEXT, LENGTH, POOLED, TextTensors};
 pub use tokens::{PromptText, Tokens};

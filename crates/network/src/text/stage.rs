@@ -111,4 +111,19 @@ pub trait TextStage: Send + Sync {
     /// # Errors
     /// Errors of the networks for impossible sizes.
     fn dry_run(&self, device: &MetaDevice, dtype: DType, length: usize, texts: usize) -> Result<Vec<MetaTensor>>;
+
+    /// Like [`Self::dry_run`] for texts that all have `images` images of `size`, width and height, in them. A stage whose encoders see no
+    /// images leaves them out.
+    ///
+    /// # Errors
+    /// See [`Self::dry_run`].
+    fn dry_run_with_images(
+        &self,
+        device: &MetaDevice,
+        dtype: DType,
+        (length, texts): (usize, usize),
+        (_images, _size): (usize, (usize, usize)),
+    ) -> Result<Vec<MetaTensor>> {
+        self.dry_run(device, dtype, length, texts)
+    }
 }

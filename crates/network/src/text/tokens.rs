@@ -4,13 +4,24 @@ use std::any::Any;
 
 use kiln_prompt::TextOptions;
 
-/// A text of a prompt with the options that decide on its encoding. Besides the model, an encoded text depends on nothing else.
+use super::image::PromptImage;
+
+/// A text of a prompt with the options and images that decide on its encoding. Besides the model, an encoded text depends on nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PromptText {
     /// The text of a range of steps, with the brackets of weights.
     pub text: String,
     /// The options, as [`super::TextStage::effective`] has them.
     pub options: TextOptions,
+    /// The images that the text encoder sees with the text, for models whose encoder sees images.
+    pub images: Vec<PromptImage>,
+}
+
+impl PromptText {
+    /// A text without images.
+    pub fn plain(text: impl Into<String>, options: TextOptions) -> Self {
+        Self { text: text.into(), options, images: Vec::new() }
+    }
 }
 
 /// The tokens of one text, in the form of the stage that made them.
