@@ -43,6 +43,38 @@ pub enum ReferenceSizes {
     Nearest(&'static [[usize; 2]]),
     /// The image's own, after it was made smaller to so many pixels at most. Its middle is cut out, in multiples of the model.
     AtMost(usize),
+    /// The size with the image's ratio and about so many pixels, in multiples of [`AREA_MULTIPLE`].
+    Area(usize),
+}
+
+/// Sides of [`ReferenceSizes::Area`] are multiples of this number of pixels.
+const AREA_MULTIPLE: usize = 32;
+
+/// How a model takes reference images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct References {
+    /// The sizes in which the denoiser sees them.
+    pub sizes: ReferenceSizes,
+    /// The sizes in which the text encoder sees them too; `None` if it sees none.
+    pub text: Option<ReferenceSizes>,
+    /// The largest number of images.
+    pub most: usize,
+}
+
+impl References {
+    /// Any number of images of these sizes, which the denoiser alone sees.
+    pub fn of_denoiser(sizes: ReferenceSizes) -> Self {
+        Self { sizes, text: None, most: usize::MAX }
+    }
+}
+
+/// The size `[width, height]` with the ratio of `size` and about `pixels` pixels, each side rounded to a multiple of 32: the nearest,
+/// of two the even one (diffusers' `calculate_dimensions` of Qwen-Image-Edit).
+pub fn area_size(pixels: usize, [width, height]: [usize; 2]) -> [usize; 2] {
+    let ratio = width as f64 / height.max(1) as f64;
+    let width = (pixels as f64 * ratio).sqrt();
+    let unit = AREA_MULTIPLE as f64;
+    [width, width / ratio].map(|side| ((side / unit).round_ties_even() as usize * AREA_MULTIPLE).max(AREA_MULTIPLE))
 }
 
 /// The size `[width, height]` of `sizes` whose ratio is nearest to that of `size`; of two with one distance the narrower one. `None` for
@@ -111,4 +143,23 @@ pub(crate) fn read_flux_control(source: &dyn ParamSource) -> Option<Result<FileC
         "pooled_projection_dim": shape.pooled_dim,
     });
     Some(flux_control(&json.to_string()).map(|config| FileControl { names: Arc::new(same_names()), config }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes are those of `calculate_dimensions`.
+    #[test]
+    fn an_area_has_the_ratio_of_the_image() {
+        for (pixels, size, expected) in [
+            (1 << 20, [500, 500], [1024, 1024]),
+            (1 << 20, [1920, 1080], [1376, 768]),
+            (384 * 384, [1920, 1080], [512, 288]),
+            (384 * 384, [30, 100], [224, 704]),
+            (1 << 20, [1, 16384], [32, 131072]),
+        ] {
+            assert_eq!(area_size(pixels, size), expected, "{size:?}");
+        }
+    }
 }

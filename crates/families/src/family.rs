@@ -12,7 +12,7 @@ use kiln_weights::ldm::{ClipDialect, Names, UnetShape, same_names};
 use serde_json::Value;
 
 use crate::component::{Component, ComponentKind};
-use crate::control::{FileControl, ReferenceSizes};
+use crate::control::{FileControl, ReferenceSizes, References};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::{Error, Result};
 use crate::file_networks::{FileDenoiser, FileText};
@@ -155,6 +155,11 @@ pub trait Family: Sync {
         config
     }
 
+    /// The configuration of a text encoder in a model of the class `class` in diffusers, for which other models have `config`.
+    fn text_of_class(&self, _class: &str, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
+        config
+    }
+
     /// The classes of diffusers of control networks for models of this family, with the name of what has them:
     /// `("FluxControlNetModel", "a FLUX.1 ControlNet")`.
     fn control_classes(&self) -> &'static [(&'static str, &'static str)] {
@@ -184,6 +189,11 @@ pub trait Family: Sync {
         None
     }
 
+    /// How a model of this family takes reference images; `None` if it takes none.
+    fn references_of(&self, _model: &ModelTraits<'_>) -> Option<References> {
+        self.references().map(References::of_denoiser)
+    }
+
     /// The `scheduler_config.json` of a model in one file with this denoiser.
     fn derived_scheduler(&self, _denoiser: &FileDenoiser) -> Value {
         Value::Null
@@ -192,6 +202,11 @@ pub trait Family: Sync {
     /// The class in diffusers of a pipeline with a denoiser in one file.
     fn class_of_file(&self, _denoiser: &FileDenoiser) -> Option<&'static str> {
         self.classes().first().copied()
+    }
+
+    /// The class of a pipeline whose denoiser is in one file of this name, if the name tells more than the tensors.
+    fn class_of_name(&self, _name: &str) -> Option<&'static str> {
+        None
     }
 
     /// Whether a model may lack some of the text encoders.

@@ -28,6 +28,7 @@ mod known;
 mod list;
 mod lora;
 mod mark;
+mod qwen_edit;
 mod qwen_image;
 mod sd;
 mod sd3;
@@ -43,7 +44,7 @@ mod z_image;
 
 pub use clip_unet::unet_shape;
 pub use component::{Component, ComponentKind};
-pub use control::{FileControl, ReferenceSizes, nearest_size};
+pub use control::{FileControl, ReferenceSizes, References, area_size, nearest_size};
 pub use defaults::{FamilyDefaults, ModelTraits};
 pub use error::{Error, Result};
 pub use family::{DerivedConfig, Family, FamilyRef, LatentColors, TextLayer};
@@ -60,6 +61,7 @@ pub use lora::{
     TRANSFORMER_SD3, TRANSFORMER_Z_IMAGE, UNET,
 };
 pub use mark::Mark;
+pub use qwen_edit::Edit;
 pub use sd::{LCM_GUIDANCE, SD, SD2};
 pub use sdxl::{SDXL, SDXL_REFINER};
 pub use text_part::TextPart;

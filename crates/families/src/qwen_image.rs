@@ -1,12 +1,12 @@
-//! Qwen-Image: the language model of Qwen2.5-VL as the text encoder, a transformer of double blocks, and an autoencoder of videos.
-//! Qwen-Image-Edit, whose language model sees images too, is recognized and not run.
+//! Qwen-Image: the language model of Qwen2.5-VL as the text encoder, a transformer of double blocks, and an autoencoder of videos; and
+//! Qwen-Image-Edit, whose language model sees images too.
 
 use std::sync::Arc;
 
 use kiln_clip::ClipPadding;
 use kiln_dit::QwenImageConfig;
 use kiln_network::DenoiserConfig;
-use kiln_network::text::TextStage;
+use kiln_network::text::{EncoderConfig, TextStage};
 use kiln_qwen::Generation;
 use kiln_scheduler::{Convention, FlowGrid};
 use kiln_weights::ParamSource;
@@ -14,6 +14,7 @@ use kiln_weights::ldm::{Names, QwenDialect, same_names};
 use serde_json::{Value, json};
 
 use crate::component::{Component, ComponentKind};
+use crate::control::{ReferenceSizes, References};
 use crate::defaults::{FamilyDefaults, ModelTraits};
 use crate::error::Result;
 use crate::family::{DerivedConfig, Family};
@@ -21,6 +22,7 @@ use crate::file_networks::{FileDenoiser, FileText};
 use crate::flow::FlowRules;
 use crate::lora;
 use crate::mark::Mark;
+use crate::qwen_edit::{self, Edit, EditEncoder};
 use crate::text::QwenText;
 use crate::text_part::{TextPart, qwen_vl_part};
 use crate::tokenizer::BuiltInTokenizer;
@@ -52,8 +54,14 @@ const LANGUAGE_MODEL: [Form; 3] = [
     ("model.language_model.layers.0.self_attn.q_proj.bias", same_names, "model.language_model."),
     ("blk.0.attn_q.bias", || QwenDialect::Gguf.names(), "model."),
 ];
+/// The prefixes of the vision tower's names.
+const VISION: [&str; 2] = ["visual.", "model.visual."];
 /// Channels of a head of the language model.
 const HEAD_DIM: usize = 128;
+/// Channels of a head of the vision tower.
+const VISION_HEAD_DIM: usize = 80;
+/// The tensor by which ComfyUI marks transformers whose references have the timestep 0.
+const ZERO_TIMESTEP: &str = "__index_timestep_zero__";
 /// The largest number of blocks that are counted in a file.
 const MAX_BLOCKS: usize = 1024;
 
@@ -73,7 +81,13 @@ impl Family for QwenImage {
     }
 
     fn classes(&self) -> &'static [&'static str] {
-        &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
+        &[
+            "QwenImagePipeline",
+            "QwenImageImg2ImgPipeline",
+            "QwenImageInpaintPipeline",
+            qwen_edit::CLASSES[0],
+            qwen_edit::CLASSES[1],
+        ]
     }
 
     fn components(&self) -> &'static [Component] {
@@ -86,7 +100,27 @@ impl Family for QwenImage {
     }
 
     fn text_stage(&self, parts: &[TextPart], _denoiser: &dyn DenoiserConfig) -> Result<Box<dyn TextStage>> {
-        Ok(Box::new(QwenText::qwen_image(qwen_vl_part(self.label(), parts)?)))
+        let (part, edit) = qwen_vl_part(self.label(), parts)?;
+        Ok(Box::new(match edit {
+            Some(kind) => QwenText::qwen_image_edit(part, kind),
+            None => QwenText::qwen_image(part),
+        }))
+    }
+
+    fn text_of_class(&self, class: &str, config: Arc<dyn EncoderConfig>) -> Arc<dyn EncoderConfig> {
+        EditEncoder::of_class(class, config)
+    }
+
+    fn class_of_name(&self, name: &str) -> Option<&'static str> {
+        Edit::class_of_name(name)
+    }
+
+    fn references(&self) -> Option<ReferenceSizes> {
+        Some(Edit::One.references().sizes)
+    }
+
+    fn references_of(&self, model: &ModelTraits<'_>) -> Option<References> {
+        Edit::of_class(model.class).map(Edit::references)
     }
 
     fn read_denoiser(&self, source: &dyn ParamSource) -> Option<FileDenoiser> {
@@ -144,7 +178,7 @@ impl Family for QwenImage {
         &[
             ("AutoencoderKLQwenImage", "a Qwen-Image autoencoder"),
             ("QwenImageTransformer", "a Qwen-Image transformer"),
-            ("QwenImageEdit", "a Qwen-Image-Edit model"),
+            ("QwenImageEdit", "a Qwen-Image-Edit model of another kind"),
             ("QwenImageLayered", "a Qwen-Image-Layered model"),
             ("QwenImage", "a Qwen-Image model"),
         ]
@@ -164,8 +198,13 @@ impl Family for QwenImage {
         MARKS
     }
 
-    fn defaults(&self, _model: &ModelTraits<'_>) -> FamilyDefaults {
-        FamilyDefaults::new(50, 4.0).with_strengths(0.6, 0.6)
+    fn defaults(&self, model: &ModelTraits<'_>) -> FamilyDefaults {
+        let defaults = match Edit::of_class(model.class) {
+            Some(Edit::Several) => FamilyDefaults::new(40, 4.0).with_edits(),
+            Some(Edit::One) => FamilyDefaults::new(50, 4.0).with_edits(),
+            None => FamilyDefaults::new(50, 4.0),
+        };
+        defaults.with_strengths(0.6, 0.6)
     }
 
     /// The exponent of every size is that of ComfyUI's `supported_models.py`, whose shift is 1.15.
@@ -201,8 +240,32 @@ fn text_config(source: &dyn ParamSource) -> Option<FileText> {
         "num_hidden_layers": (0..MAX_BLOCKS).take_while(has_layer).count(),
         "num_attention_heads": width / HEAD_DIM,
         "num_key_value_heads": rows("self_attn.k_proj.weight")? / HEAD_DIM,
+        "vision_config": vision_config(source, width),
     });
     Some(FileText::Own { config, width, names })
+}
+
+/// `vision_config` of the vision tower next to a language model of `width` channels, with the heads, windows and layers without windows
+/// of the official one; null if `source` has no vision tower.
+fn vision_config(source: &dyn ParamSource, width: usize) -> Value {
+    let shape =
+        |key: &str| VISION.iter().find_map(|prefix| source.info(&format!("{prefix}{key}"))).map(|info| info.shape);
+    let rows = |key: &str| shape(key)?.first().copied();
+    let has_block = |i: &usize| shape(&format!("blocks.{i}.norm1.weight")).is_some();
+    let config = || {
+        let [channels, colors, frames, side, _] = shape("patch_embed.proj.weight")?.try_into().ok()?;
+        Some(json!({
+            "depth": (0..MAX_BLOCKS).take_while(has_block).count(),
+            "hidden_size": channels,
+            "in_channels": colors,
+            "intermediate_size": rows("blocks.0.mlp.gate_proj.weight")?,
+            "num_heads": channels / VISION_HEAD_DIM,
+            "out_hidden_size": width,
+            "patch_size": side,
+            "temporal_patch_size": frames,
+        }))
+    };
+    config().unwrap_or(Value::Null)
 }
 
 /// `config.json` of the `QwenImageTransformer2DModel` whose tensors `source` has. `None` for another network.
@@ -223,6 +286,7 @@ fn transformer_config(source: &dyn ParamSource) -> Option<Value> {
         "num_layers": (0..MAX_BLOCKS).take_while(has_block).count(),
         "out_channels": in_channels / (TOKEN * TOKEN),
         "patch_size": TOKEN,
+        "zero_cond_t": source.info(ZERO_TIMESTEP).is_some(),
     }))
 }
 

@@ -9,6 +9,7 @@ use kiln_t5::{T5Config, T5Encoder};
 
 use crate::component::{Component, ComponentKind};
 use crate::error::{Error, Result};
+use crate::qwen_edit::{Edit, EditEncoder};
 use crate::text::{QwenPart, T5Part};
 use crate::tokenizer::TokenizerFiles;
 use crate::z_image::QWEN3;
@@ -71,9 +72,15 @@ pub(crate) fn qwen_part(
     })
 }
 
-/// Like [`qwen_part`], of Qwen2.5-VL, with the normalized output of the last layer.
-pub(crate) fn qwen_vl_part(family: &'static str, parts: &[TextPart]) -> Result<QwenPart> {
-    language_part(family, parts, true, QwenEncoder::normed)
+/// Like [`qwen_part`], of Qwen2.5-VL, with the normalized output of the last layer. In an editing model it has the vision tower, and the
+/// kind of the model is given.
+pub(crate) fn qwen_vl_part(family: &'static str, parts: &[TextPart]) -> Result<(QwenPart, Option<Edit>)> {
+    let edit = parts.first().and_then(|part| Some((part, part.config.own::<EditEncoder>()?)));
+    let Some((part, EditEncoder { config, kind })) = edit else {
+        return Ok((language_part(family, parts, true, QwenEncoder::normed)?, None));
+    };
+    let part = TextPart { config: Arc::new(config.clone()), ..part.clone() };
+    Ok((language_part(family, &[part], true, QwenEncoder::seeing)?, Some(*kind)))
 }
 
 /// The only text encoder of a model, with biases or without, which `encoder` builds.

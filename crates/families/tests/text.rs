@@ -84,7 +84,7 @@ fn encode(stage: &ClipT5Text, texts: &[&str], max_length: Option<usize>) -> Vec<
     let chunk_cut = if is_cut { ChunkCut::Truncate } else { ChunkCut::default() };
     let options = TextOptions { emphasis: Emphasis::None, chunk_cut, max_length, ..TextOptions::default() };
     let tokenize = |text: &&str| {
-        let text = PromptText::plain(text, stage.effective(options));
+        let text = PromptText::plain(*text, stage.effective(options));
         let tokens = stage.tokenize(&text, &NoWords).unwrap();
         (text, Arc::new(tokens))
     };

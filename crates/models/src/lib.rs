@@ -63,7 +63,7 @@ pub use installed::{InstalledModel, InstalledPlace, installed};
 pub use ip_adapter::IpAdapterFile;
 pub use kiln_families::{
     BuiltInTokenizer, Component as ComponentSpec, ComponentKind, Family, FamilyRef, KONTEXT_SIZES, LCM_GUIDANCE,
-    ReferenceSizes, SD, SDXL, TextLayer, TextPart, TokenizerFiles, Variant, nearest_size,
+    ReferenceSizes, References, SD, SDXL, TextLayer, TextPart, TokenizerFiles, Variant, area_size, nearest_size,
 };
 pub use kiln_hub::{Error as HubError, Event as HubEvent, Listener as HubListener, Pulled, Reference as HubReference};
 pub use kiln_network::ExtraChannels;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kiln_families::{
-    Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, TextPart, of_class, runnable_labels,
+    Component as ComponentSpec, ComponentKind, FamilyRef, ModelTraits, References, TextPart, of_class, runnable_labels,
 };
 use kiln_network::{DenoiserConfig, ExtraChannels, LatentSpec, TextWidths};
 use kiln_scheduler::SchedulerConfig;
@@ -45,6 +45,7 @@ pub struct ModelFolder {
     vae: VaeConfig,
     scheduler: SchedulerConfig,
     defaults: Defaults,
+    references: Option<References>,
     latent_rgb: Option<LatentRgb>,
 }
 
@@ -94,11 +95,14 @@ impl ModelFolder {
                 return Err(Error::model(&index_path, problem));
             }
         };
+        let named = family.class_of_name(&name_of(path)).filter(|_| path.is_file() && !files.has_own_configs());
+        let class = named.or(class);
         let zeros = index["force_zeros_for_empty_prompt"].as_bool();
         files.set_texts(texts_of(&index, family, options)?);
         let text = |&component: &&'static ComponentSpec| -> Result<TextPart> {
             let config = config(&files, &component.config(), |json| family.text_encoder(component, json))?;
             let config = if files.is_in_file(component) { family.text_in_file(component, config) } else { config };
+            let config = family.text_of_class(class.unwrap_or_default(), config);
             Ok(TextPart { component, config, tokenizer: None })
         };
         let texts = files.texts().iter().map(text).collect::<Result<Vec<_>>>()?;
@@ -135,6 +139,7 @@ impl ModelFolder {
             is_distilled: index["is_distilled"].as_bool(),
             shift: scheduler.shift,
         };
+        let references = family.references_of(&traits);
         let (defaults, latent_rgb) = defaults(&files, family, &traits, size, &vae)?;
         let model = Self {
             path: path.to_path_buf(),
@@ -150,6 +155,7 @@ impl ModelFolder {
             vae,
             scheduler,
             defaults,
+            references,
             latent_rgb,
         };
         model.check_fit()?;
@@ -179,6 +185,11 @@ impl ModelFolder {
     /// The defaults of a request.
     pub fn defaults(&self) -> Defaults {
         self.defaults
+    }
+
+    /// How it takes reference images; `None` if it takes none.
+    pub fn references(&self) -> Option<References> {
+        self.references.filter(|_| !self.takes_mask()) // a model with channels for a masked image has no place for others
     }
 
     /// How latents become colors in a preview: the model's own `latent_rgb`, else that of its family's usual autoencoder.

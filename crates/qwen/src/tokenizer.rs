@@ -22,6 +22,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// The padding token.
 const PAD: &str = "<|endoftext|>";
+/// The token that stands for an image.
+const IMAGE: &str = "<|image_pad|>";
 /// The maximum size of the file in bytes. Qwen3's has 11 MB.
 const MAX_BYTES: u64 = 64 << 20;
 /// The limits are far above every real vocabulary: Qwen3's has 151,643 tokens of up to 128 bytes.
@@ -37,20 +39,31 @@ pub enum ChatTemplate {
     NotThinking,
     /// A system message asks for a description of an image: Qwen-Image.
     Describing,
+    /// A system message asks for the changes of an image: Qwen-Image-Edit.
+    Editing,
 }
 
 /// The first message of [`ChatTemplate::Describing`], and the beginning of the second.
 const DESCRIBING: &str = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, \
     spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n";
 
+/// The same of [`ChatTemplate::Editing`].
+const EDITING: &str = "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, background), \
+    then explain how the user's text instruction should alter or modify the image. Generate a new image that meets the user's \
+    requirements while maintaining consistency with the original input where appropriate.<|im_end|>\n<|im_start|>user\n";
+
 impl ChatTemplate {
     /// The texts before and after a prompt.
     fn parts(self) -> [&'static str; 2] {
         let end = match self {
-            Self::Thinking | Self::Describing => "<|im_end|>\n<|im_start|>assistant\n",
+            Self::Thinking | Self::Describing | Self::Editing => "<|im_end|>\n<|im_start|>assistant\n",
             Self::NotThinking => "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
         };
-        let begin = if self == Self::Describing { DESCRIBING } else { "<|im_start|>user\n" };
+        let begin = match self {
+            Self::Describing => DESCRIBING,
+            Self::Editing => EDITING,
+            Self::Thinking | Self::NotThinking => "<|im_start|>user\n",
+        };
         [begin, end]
     }
 }
@@ -141,12 +154,22 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenize`] if the `tokenizers` crate fails.
     pub fn encode(&self, prompt: &str, template: ChatTemplate, length: usize) -> Result<Ids> {
-        let [before, after] = template.parts();
+        self.encode_behind("", prompt, template, length)
+    }
+
+    /// Like [`Self::encode`] with the text `first` before the prompt, whose tokens `length` does not count.
+    ///
+    /// # Errors
+    /// See [`Self::encode`].
+    pub fn encode_behind(&self, first: &str, prompt: &str, template: ChatTemplate, length: usize) -> Result<Ids> {
+        let [begin, after] = template.parts();
+        let before = format!("{begin}{first}");
         let failed = |error: tokenizers::Error| Error::Tokenize(error.to_string());
         let encoding = self.inner.encode(format!("{before}{prompt}{after}"), false).map_err(failed)?;
         let frame =
             |text: &str| self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().len()).map_err(failed);
-        let (begin, end) = (frame(before)?, frame(after)?);
+        let (own, begin, end) = (frame(begin)?, frame(&before)?, frame(after)?);
+        let length = length.saturating_add(begin.saturating_sub(own));
         let mut ids = encoding.get_ids().to_vec();
         let used = ids.len().saturating_sub(begin + end);
         let cut = encoding.get_offsets().get(length).and_then(|offsets| {
@@ -155,6 +178,11 @@ impl Tokenizer {
         });
         ids.truncate(length);
         Ok(Ids { ids, used, room: length.saturating_sub(begin), cut })
+    }
+
+    /// The id of a token that stands for an image; `None` if there is none.
+    pub fn image_token(&self) -> Option<u32> {
+        self.inner.token_to_id(IMAGE)
     }
 
     /// The id that follows a text.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kiln_models::{ExtraChannels, FamilyRef, ModelFolder};
+use kiln_network::text::PromptImage;
 use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
 use kiln_scheduler::{Convention, Resolved, SamplerKind, SamplerOptions, Schedule, SchedulerConfig, SigmaSchedule};
 use serde::Serialize;
@@ -367,6 +368,11 @@ impl Job {
     /// The reference images that the denoiser takes as tokens; none if the image is a control image, which it takes as channels.
     pub fn token_references(&self) -> &[Reference] {
         if self.extra_channels == ExtraChannels::None { &self.references } else { &[] }
+    }
+
+    /// The images that the text encoder sees with each text.
+    pub fn text_images(&self) -> Vec<PromptImage> {
+        self.references.iter().filter_map(|reference| reference.text.clone()).collect()
     }
 
     /// Refuses a job without a mask for a model that has no other use for its channels.

@@ -15,6 +15,7 @@ use crate::notes::Notes;
 pub use crate::options::{GuidanceOptions, RefinerOptions, Request};
 use crate::options::{OptionSet, SizeOptions, check, refuse_foreign, refuse_ignored, sampling};
 use crate::prompts::Parsed;
+use crate::reference::size_of_result;
 use crate::refiner::Refiner;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -59,6 +60,9 @@ impl Request {
         refuse_ignored(self, model.ignored_text_options())?;
         let prepared = inputs.prepare(self, multiple)?;
         let size = prepared.as_ref().map_or((defaults.width, defaults.height), |image| (image.width, image.height));
+        let (results, fitted) = (self.size_or(size), prepared.as_ref().map(|prepared| &prepared.fitted));
+        let references = self.prepare_references(model, results, fitted)?;
+        let size = size_of_result(model, &references).filter(|_| prepared.is_none()).unwrap_or(size);
         let sampling = sampling(self);
         let steps = self.steps_of_sigmas(&sampling)?.or(self.steps).unwrap_or(defaults.steps);
         let (batch_count, batch_size) = (self.batch_count.unwrap_or(1), self.batch_size.unwrap_or(1));
@@ -83,8 +87,8 @@ impl Request {
         let job = Job {
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
-            width: side("width", self.width.unwrap_or(size.0), multiple)?,
-            height: side("height", self.height.unwrap_or(size.1), multiple)?,
+            width: side("width", self.size_or(size).0, multiple)?,
+            height: side("height", self.size_or(size).1, multiple)?,
             steps,
             cfg_scale,
             cfg_schedule: self.cfg_schedule(model)?,
@@ -119,7 +123,7 @@ impl Request {
             extra_channels: model.extra_channels(),
             controls: Vec::new(),
             ip_adapters: Vec::new(),
-            references: Vec::new(),
+            references,
             refiner,
             refining: RefinerOptions::of(self),
             sizes: SizeOptions::of(self).check(self, model)?,
@@ -131,8 +135,7 @@ impl Request {
         self.check_control_parts(model)?;
         let controls = self.prepare_controls(results, fitted)?;
         let ip_adapters = self.prepare_image_prompts(results)?;
-        let references = self.prepare_references(model, results, fitted)?;
-        let job = Job { controls, ip_adapters, references, ..job };
+        let job = Job { controls, ip_adapters, ..job };
         let job = match prepared {
             None => job,
             Some(Prepared { init, input, .. }) => {
@@ -147,6 +150,11 @@ impl Request {
         let hires = self.second_pass(&job, model)?;
         let job = Job { hires, ..job };
         Ok(Job { notes: self.notes(&job, model), ..job })
+    }
+
+    /// Its width and height, or those of `size`.
+    fn size_or(&self, (width, height): (usize, usize)) -> (usize, usize) {
+        (self.width.unwrap_or(width), self.height.unwrap_or(height))
     }
 
     /// The refiner, opened and checked; `None` where the request has none.

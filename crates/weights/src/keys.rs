@@ -30,6 +30,7 @@ impl KeyRule {
     pub const LANGUAGE_MODEL: &'static [Self] = &[
         Self { canonical: "text_model.", alternative: "" },
         Self { canonical: "model.", alternative: "model.language_model." },
+        Self { canonical: "visual.", alternative: "model.visual." },
     ];
 
     /// The names of the autoencoder's attention before diffusers 0.18.

@@ -259,7 +259,7 @@ impl Networks<'_> {
         let shapes: Vec<Vec<usize>> = stage.shapes(context).into_iter().map(|(_, shape)| shape).collect();
         let rows = || shapes.iter().filter(|shape| shape.len() > 2).map(|shape| device.tensor(shape, self.dtype));
         let scheduled = (0..others + cached).flat_map(|_| rows()).collect();
-        let _encoded = stage.dry_run(device, self.dtype, tokens, texts)?;
+        let _encoded = stage.dry_run_with_images(device, self.dtype, (tokens, texts), work.references.in_text())?;
         Ok((
             denoiser.meta_inputs(device, StepShape { tokens: context, ..self.step_shape(work) }, self.dtype),
             scheduled,
@@ -305,7 +305,8 @@ impl Networks<'_> {
 
     /// Adds the reference images, for all rows.
     fn add_references(&self, inputs: &mut Inputs<MetaTensor>, device: &MetaDevice, work: &Workload) {
-        let (ReferenceWork { count, width, height }, channels) = (work.references, self.denoiser.latents().channels);
+        let (ReferenceWork { count, width, height, .. }, channels) =
+            (work.references, self.denoiser.latents().channels);
         let shape = [work.images(), channels, height / self.downscale, width / self.downscale];
         (0..count).for_each(|i| inputs.add(REFERENCE, i, device.tensor(&shape, self.dtype)));
     }

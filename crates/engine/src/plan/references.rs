@@ -13,6 +13,8 @@ pub struct ReferenceWork {
     pub width: usize,
     /// Height in pixels.
     pub height: usize,
+    /// Width and height in which the text encoder sees each; 0 if it sees none.
+    pub text: (usize, usize),
 }
 
 impl ReferenceWork {
@@ -21,7 +23,15 @@ impl ReferenceWork {
         let references = job.token_references();
         let sizes = || references.iter().map(|reference| reference.image.size());
         let (width, height) = (sizes().map(|(width, _)| width).max(), sizes().map(|(_, height)| height).max());
-        Self { count: references.len(), width: width.unwrap_or(0), height: height.unwrap_or(0) }
+        let texts = || references.iter().filter_map(|reference| Some(reference.text.as_ref()?.image().size()));
+        let (wide, high) = (texts().map(|(width, _)| width).max(), texts().map(|(_, height)| height).max());
+        let text = (wide.unwrap_or(0), high.unwrap_or(0));
+        Self { count: references.len(), width: width.unwrap_or(0), height: height.unwrap_or(0), text }
+    }
+
+    /// The images that the text encoder sees with each text: how many, and their size.
+    pub(super) fn in_text(self) -> (usize, (usize, usize)) {
+        (if self.text == (0, 0) { 0 } else { self.count }, self.text)
     }
 
     /// The work that has room for both.
@@ -30,6 +40,7 @@ impl ReferenceWork {
             count: self.count.max(other.count),
             width: self.width.max(other.width),
             height: self.height.max(other.height),
+            text: (self.text.0.max(other.text.0), self.text.1.max(other.text.1)),
         }
     }
 }

@@ -1,16 +1,19 @@
-//! A language model of Qwen as the only text encoder: the text stage of Z-Image, FLUX.2 klein and Qwen-Image. Words have no weights, as
-//! in other programs.
+//! A language model of Qwen as the only text encoder: the text stage of Z-Image, FLUX.2 klein, Qwen-Image and Qwen-Image-Edit. Words have
+//! no weights, as in other programs.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_network::text::{
-    CONTEXT, Error, Fill, LENGTH, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens, Words,
+    CONTEXT, Error, Fill, LENGTH, PromptImage, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens,
+    Words,
 };
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_prompt::{Emphasis, TextOptions};
-use kiln_qwen::{ChatTemplate, Ids, QwenEncoder, Text, Tokenizer};
+use kiln_qwen::{ChatTemplate, Ids, ImagePatches, QwenEncoder, Text, TextImage, Tokenizer, seen_size};
 use kiln_weights::Network;
+
+use crate::qwen_edit::Edit;
 
 /// Texts that share a pass through the encoder, whose weights may be read once for all of them.
 const PORTION: usize = 16;
@@ -21,6 +24,8 @@ pub(super) const MULTIPLE: usize = 32;
 
 /// The tokens of Qwen-Image's template before a prompt, whose rows are not taken. The number is that of diffusers for every tokenizer.
 const DESCRIBING: usize = 34;
+/// The same of Qwen-Image-Edit's template.
+const EDITING: usize = 64;
 
 /// The language model of a model.
 pub struct QwenPart {
@@ -48,24 +53,32 @@ pub struct QwenText {
     rows: Rows,
     /// The number of first tokens whose rows are not taken.
     dropped: usize,
+    /// How images come before a prompt, if the language model sees images.
+    edit: Option<Edit>,
 }
 
 impl QwenText {
     /// The stage of Z-Image (diffusers, `ZImagePipeline._encode_prompt`): the rows of the text's tokens.
     pub fn z_image(part: QwenPart) -> Self {
-        Self { part, template: ChatTemplate::Thinking, rows: Rows::Own, dropped: 0 }
+        Self { part, template: ChatTemplate::Thinking, rows: Rows::Own, dropped: 0, edit: None }
     }
 
     /// The stage of FLUX.2 klein (diffusers, `Flux2KleinPipeline._get_qwen3_prompt_embeds`): as many rows as the text may have at
     /// most, those of padding included.
     pub fn klein(part: QwenPart) -> Self {
-        Self { part, template: ChatTemplate::NotThinking, rows: Rows::Padded, dropped: 0 }
+        Self { part, template: ChatTemplate::NotThinking, rows: Rows::Padded, dropped: 0, edit: None }
     }
 
     /// The stage of Qwen-Image (diffusers, `QwenImagePipeline._get_qwen_prompt_embeds`): the rows of the text's tokens without those of
     /// the template before it. An empty text is a space, the negative prompt of the model's authors.
     pub fn qwen_image(part: QwenPart) -> Self {
-        Self { part, template: ChatTemplate::Describing, rows: Rows::Own, dropped: DESCRIBING }
+        Self { part, template: ChatTemplate::Describing, rows: Rows::Own, dropped: DESCRIBING, edit: None }
+    }
+
+    /// The stage of Qwen-Image-Edit (diffusers, `_get_qwen_prompt_embeds` of `QwenImageEditPipeline` and `QwenImageEditPlusPipeline`):
+    /// like that of Qwen-Image with another template, and with the tokens of images before the prompt.
+    pub fn qwen_image_edit(part: QwenPart, edit: Edit) -> Self {
+        Self { part, template: ChatTemplate::Editing, rows: Rows::Own, dropped: EDITING, edit: Some(edit) }
     }
 
     /// The rows of a text with `length` tokens of at most `most`.
@@ -82,7 +95,40 @@ impl QwenText {
         if self.rows == Rows::Padded {
             ids.resize(rows.max(length), pad);
         }
-        Text { ids, length }
+        Text { length, ..Text::whole(ids) }
+    }
+
+    /// The number of tokens of each image of a text.
+    fn tokens_of(&self, text: &PromptText) -> Vec<usize> {
+        let Some(vision) = self.part.encoder.vision() else { return Vec::new() };
+        let side = vision.token_side();
+        let tokens = |image: &PromptImage| {
+            let (width, height) = seen_size(image.image().size(), side);
+            (width / side) * (height / side)
+        };
+        text.images.iter().map(tokens).collect()
+    }
+
+    /// Texts with the images of `sources`, from which they are, and the patches of all images. An image that several texts have is there
+    /// once.
+    fn with_images(
+        &self,
+        texts: &[Text],
+        sources: &[(PromptText, Arc<Tokens>)],
+    ) -> Result<(Vec<Text>, Vec<ImagePatches>)> {
+        let Some(vision) = self.part.encoder.vision() else { return Ok((texts.to_vec(), Vec::new())) };
+        let (mut known, mut all): (Vec<&PromptImage>, Vec<Text>) = (Vec::new(), texts.to_vec());
+        for (text, (source, _)) in all.iter_mut().zip(sources) {
+            for place in &mut text.images {
+                let Some(image) = source.images.get(place.image) else { continue };
+                place.image = known.iter().position(|other| *other == image).unwrap_or_else(|| {
+                    known.push(image);
+                    known.len() - 1
+                });
+            }
+        }
+        let patches = known.into_iter().map(|image| ImagePatches::new(image.image(), vision));
+        Ok((all, patches.collect::<kiln_qwen::Result<_>>()?))
     }
 
     /// The tensors of a text from its hidden states `(1, s, d)`.
@@ -96,6 +142,24 @@ impl QwenText {
         let number = Tensor::new(&[length as f32], &Device::Cpu)?.to_device(states.device())?;
         Ok(TextTensors::default().with(CONTEXT, with_zeros(&states, rows)?).with(LENGTH, number))
     }
+}
+
+/// `ids` with as many tokens of each image as it has, in the place of the one that stands for it, and the places of the images.
+fn with_image_tokens(ids: Vec<u32>, counts: &[usize], token: Option<u32>) -> Result<(Vec<u32>, Vec<TextImage>)> {
+    let (mut all, mut images) = (Vec::with_capacity(ids.len() + counts.iter().sum::<usize>()), Vec::new());
+    for id in ids {
+        match counts.get(images.len()).filter(|_| Some(id) == token) {
+            Some(&count) => {
+                images.push(TextImage { start: all.len(), image: images.len() });
+                all.extend(std::iter::repeat_n(id, count));
+            }
+            None => all.push(id),
+        }
+    }
+    if images.len() < counts.len() {
+        return Err(failed("the tokenizer has no token `<|image_pad|>`, which stands for an image"));
+    }
+    Ok((all, images))
 }
 
 /// `x` `(1, s, d)` with zeros behind, `(1, rows, d)`.
@@ -131,11 +195,13 @@ impl TextStage for QwenText {
         let tokenizer = tokenizer.ok_or_else(|| failed("the text encoder was opened without its tokenizer"))?;
         let most = text.options.max_length.unwrap_or(MAX_LENGTH).max(1);
         let own = if self.dropped > 0 && text.text.is_empty() { " " } else { &text.text };
-        let Ids { ids, used, room, cut } = tokenizer.encode(own, self.template, most + self.dropped)?;
+        let frame = self.edit.map(|edit| edit.frame(text.images.len())).unwrap_or_default();
+        let Ids { ids, used, room, cut } = tokenizer.encode_behind(&frame, own, self.template, most + self.dropped)?;
+        let (ids, images) = with_image_tokens(ids, &self.tokens_of(text), tokenizer.image_token())?;
         let length = ids.len().checked_sub(self.dropped).filter(|&length| length > 0);
         let length = length.ok_or_else(|| failed("the tokenizer has too few tokens for the template of Qwen-Image"))?;
         let rows = self.rows_of(length, most);
-        let own = self.framed(ids, rows, tokenizer.pad());
+        let own = Text { images, ..self.framed(ids, rows, tokenizer.pad()) };
         Ok(Tokens::new(rows, own).with_room(used, room).with_cut(cut))
     }
 
@@ -175,9 +241,10 @@ impl TextStage for QwenText {
         let mut encoded = Vec::with_capacity(all.len());
         for (i, portion) in all.chunks(PORTION).enumerate() {
             on.proceed(i * PORTION, all.len())?;
+            let (portion, images) = self.with_images(portion, &texts[i * PORTION..])?;
             let mut result = None;
-            on.run(0, &mut || result = Some(self.part.encoder.encode(portion, &device)));
-            for (states, text) in result.ok_or(Error::Stopped)??.into_iter().zip(portion) {
+            on.run(0, &mut || result = Some(self.part.encoder.encode_with(&portion, &images, &device)));
+            for (states, text) in result.ok_or(Error::Stopped)??.into_iter().zip(&portion) {
                 encoded.push(self.tensors(states, text.length)?);
             }
         }
@@ -197,11 +264,38 @@ impl TextStage for QwenText {
         for first in (0..texts).step_by(PORTION) {
             let text = Text::whole(vec![0; length.max(1) + self.dropped]);
             let all = vec![text; PORTION.min(texts - first)];
-            self.part.encoder.forward::<MetaTensor>(&all, device).map_err(Error::from)?;
+            self.part.encoder.forward::<MetaTensor>(&all, &[], device).map_err(Error::from)?;
         }
+        Ok(self.meta_tensors(device, dtype, length, texts))
+    }
+
+    fn dry_run_with_images(
+        &self,
+        device: &MetaDevice,
+        dtype: DType,
+        (length, texts): (usize, usize),
+        (images, size): (usize, (usize, usize)),
+    ) -> Result<Vec<MetaTensor>> {
+        let Some(vision) = self.part.encoder.vision().filter(|_| images > 0) else {
+            return self.dry_run(device, dtype, length, texts);
+        };
+        let patches = vec![ImagePatches::blank(size, vision)?; images];
+        let tokens = patches.first().map_or(0, ImagePatches::tokens);
+        let places = (0..images).map(|image| TextImage { start: self.dropped + image * tokens, image }).collect();
+        let ids = vec![0; self.dropped + length.max(images * tokens + 1)];
+        let text = Text { images: places, ..Text::whole(ids) };
+        let all = vec![text; texts.clamp(1, PORTION)];
+        self.part.encoder.forward::<MetaTensor>(&all, &patches, device).map_err(Error::from)?;
+        Ok(self.meta_tensors(device, dtype, length, texts))
+    }
+}
+
+impl QwenText {
+    /// The tensors of `texts` texts of a dry run.
+    fn meta_tensors(&self, device: &MetaDevice, dtype: DType, length: usize, texts: usize) -> Vec<MetaTensor> {
         let tensor = |(name, shape): (&'static str, Vec<usize>)| {
             device.tensor(&shape, if name == LENGTH { DType::F32 } else { dtype })
         };
-        Ok((0..texts).flat_map(|_| self.shapes(length)).map(tensor).collect())
+        (0..texts).flat_map(|_| self.shapes(length)).map(tensor).collect()
     }
 }

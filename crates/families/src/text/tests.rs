@@ -261,8 +261,7 @@ fn the_number_of_tokens_is_an_option_and_what_does_not_fit_is_named() {
 fn a_masked_text_has_its_tokens_and_one_of_padding() {
     let stage = MaskedT5Text::new(t5(), LENGTH);
     let lengths = |most: Option<usize>, text: &str| {
-        let text =
-            PromptText::plain(text, TextOptions { max_length: most, ..TextOptions::default() });
+        let text = PromptText::plain(text, TextOptions { max_length: most, ..TextOptions::default() });
         let tokens = stage.tokenize(&text, &NoWords).unwrap();
         let found = stage.encode(&[(text, Arc::new(tokens))], &mut OnCpu::default()).unwrap().remove(0);
         let context = found.get(CONTEXT).unwrap().clone();

@@ -60,9 +60,8 @@ mod tests {
 
     #[test]
     fn images_are_equal_if_size_and_pixels_are() {
-        let image = |width, height, value| {
-            PromptImage::new(Arc::new(Rgb8Image::filled(width, height, [value; 3]).unwrap()))
-        };
+        let image =
+            |width, height, value| PromptImage::new(Arc::new(Rgb8Image::filled(width, height, [value; 3]).unwrap()));
         assert_eq!(image(2, 3, 7), image(2, 3, 7));
         assert!([image(3, 2, 7), image(2, 3, 8)].into_iter().all(|other| other != image(2, 3, 7)));
         assert_eq!(image(2, 3, 7).digest().len(), 64);

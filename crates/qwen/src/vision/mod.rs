@@ -60,9 +60,8 @@ impl VisionTower {
     /// merger.
     pub(crate) fn new(segments: &mut Segments, config: VisionConfig) -> Self {
         // The kernel of a convolution is as large as a patch: a matrix.
-        let patches = segments.add(PATCHES, |p| {
-            Linear::new(&p.pp(PATCHES).pp("proj"), config.patch_len(), config.hidden_size, false)
-        });
+        let patches = segments
+            .add(PATCHES, |p| Linear::new(&p.pp(PATCHES).pp("proj"), config.patch_len(), config.hidden_size, false));
         let names = (0..config.depth).map(|i| format!("{BLOCKS}.{i}"));
         let blocks = names.map(|name| segments.add(name.as_str(), |p| Block::new(&p.pp(&name), &config))).collect();
         let merger = segments.add(MERGER, |p| Merger::new(&p.pp(MERGER), &config));

@@ -49,7 +49,8 @@ impl ImagePatches {
     pub fn new(image: &Rgb8Image, config: &VisionConfig) -> Result<Self> {
         let (short, long) = (image.width().min(image.height()), image.width().max(image.height()));
         if long > short * MAX_RATIO {
-            let (expected, found) = (format!("sides of a ratio up to {MAX_RATIO}"), vec![image.height(), image.width()]);
+            let (expected, found) =
+                (format!("sides of a ratio up to {MAX_RATIO}"), vec![image.height(), image.width()]);
             return Err(Error::Input { network: NETWORK, input: "image", expected, found });
         }
         let (width, height) = seen_size(image.size(), config.token_side());
@@ -60,7 +61,8 @@ impl ImagePatches {
         for [row, column] in windows.places() {
             for plane in planes.chunks_exact(width * height) {
                 let lines = || (0..side).map(|y| (row * side + y) * width + column * side);
-                (0..frames).for_each(|_| lines().for_each(|start| values.extend_from_slice(&plane[start..start + side])));
+                (0..frames)
+                    .for_each(|_| lines().for_each(|start| values.extend_from_slice(&plane[start..start + side])));
             }
         }
         let values = Tensor::from_vec(values, (1, windows.patches(), config.patch_len()), &Device::Cpu);

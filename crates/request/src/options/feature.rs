@@ -29,8 +29,7 @@ impl ModelFeature {
         match self {
             Self::Flow => model.scheduler_config().is_flow(),
             Self::Guidance => model.takes_guidance(),
-            // A model with channels for a masked image has no place for others.
-            Self::References => self.may_be_of(model.family()) && !model.takes_mask(),
+            Self::References => model.references().is_some(),
             Self::Unet | Self::Transformer | Self::SkippedBlocks | Self::Sizes => self.may_be_of(model.family()),
         }
     }
@@ -57,7 +56,7 @@ impl ModelFeature {
             Self::Flow => ("flow models", "is none"),
             Self::Guidance => ("models that were distilled with guidance, as FLUX.1 dev", "is none"),
             Self::Sizes => ("models that take sizes, as SDXL", "is none"),
-            Self::References => ("models that take reference images, as FLUX.1 Kontext", "is none"),
+            Self::References => ("models that take reference images, as FLUX.1 Kontext and Qwen-Image-Edit", "is none"),
         };
         format!("it works with {others}, and {name} {own}")
     }

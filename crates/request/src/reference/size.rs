@@ -1,7 +1,7 @@
 //! The size of reference images.
 
 use kiln_media::ResizeMode;
-use kiln_models::{ReferenceSizes, nearest_size};
+use kiln_models::{ReferenceSizes, area_size, nearest_size};
 use serde::{Deserialize, Serialize};
 
 use crate::input::{choice, named};
@@ -26,7 +26,7 @@ pub(super) struct Fitted {
 }
 
 /// The size of an image of `width` by `height` pixels, in multiples of `multiple`. Sources: diffusers'
-/// `FluxKontextPipeline.__call__`, and `Flux2KleinPipeline.__call__` with `Flux2ImageProcessor`.
+/// `FluxKontextPipeline.__call__`, `Flux2KleinPipeline.__call__` with `Flux2ImageProcessor`, and `QwenImageEditPlusPipeline.__call__`.
 pub(super) fn fitted_size(
     sizes: ReferenceSizes,
     choice: ReferenceSize,
@@ -38,7 +38,8 @@ pub(super) fn fitted_size(
     let stretched = |size: [usize; 2]| Fitted { resized: own, result: down(size), mode: ResizeMode::Stretch };
     let cropped = |resized: [usize; 2]| Fitted { resized, result: down(resized), mode: ResizeMode::Crop };
     match (sizes, choice) {
-        (ReferenceSizes::Nearest(_), ReferenceSize::Own) => stretched(own),
+        (ReferenceSizes::Nearest(_) | ReferenceSizes::Area(_), ReferenceSize::Own) => stretched(own),
+        (ReferenceSizes::Area(pixels), ReferenceSize::Model) => stretched(area_size(pixels, own)),
         (ReferenceSizes::Nearest(all), ReferenceSize::Model) => stretched(nearest_size(all, own).unwrap_or(own)),
         (ReferenceSizes::AtMost(_), ReferenceSize::Own) => cropped(own),
         (ReferenceSizes::AtMost(most), ReferenceSize::Model) => {
@@ -67,5 +68,8 @@ mod tests {
         assert_eq!(klein(ReferenceSize::Model, (131, 94)), [128, 80]);
         assert_eq!(klein(ReferenceSize::Model, (4096, 1024)), [2048, 512]);
         assert_eq!(klein(ReferenceSize::Own, (4096, 1030)), [4096, 1024]);
+        let qwen = |choice, size| result(ReferenceSizes::Area(1 << 20), choice, size);
+        assert_eq!(qwen(ReferenceSize::Model, (131, 94)), [1216, 864]);
+        assert_eq!(qwen(ReferenceSize::Own, (131, 94)), [128, 80]);
     }
 }
