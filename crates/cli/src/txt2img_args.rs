@@ -45,8 +45,8 @@ pub struct Common {
     /// [,mask=FILE][,blocks=style|layout|NAME:X+..][,embeds=FILE][,shortcut=true]. Can be repeated.
     #[arg(long = "ip-adapter", value_name = "model=FILE,..")]
     pub ip_adapters: Vec<IpAdapterUse>,
-    /// Adds a reference image: FLUX.1 Kontext and FLUX.2 klein edit it by the prompt, FLUX.1 Depth and Canny take it as the control
-    /// image. Can be repeated.
+    /// Adds a reference image: FLUX.1 Kontext, FLUX.2 klein and Qwen-Image-Edit edit it by the prompt, FLUX.1 Depth and Canny take it as
+    /// the control image. Can be repeated.
     #[arg(short = 'r', long = "reference", visible_alias = "ref-image", value_name = "IMAGE")]
     pub references: Vec<PathBuf>,
 

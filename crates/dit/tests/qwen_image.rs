@@ -10,6 +10,7 @@ use kiln_network::slots::{CONTEXT, REFERENCE, TEXT_LENGTHS};
 use kiln_network::{Denoiser, Forward, Inputs, StepShape};
 use kiln_nn::ops::Target;
 use kiln_nn::{MetaDevice, MetaTensor};
+use kiln_testkit::Fixture;
 use kiln_weights::{MapSource, ParamSource, Placement, RandomSource, load};
 
 const CONFIG: &str = r#"{"in_channels": 16, "out_channels": 4, "num_layers": 2, "attention_head_dim": 16,
@@ -22,7 +23,11 @@ const EXPECTED: [f32; 21] = [
 ];
 
 fn network() -> QwenImageTransformer {
-    let network = QwenImageTransformer::new(QwenImageConfig::from_json(CONFIG).unwrap());
+    network_of(CONFIG)
+}
+
+fn network_of(config: &str) -> QwenImageTransformer {
+    let network = QwenImageTransformer::new(QwenImageConfig::from_json(config).unwrap());
     let random = RandomSource::new(network.segments(), 1);
     let value = |key: String| {
         let shape = random.info(&key).unwrap().shape;
@@ -57,6 +62,36 @@ fn values_are_those_of_diffusers() {
     }
 }
 
+/// The network of `tests/reference/qwen_edit.py`.
+fn editing_network(zero_cond_t: bool) -> QwenImageTransformer {
+    let config = format!(
+        r#"{{"in_channels": 16, "out_channels": 4, "num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2,
+            "joint_attention_dim": 32, "axes_dims_rope": [4, 6, 6], "zero_cond_t": {zero_cond_t}}}"#
+    );
+    network_of(&config)
+}
+
+/// Two references of their own sizes, of which the first is that of both rows.
+fn editing_inputs() -> Inputs {
+    let lengths = Tensor::new(&[5f32, 7.0], &Device::Cpu).unwrap();
+    let mut inputs = Inputs::new().with(CONTEXT, tensor(&[2, 7, 32], 1)).with(TEXT_LENGTHS, lengths);
+    inputs.add(REFERENCE, 0, tensor(&[1, 4, 8, 4], 2));
+    inputs.add(REFERENCE, 1, tensor(&[2, 4, 2, 6], 3));
+    inputs
+}
+
+#[test]
+fn references_are_those_of_diffusers() {
+    let fixture = Fixture::open("qwen_edit/values.safetensors");
+    for (name, zero_cond_t) in [("references", false), ("zero_cond_t", true)] {
+        let network = editing_network(zero_cond_t);
+        let found = run(&network, &tensor(&[2, 4, 6, 10], 0), editing_inputs());
+        let expected: Vec<f32> = fixture.tensor(name).flatten_all().unwrap().to_vec1().unwrap();
+        let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(found.len() == expected.len() && largest < 2e-5, "{name}: {largest}");
+    }
+}
+
 #[test]
 fn an_image_has_the_same_values_alone_and_in_a_batch() {
     let (network, x) = (network(), tensor(&[2, 4, 6, 10], 0));
@@ -77,6 +112,10 @@ fn shapes_without_elements_are_those_of_tensors() {
     let shape = StepShape { rows: 2, height: 6, width: 10, tokens: 7 };
     let inputs = network.meta_inputs(&device, shape, DType::F32);
     let timesteps = device.tensor(&[1], DType::F32);
+    let y: MetaTensor = network.forward(&device.tensor(&[2, 4, 6, 10], DType::F32), &timesteps, &inputs).unwrap();
+    assert_eq!(y.dims(), [2, 4, 6, 10]);
+    let mut inputs = inputs;
+    inputs.add(REFERENCE, 0, device.tensor(&[2, 4, 8, 4], DType::F32));
     let y: MetaTensor = network.forward(&device.tensor(&[2, 4, 6, 10], DType::F32), &timesteps, &inputs).unwrap();
     assert_eq!(y.dims(), [2, 4, 6, 10]);
     assert!(device.take_flop().total() > 0.0);

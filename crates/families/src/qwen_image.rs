@@ -337,6 +337,37 @@ mod tests {
     }
 
     #[test]
+    fn a_file_has_the_configuration_of_its_vision_tower() {
+        let json = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 256, "intermediate_size": 48,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vision_config": {"depth": 3,
+            "hidden_size": 160, "num_heads": 2, "intermediate_size": 36, "out_hidden_size": 256}}"#;
+        let config = QwenConfig::from_json(json).unwrap();
+        let encoder = QwenEncoder::seeing(config.clone()).unwrap();
+        let source = RandomSource::new(encoder.segments(), 1);
+        let tensor = |key: String| {
+            let values = source.data(&key).unwrap().unwrap();
+            let is_kernel = key == "visual.patch_embed.proj.weight";
+            let shape = if is_kernel { vec![160, 3, 2, 14, 14] } else { values.info.shape.clone() };
+            let tensor = Tensor::from_vec(values.to_f32().unwrap(), shape, &Device::Cpu).unwrap();
+            (key, tensor)
+        };
+        let file: MapSource = source.keys().into_iter().map(tensor).collect();
+        let found = QWEN_IMAGE.read_text(ComponentKind::LanguageModel, &file).and_then(|text| text.config()).unwrap();
+        assert_eq!(QwenConfig::from_json(&found.to_string()).unwrap(), config);
+    }
+
+    #[test]
+    fn editing_models_are_known_by_their_class() {
+        let traits = |class| ModelTraits { class, ..ModelTraits::default() };
+        let most = |class| QWEN_IMAGE.references_of(&traits(class)).map(|references| references.most);
+        assert_eq!(most("QwenImageEditPipeline"), Some(1));
+        assert_eq!(most("QwenImageEditPlusPipeline"), Some(usize::MAX));
+        assert_eq!(most("QwenImagePipeline"), None);
+        let defaults = QWEN_IMAGE.defaults(&traits("QwenImageEditPlusPipeline"));
+        assert!(defaults.edits && defaults.steps == 40);
+    }
+
+    #[test]
     fn names_of_gguf_are_those_of_its_language_model() {
         let (config, encoder) = language_model();
         let (source, names) = (RandomSource::new(encoder.segments(), 1), QwenDialect::Gguf.names());

@@ -60,7 +60,7 @@ impl PromptCache {
     pub(crate) fn adopt(&mut self, key: PromptText, encoded: TextTensors) {
         self.counts.shared += 1;
         if let Some(entries) = &mut self.entries {
-            entries.put(key, encoded);
+            entries.put(key.key(), encoded);
         }
     }
 
@@ -73,7 +73,7 @@ impl PromptCache {
     pub(crate) fn put(&mut self, key: PromptText, encoded: TextTensors) {
         self.counts.encoded += 1;
         if let Some(entries) = &mut self.entries {
-            entries.put(key, encoded);
+            entries.put(key.key(), encoded);
         }
     }
 }

@@ -52,7 +52,7 @@ impl TokenizedTexts {
         let tokens = Arc::new(stage.tokenize(text, embeddings)?);
         warn_of_cut(text, &tokens);
         self.count += 1;
-        self.known.insert(text.clone(), tokens.clone());
+        self.known.insert(text.key(), tokens.clone());
         Ok(tokens)
     }
 }

@@ -23,7 +23,7 @@ impl ReferenceWork {
         let references = job.token_references();
         let sizes = || references.iter().map(|reference| reference.image.size());
         let (width, height) = (sizes().map(|(width, _)| width).max(), sizes().map(|(_, height)| height).max());
-        let texts = || references.iter().filter_map(|reference| Some(reference.text.as_ref()?.image().size()));
+        let texts = || references.iter().filter_map(|reference| Some(reference.text.as_ref()?.size()));
         let (wide, high) = (texts().map(|(width, _)| width).max(), texts().map(|(_, height)| height).max());
         let text = (wide.unwrap_or(0), high.unwrap_or(0));
         Self { count: references.len(), width: width.unwrap_or(0), height: height.unwrap_or(0), text }

@@ -17,6 +17,7 @@ mod lora;
 mod modes;
 mod prompt_steps;
 mod prompts;
+mod qwen_edit;
 mod refiner;
 mod rules;
 mod running;

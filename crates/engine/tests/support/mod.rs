@@ -3,6 +3,7 @@
 
 pub mod cases;
 pub mod channels;
+pub mod qwen_edit;
 pub mod refiner;
 
 use std::ops::ControlFlow;

@@ -103,7 +103,7 @@ impl QwenText {
         let Some(vision) = self.part.encoder.vision() else { return Vec::new() };
         let side = vision.token_side();
         let tokens = |image: &PromptImage| {
-            let (width, height) = seen_size(image.image().size(), side);
+            let (width, height) = seen_size(image.size(), side);
             (width / side) * (height / side)
         };
         text.images.iter().map(tokens).collect()
@@ -127,8 +127,9 @@ impl QwenText {
                 });
             }
         }
-        let patches = known.into_iter().map(|image| ImagePatches::new(image.image(), vision));
-        Ok((all, patches.collect::<kiln_qwen::Result<_>>()?))
+        let missing = || failed("an image of a text is not kept");
+        let patches = |image: &PromptImage| Ok(ImagePatches::new(image.image().ok_or_else(missing)?, vision)?);
+        Ok((all, known.into_iter().map(patches).collect::<Result<_>>()?))
     }
 
     /// The tensors of a text from its hidden states `(1, s, d)`.
@@ -281,6 +282,9 @@ impl TextStage for QwenText {
         };
         let patches = vec![ImagePatches::blank(size, vision)?; images];
         let tokens = patches.first().map_or(0, ImagePatches::tokens);
+        // The patches are in the host's memory.
+        let values = patches.iter().map(ImagePatches::numbers).sum();
+        let _values = (!device.target().is_gpu()).then(|| device.tensor(&[1, values], DType::F32));
         let places = (0..images).map(|image| TextImage { start: self.dropped + image * tokens, image }).collect();
         let ids = vec![0; self.dropped + length.max(images * tokens + 1)];
         let text = Text { images: places, ..Text::whole(ids) };

@@ -5,7 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::text::{CONTEXT, Fill, LENGTH, NoWords, PromptText, Result, Runs, TextStage, TextTensors, Tokens};
+use kiln_media::Rgb8Image;
+use kiln_network::text::{
+    CONTEXT, Fill, LENGTH, NoWords, PromptImage, PromptText, Result, Runs, TextStage, TextTensors, Tokens,
+};
 use kiln_nn::MetaDevice;
 use kiln_nn::ops::Target;
 use kiln_prompt::TextOptions;
@@ -14,6 +17,7 @@ use kiln_weights::{Placement, RandomSource, load};
 use serde_json::json;
 
 use super::{QwenPart, QwenText};
+use crate::qwen_edit::Edit;
 
 /// Runs on the calling thread.
 struct OnCpu;
@@ -47,6 +51,30 @@ fn vision_part() -> QwenPart {
     part_of(QwenEncoder::normed(QwenConfig::from_json(config).unwrap()).unwrap())
 }
 
+/// The id of a token of an image.
+const IMAGE: u32 = 37;
+
+/// The stage of Qwen-Image-Edit.
+fn editing(edit: Edit) -> QwenText {
+    let config = r#"{"model_type": "qwen2_5_vl", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "rope_scaling": {"mrope_section": [1, 1, 2]},
+        "vision_config": {"depth": 2, "hidden_size": 16, "intermediate_size": 20, "num_heads": 2, "out_hidden_size": 16}}"#;
+    let encoder = QwenEncoder::seeing(QwenConfig::from_json(config).unwrap()).unwrap();
+    QwenText::qwen_image_edit(part_of(encoder), edit)
+}
+
+/// An image of 56 x 84 pixels: six tokens.
+fn image(value: u8) -> PromptImage {
+    PromptImage::new(Arc::new(Rgb8Image::filled(56, 84, [value, 90, 7]).unwrap()))
+}
+
+fn with_images(stage: &QwenText, own: &str, images: &[PromptImage]) -> (PromptText, Arc<Tokens>) {
+    let (text, _) = text(stage, own, None);
+    let text = PromptText { images: images.to_vec(), ..text };
+    let tokens = stage.tokenize(&text, &NoWords).unwrap();
+    (text, Arc::new(tokens))
+}
+
 fn part_of(encoder: QwenEncoder) -> QwenPart {
     let source = RandomSource::new(encoder.segments(), 5);
     load(encoder.segments(), &source, &Placement::new(Device::Cpu, DType::F32)).unwrap();
@@ -58,7 +86,8 @@ fn part_of(encoder: QwenEncoder) -> QwenPart {
     };
     let file = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null, "decoder": null,
-        "added_tokens": [special(32, "<|endoftext|>"), special(33, "<|im_start|>"), special(34, "<|im_end|>")],
+        "added_tokens": [special(32, "<|endoftext|>"), special(33, "<|im_start|>"), special(34, "<|im_end|>"),
+            special(35, "<|vision_start|>"), special(36, "<|vision_end|>"), special(IMAGE, "<|image_pad|>")],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     });
@@ -165,4 +194,53 @@ fn words_have_no_weights_and_brackets_are_text() {
     assert_eq!(stage.ignores(), ["clip_skip", "chunk_cut", "comma_backtrack"]);
     let other = TextOptions { clip_skip: Some(2), ..TextOptions::default() };
     assert_eq!(stage.effective(other), stage.effective(TextOptions::default()));
+}
+
+#[test]
+fn images_are_before_the_prompt() {
+    for (edit, images) in [(Edit::One, 1), (Edit::Several, 2)] {
+        let stage = editing(edit);
+        let all: Vec<PromptImage> = (0..images).map(|i| image(i as u8)).collect();
+        let plain = text(&stage, "a fox", None);
+        let seen = with_images(&stage, "a fox", &all);
+        let ids = |tokens: &Arc<Tokens>| tokens.own::<Text>().unwrap().clone();
+        let (found, without) = (ids(&seen.1), ids(&plain.1));
+        let of_image = found.ids.iter().filter(|id| **id == IMAGE).count();
+        assert_eq!((of_image, found.images.len()), (6 * images, images));
+        for (i, place) in found.images.iter().enumerate() {
+            assert_eq!((place.image, found.ids[place.start - 1], found.ids[place.start + 6]), (i, 35, 36));
+        }
+        // The prompt and its room are the same.
+        assert_eq!(found.ids[found.ids.len() - 5..], without.ids[without.ids.len() - 5..]);
+        assert_eq!((seen.1.used(), seen.1.room()), (plain.1.used(), plain.1.room()));
+        // A token of the prompt itself stands for no image.
+        let quoted = with_images(&stage, "<|image_pad|> fox", &all);
+        assert_eq!(ids(&quoted.1).ids.iter().filter(|id| **id == IMAGE).count(), 6 * images + 1);
+    }
+}
+
+#[test]
+fn texts_with_images_have_their_own_bits_and_the_shapes_of_plans() {
+    let stage = editing(Edit::Several);
+    let images = [image(1), image(2)];
+    let texts = [
+        with_images(&stage, "a fox", &images),
+        with_images(&stage, "", &images),
+        with_images(&stage, "a fox", &images[1..]),
+        text(&stage, "a fox", None),
+    ];
+    let together = stage.encode(&texts, &mut OnCpu).unwrap();
+    let context = |text: &TextTensors| values(text.get(CONTEXT).unwrap());
+    for (i, own) in texts.iter().enumerate() {
+        let alone = stage.encode(std::slice::from_ref(own), &mut OnCpu).unwrap();
+        assert_eq!(context(&alone[0]), context(&together[i]), "text {i}");
+    }
+    assert_ne!(context(&together[0]), context(&together[2]));
+    let device = MetaDevice::new(Target::Cpu { threads: 2 }, DType::F32);
+    let planned = stage.dry_run_with_images(&device, DType::F32, (texts[0].1.length(), 1), (2, (56, 84))).unwrap();
+    let planned: Vec<_> = planned.iter().map(|meta| meta.dims().to_vec()).collect();
+    assert_eq!(planned, together[0].iter().map(|(_, x)| x.dims().to_vec()).collect::<Vec<_>>());
+    // A key of a store has no pixels to encode.
+    let (own, tokens) = &texts[0];
+    assert!(stage.encode(&[(own.key(), tokens.clone())], &mut OnCpu).is_err());
 }

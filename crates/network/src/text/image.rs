@@ -10,21 +10,33 @@ use kiln_media::Rgb8Image;
 /// An image that a text encoder sees with a text. Two are equal if their digests are.
 #[derive(Clone)]
 pub struct PromptImage {
-    image: Arc<Rgb8Image>,
+    image: Option<Arc<Rgb8Image>>,
+    size: (usize, usize),
     digest: Arc<str>,
 }
 
 impl PromptImage {
     /// An image in the size that the model's rule gives it.
     pub fn new(image: Arc<Rgb8Image>) -> Self {
-        let (width, height) = image.size();
+        let size @ (width, height) = image.size();
         let digest = sha256(&[format!("{width}x{height} ").as_bytes(), image.data()].concat());
-        Self { image, digest: digest.into() }
+        Self { image: Some(image), size, digest: digest.into() }
     }
 
-    /// The image.
-    pub fn image(&self) -> &Rgb8Image {
-        &self.image
+    /// The image; `None` if only its size and digest are kept.
+    pub fn image(&self) -> Option<&Rgb8Image> {
+        self.image.as_deref()
+    }
+
+    /// Width and height in pixels.
+    pub fn size(&self) -> (usize, usize) {
+        self.size
+    }
+
+    /// Its size and digest, for the keys of stores that keep many texts.
+    #[must_use]
+    pub fn without_pixels(&self) -> Self {
+        Self { image: None, ..self.clone() }
     }
 
     /// The SHA-256 of size and pixels, in hexadecimal digits.
@@ -49,7 +61,7 @@ impl Hash for PromptImage {
 
 impl Debug for PromptImage {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (width, height) = self.image.size();
+        let (width, height) = self.size;
         write!(f, "PromptImage({width}x{height}, {})", self.digest)
     }
 }
@@ -65,5 +77,7 @@ mod tests {
         assert_eq!(image(2, 3, 7), image(2, 3, 7));
         assert!([image(3, 2, 7), image(2, 3, 8)].into_iter().all(|other| other != image(2, 3, 7)));
         assert_eq!(image(2, 3, 7).digest().len(), 64);
+        let key = image(2, 3, 7).without_pixels();
+        assert!(key == image(2, 3, 7) && key.image().is_none() && key.size() == (2, 3));
     }
 }

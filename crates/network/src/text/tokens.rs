@@ -22,6 +22,13 @@ impl PromptText {
     pub fn plain(text: impl Into<String>, options: TextOptions) -> Self {
         Self { text: text.into(), options, images: Vec::new() }
     }
+
+    /// An equal text that keeps no pixels, for the keys of stores.
+    #[must_use]
+    pub fn key(&self) -> Self {
+        let images = self.images.iter().map(PromptImage::without_pixels).collect();
+        Self { text: self.text.clone(), options: self.options, images }
+    }
 }
 
 /// The tokens of one text, in the form of the stage that made them.

@@ -81,6 +81,11 @@ impl ImagePatches {
         Ok(Self { values, windows })
     }
 
+    /// Numbers of all patches.
+    pub fn numbers(&self) -> usize {
+        self.values.elem_count()
+    }
+
     /// Tokens of the language model in each direction, rows first.
     pub fn grid(&self) -> [usize; 2] {
         self.windows.grid()
@@ -104,10 +109,10 @@ mod tests {
             ((1024, 1024), (1036, 1036)),
             ((384, 384), (392, 392)),
             ((448, 320), (448, 308)),
-            ((14, 70), (28, 84)),
+            ((14, 70), (28, 140)),
             ((42, 42), (56, 56)),
             ((30, 20), (84, 56)),
-            ((8000, 4000), (4984, 2464)),
+            ((8000, 4000), (5068, 2520)),
         ] {
             assert_eq!(seen_size(size, 28), expected, "{size:?}");
         }

@@ -76,8 +76,8 @@ input_options! {
         /// Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image
         /// encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image.
         ip_adapters: Vec<IpAdapterUse> { kind: IpAdapters, short_names: &["ip_adapter"], needs: Some(Unet) }
-        /// Reference images, which FLUX.1 Kontext changes as the prompt says, or combines. All FLUX.1 models take them.
-        /// FLUX.1 Depth and Canny take one: the control image.
+        /// Reference images, which FLUX.1 Kontext, FLUX.2 and Qwen-Image-Edit change as the prompt says, or combine. All FLUX.1
+        /// models take them. FLUX.1 Depth and Canny take one: the control image.
         references: Vec<PathBuf> {
             kind: Files, aliases: &["ref_image"], short_names: &["reference"], needs: Some(References),
         }
