@@ -119,7 +119,8 @@ fn the_tower_is_part_of_the_network_that_sees() {
     let own: Vec<String> = keys(&seeing).into_iter().filter(|key| key.starts_with("visual.")).collect();
     assert_eq!((own.len(), keys(&seeing).len()), (1 + 3 * 12 + 5, keys(&plain).len() + own.len()));
     assert!(mismatches(seeing.segments(), &source(&seeing)).is_empty());
-    let whole = QwenConfig { vision: None, ..config };
+    let mut whole = config;
+    whole.vision = None;
     let message = QwenEncoder::seeing(whole).err().unwrap().to_string();
     assert!(message.contains("`vision_config` is missing, expected that of a vision tower"), "{message}");
     let sections = QwenConfig::from_json(&CONFIG.replace("[2, 3, 3]", "[2, 3, 2]")).unwrap();

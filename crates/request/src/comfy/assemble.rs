@@ -104,6 +104,7 @@ impl<'a> Reader<'a> {
         let vae = self.vae(self.link(decoder, "vae")?, model.checkpoint)?;
         let references = self.references((*node, vae.as_ref()), model.checkpoint, positive, guiding)?;
         let image_prompts = self.image_prompts(model)?;
+        let seen = self.seen_images((*node, vae.as_ref()), model.checkpoint, positive, guiding)?;
         sampling.check_levels(size)?;
         // ComfyUI also encodes empty texts.
         let negative_text = negative.as_ref().filter(|negative| negative.zeroed_by.is_none());
@@ -121,7 +122,7 @@ impl<'a> Reader<'a> {
             clip_skip: self.clip_skip(clip)?,
             loras: loras.iter().map(|(lora, _)| lora.clone()).collect(),
             controls: controls.iter().map(|(control, ..)| control.clone()).collect(),
-            // ComfyUI leaves reference images in their own size.
+            // ComfyUI leaves reference images in their own size, but those that the text encoder sees.
             reference_size: (!references.is_empty()).then_some(ReferenceSize::Own),
             ..as_in_comfyui()
         };
@@ -140,8 +141,10 @@ impl<'a> Reader<'a> {
         stages.texts.dedup();
         let (of_model, mut origins) = (self.model_name(model.checkpoint)?, Vec::new());
         add(&mut origins, sampling.places.iter().map(|(field, (node, input))| (*field, *node, *input)));
-        add(&mut origins, [("prompt", positive.node.0, "text"), ("model", model.checkpoint, of_model.input)]);
-        add(&mut origins, negative.iter().map(|negative| ("negative_prompt", negative.node.0, "text")));
+        let words = Self::words_input;
+        add(&mut origins, [("prompt", positive.node.0, words(positive.node))]);
+        add(&mut origins, [("model", model.checkpoint, of_model.input)]);
+        add(&mut origins, negative.iter().map(|text| ("negative_prompt", text.node.0, words(text.node))));
         add(&mut origins, positive.guidance.map(|(_, node)| ("guidance", node, "guidance")));
         let is_of = |id: &&&str, begin: &str| self.node(id).is_ok_and(|(_, node)| node.class_type.starts_with(begin));
         let shifting = model.nodes.iter().filter(|id| is_of(id, "ModelSampling"));
@@ -152,6 +155,7 @@ impl<'a> Reader<'a> {
         add(&mut origins, controls.iter().map(|(_, _, node)| ("controls", *node, "control_net")));
         add(&mut origins, references.iter().map(|(_, node)| ("references", *node, "latent")));
         add(&mut origins, image_prompts.iter().map(|prompt| ("ip_adapters", prompt.node.as_str(), "ipadapter")));
+        add(&mut origins, seen.iter().map(|(_, node)| ("references", *node, words(positive.node))));
         Ok(Run {
             request: taken.request,
             model: of_model,
@@ -159,7 +163,7 @@ impl<'a> Reader<'a> {
             vae: None,
             start: None,
             controls: controls.into_iter().map(|(_, graph_image, _)| graph_image).collect(),
-            references: references.into_iter().map(|(graph_image, _)| graph_image).collect(),
+            references: references.into_iter().chain(seen).map(|(graph_image, _)| graph_image).collect(),
             image_prompts,
             batch: (1, node.0.into()),
             unknown: taken.unknown,

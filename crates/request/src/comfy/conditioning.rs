@@ -128,8 +128,8 @@ impl<'a> Reader<'a> {
         }
         let class = at.1.class_type.as_str();
         let clip = |at| self.chain(at, "clip", "clip");
-        if class == "CLIPTextEncode" {
-            let (texts, clip) = (vec![self.name(at, "text")?], clip(at)?);
+        if class == "CLIPTextEncode" || self.is_edit(at) {
+            let (texts, clip) = (vec![self.name(at, Self::words_input(at))?], clip(at)?);
             let sizes = None;
             return Ok(Conditioning {
                 texts,

@@ -7,6 +7,7 @@
 
 mod assemble;
 mod conditioning;
+mod edit;
 mod graph_image;
 mod image_prompt;
 mod latent;

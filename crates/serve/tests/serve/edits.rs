@@ -44,6 +44,45 @@ fn encoded(name: &str) -> String {
     STANDARD.encode(std::fs::read(shared_data(&format!("families/images/{name}"))).unwrap())
 }
 
+/// The nodes of two prompts of Qwen-Image-Edit, which see these images.
+fn edit_texts(positive: &[(&str, &str)], negative: &[(&str, &str)]) -> Vec<(&'static str, Value)> {
+    let text = |images: &[(&str, &str)]| {
+        let mut inputs = json!({ "prompt": "make it night", "clip": ["4", 1], "vae": ["4", 2] });
+        images.iter().for_each(|(input, node)| inputs[*input] = json!([node, 0]));
+        node("TextEncodeQwenImageEditPlus", inputs)
+    };
+    vec![
+        ("10", node("LoadImage", json!({ "image": "a.png" }))),
+        ("11", node("LoadImage", json!({ "image": "a.png" }))),
+        ("12", text(positive)),
+        ("13", text(negative)),
+        ("3.positive", json!(["12", 0])),
+        ("3.negative", json!(["13", 0])),
+    ]
+}
+
+#[test]
+fn prompts_that_see_images_see_the_same_ones() {
+    let served = Served::start(options());
+    let image = Rgb8Image::filled(64, 64, [1, 2, 3]).unwrap();
+    upload(&served, "/upload/image", "a.png", &encode(&image, StillFormat::Png).unwrap(), &[]);
+    let both = [("image1", "10"), ("image3", "11")];
+    // This model takes no references.
+    let errors = refused(&served, &graph_with(&edit_texts(&both, &both)));
+    assert!(errors["12"].to_string().contains("references"), "{errors:?}");
+    for other in [&both[..1], &[("image1", "11"), ("image3", "10")], &[]] {
+        let errors = refused(&served, &graph_with(&edit_texts(&both, other)));
+        assert!(errors["12"].to_string().contains("see other images"), "{errors:?}");
+    }
+    let mut graph = edit_texts(&both, &both);
+    graph.push(("12.vae", Value::Null));
+    let errors = refused(&served, &graph_with(&graph));
+    assert!(errors["12"].to_string().contains("vae"), "{errors:?}");
+    // Without images the nodes are texts.
+    let text = json!({ "prompt": "make it night", "negative_prompt": "make it night" });
+    assert!(made(&served, &graph_with(&edit_texts(&[], &[]))) == pixels(&job(&served, &own(&text))));
+}
+
 #[test]
 fn a_model_without_reference_images_names_the_node() {
     let served = Served::start(options());

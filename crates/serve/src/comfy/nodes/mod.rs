@@ -1,5 +1,6 @@
 //! The table of classes.
 
+mod edit;
 mod image_prompts;
 mod images;
 mod models;
@@ -110,5 +111,5 @@ const fn saver(name: &'static str, title: &'static str, inputs: &'static [Input]
 
 /// All classes.
 pub(super) fn classes() -> impl Iterator<Item = &'static Class> {
-    [models::CLASSES, image_prompts::CLASSES, sampling::CLASSES, images::CLASSES].into_iter().flatten()
+    [models::CLASSES, edit::CLASSES, image_prompts::CLASSES, sampling::CLASSES, images::CLASSES].into_iter().flatten()
 }
