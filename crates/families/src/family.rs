@@ -204,7 +204,7 @@ pub trait Family: Sync {
         self.classes().first().copied()
     }
 
-    /// The class of a pipeline whose denoiser is in one file of this name, if the name tells more than the tensors.
+    /// The class of a pipeline whose denoiser is in one file of this name, if the name says more than the tensors.
     fn class_of_name(&self, _name: &str) -> Option<&'static str> {
         None
     }

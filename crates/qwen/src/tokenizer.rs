@@ -47,7 +47,7 @@ pub enum ChatTemplate {
 const DESCRIBING: &str = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, \
     spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n";
 
-/// The same of [`ChatTemplate::Editing`].
+/// The first message of [`ChatTemplate::Editing`], and the beginning of the second.
 const EDITING: &str = "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, background), \
     then explain how the user's text instruction should alter or modify the image. Generate a new image that meets the user's \
     requirements while maintaining consistency with the original input where appropriate.<|im_end|>\n<|im_start|>user\n";

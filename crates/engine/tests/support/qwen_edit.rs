@@ -64,7 +64,7 @@ pub fn write_model(folder: &Path, class: &str, zero_cond_t: bool) {
             format!(
                 r#"{{"_class_name": "{class}", "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
                     "text_encoder": ["transformers", "Qwen2_5_VLForConditionalGeneration"],
-                    "tokenizer": ["transformers", "Qwen2Tokenizer"], "processor": ["transformers", "Qwen2VLProcessor"],
+                    "tokenizer": ["transformers", "Qwen2Tokenizer"],
                     "transformer": ["diffusers", "QwenImageTransformer2DModel"], "vae": ["diffusers", "AutoencoderKLQwenImage"]}}"#
             ),
         ),

@@ -24,7 +24,7 @@ pub(super) const MULTIPLE: usize = 32;
 
 /// The tokens of Qwen-Image's template before a prompt, whose rows are not taken. The number is that of diffusers for every tokenizer.
 const DESCRIBING: usize = 34;
-/// The same of Qwen-Image-Edit's template.
+/// The tokens of Qwen-Image-Edit's template before a prompt, whose rows are not taken.
 const EDITING: usize = 64;
 
 /// The language model of a model.
@@ -145,7 +145,7 @@ impl QwenText {
     }
 }
 
-/// `ids` with as many tokens of each image as it has, in the place of the one that stands for it, and the places of the images.
+/// `ids` with as many tokens of each image as it has, instead of the one that stands for it, and the places of the images.
 fn with_image_tokens(ids: Vec<u32>, counts: &[usize], token: Option<u32>) -> Result<(Vec<u32>, Vec<TextImage>)> {
     let (mut all, mut images) = (Vec::with_capacity(ids.len() + counts.iter().sum::<usize>()), Vec::new());
     for id in ids {
