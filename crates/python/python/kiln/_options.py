@@ -134,7 +134,7 @@ class RequestOptions(TypedDict, total=False):
     """Images as prompts (IP-Adapter): model=FILE,image=FILE, then weight=0.8, start=0, end=0.5, encoder=DIR for the image encoder, mask=FILE, blocks=style, layout or names as up.0.1:0.5+mid, embeds=FILE with features in place of the image."""
 
     references: Sequence[ImageLike] | None
-    """Reference images, which FLUX.1 Kontext changes as the prompt says, or combines. All FLUX.1 models take them. FLUX.1 Depth and Canny take one: the control image."""
+    """Reference images, which FLUX.1 Kontext, FLUX.2 and Qwen-Image-Edit change as the prompt says, or combine. All FLUX.1 models take them. FLUX.1 Depth and Canny take one: the control image."""
 
     reference_size: Literal["model", "own"] | None
     """Size in which the denoiser sees reference images: model, by the model's rule, or own, the image's size rounded down to multiples of 16."""
