@@ -318,7 +318,8 @@ mod tests {
         assert_eq!(class("Qwen2_5_VLForConditionalGeneration"), Some("a Qwen-VL text encoder"));
         let lora = |name: &str| known_lora(&[name.to_string()]).map(|family| family.label());
         assert_eq!(class("QwenImagePipeline"), None, "it runs");
-        assert_eq!(class("QwenImageEditPlusPipeline"), Some("a Qwen-Image-Edit model"));
+        assert_eq!(class("QwenImageEditPlusPipeline"), None, "it runs");
+        assert_eq!(class("QwenImageEditInpaintPipeline"), Some("a Qwen-Image-Edit model of another kind"));
         assert_eq!(class("QwenImageControlNetPipeline"), Some("a Qwen-Image model"));
         for runs in [
             "transformer_blocks.0.txt_mlp.net.0.proj.lora_A.weight",

@@ -133,7 +133,7 @@ fn pipelines_of_other_families_are_named_and_listed() {
         ("FluxPriorReduxPipeline", "a FLUX.1 model"),
         ("Flux2Pipeline", "a FLUX.2 dev model"),
         ("ZImageOmniPipeline", "a Z-Image model for several images (Omni)"),
-        ("QwenImageEditPipeline", "a Qwen-Image-Edit model"),
+        ("QwenImageEditInpaintPipeline", "a Qwen-Image-Edit model of another kind"),
         ("PixArtSigmaPipeline", "a PixArt model"),
         ("AuraFlowPipeline", "an AuraFlow model"),
         ("Lumina2Pipeline", "a Lumina model"),
