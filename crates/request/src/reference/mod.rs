@@ -62,14 +62,14 @@ impl Request {
         input: Option<&FittedInput>,
     ) -> Result<Vec<Reference>> {
         let (count, size) = (self.references.len(), self.reference_size.unwrap_or_default());
-        let most = most_references(model).max(1); // models that take none were refused before
-        if count > most {
-            let expected = if most == 1 { "one image".into() } else { format!("at most {most} images") };
-            return Err(Error::Value { name: "references", found: count.to_string(), expected });
-        }
         let is_control = model.extra_channels() == ExtraChannels::Control;
         if is_control && count != 1 {
             let expected = format!("one image: {} takes a control image, such as edges or depth", model.name());
+            return Err(Error::Value { name: "references", found: count.to_string(), expected });
+        }
+        let most = most_references(model).max(1); // models that take none were refused before
+        if count > most {
+            let expected = if most == 1 { "one image".into() } else { format!("at most {most} images") };
             return Err(Error::Value { name: "references", found: count.to_string(), expected });
         }
         let resize = ImageOptions::of(self).resize_mode;
