@@ -30,7 +30,7 @@ pub(crate) struct Buffer {
 impl Buffers {
     pub(crate) fn new(device: &wgpu::Device) -> Self {
         let limits = device.limits();
-        let largest = limits.max_buffer_size.min(u64::from(limits.max_storage_buffer_binding_size));
+        let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
         Self { device: device.clone(), largest, free: Mutex::default() }
     }
 

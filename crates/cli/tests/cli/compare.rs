@@ -106,7 +106,7 @@ fn statistics(path: &std::path::Path) {
         archive.start_file(format!("{name}.npy"), options).unwrap();
         let header = format!("{:117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"));
         archive.write_all(&[b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes()].concat()).unwrap();
-        let is_one = |i: usize| name == "sigma" && i % 2049 == 0;
+        let is_one = |i: usize| name == "sigma" && i.is_multiple_of(2049);
         let values = (0..count).flat_map(|i| f32::from(u8::from(is_one(i))).to_le_bytes());
         archive.write_all(&values.collect::<Vec<u8>>()).unwrap();
     }

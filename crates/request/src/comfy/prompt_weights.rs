@@ -113,7 +113,7 @@ impl PromptWeights {
             Self::WeakMiddle => weak(place == PromptBlock::Mid),
             Self::StrongMiddle => weak(place != PromptBlock::Mid),
             Self::Style if is_xl => only(i == 6),
-            Self::Style => only(i < 4 || i > 8),
+            Self::Style => only(!(4..=8).contains(&i)),
             Self::Composition if !is_xl && i == 4 => QUARTER,
             Self::Composition => only(is_composition),
             Self::StrongStyle => only(!is_composition),
