@@ -47,7 +47,7 @@ def order(browser, address):
     for prompt in ("one", "two", "three"):
         page.generate(prompt, steps=900)
     texts = "() => [...document.querySelectorAll('.job.waiting .text')].map((text) => text.textContent).join()"
-    waits = "() => [...document.querySelectorAll('.job.waiting .where')].every((text) => text.textContent.startsWith('Waits for'))"
+    waits = "() => [...document.querySelectorAll('.job.waiting .where')].every((text) => text.textContent !== 'Waits in this page')"
 
     def expect(prompts):
         page.page.wait_for_function(f"(prompts) => ({texts})() === prompts", arg=prompts, timeout=LONG)

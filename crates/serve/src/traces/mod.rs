@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 
 /// The name of the service if the environment gives it none (`OTEL_SERVICE_NAME`).
 const SERVICE: &str = "kiln";
-/// What the SDK calls a service without a name.
+/// The SDK's name of a service without one.
 const UNKNOWN: &str = "unknown_service";
 /// How long the end of the server waits for spans that are not sent.
 const LAST_SPANS: Duration = Duration::from_secs(2);
