@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-testkit", 2),
     ("kiln-scheduler", 3),
     ("kiln-weights", 3),
+    ("kiln-wgpu", 3),
     ("kiln-nn", 4),
     ("kiln-network", 5),
     ("kiln-clip", 6),

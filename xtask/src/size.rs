@@ -10,13 +10,14 @@ use crate::workspace::{read, root};
 
 const WARN_LINES: usize = 600;
 const MAX_LINES: usize = 1000;
-/// The places where `unsafe` is allowed: kernels, memory pools, the functions of CUDA's libraries, one file that maps files into
-/// memory, and one that shares memory with Python.
-const UNSAFE_PLACES: [&str; 5] = [
+/// The places where `unsafe` is allowed: kernels of both kinds, memory pools, the functions of CUDA's libraries, one file that maps
+/// files into memory, and one that shares memory with Python.
+const UNSAFE_PLACES: [&str; 6] = [
     "crates/ops/",
     "crates/mempool/",
     "crates/cuda-loader/",
     "crates/weights/src/mmap.rs",
+    "crates/wgpu/src/",
     "crates/python/src/elements.rs",
 ];
 
