@@ -88,7 +88,7 @@ pub enum Error {
     Features {
         /// The features found.
         found: usize,
-        /// Those of the other set.
+        /// The number in the other set.
         expected: usize,
     },
     /// A set has too few images for a covariance.

@@ -27,7 +27,7 @@ pub use statistics::{Moments, Statistics};
 /// Images that run through the network together. It bounds the memory: eight decoded images, and about 200 MiB of features.
 const TOGETHER: usize = 8;
 
-/// What the first set is compared with.
+/// The second set: images, or their statistics alone.
 enum Reference {
     Images(Vec<PathBuf>),
     Statistics(Statistics),
@@ -88,7 +88,7 @@ impl Fid {
     /// Computes the distance. `watch` gets the number of images that are done, and may stop it.
     ///
     /// # Errors
-    /// Those of `watch`. Everything else is a problem of the report.
+    /// The errors of `watch`. Everything else is a problem of the report.
     pub(crate) fn run(&self, watch: &mut dyn FnMut(usize) -> Result<()>) -> Result<FidReport> {
         let mut problems = Vec::new();
         let of_a = self.of_images(&self.folder, &self.images, 0, watch, &mut problems)?;
