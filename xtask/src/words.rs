@@ -22,7 +22,7 @@ const PHRASES: &[Row] = &[
     ("tells", "reports, shows, prints", 5),
     ("told", "reported, shown", 36),
     ("beside", "next to, with, in parallel with; or name the thing", 26),
-    ("card", "GPU", 20),
+    ("card", "GPU", 19),
     ("cards", "GPUs", 11),
     ("processor", "CPU", 30),
     ("picture", "image", 19),

@@ -16,7 +16,7 @@ use super::input::{SIDE, input};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, Reduce};
 
-/// The first convolution's weights, and the last layer's, which is not used and tells networks apart.
+/// The first convolution's weights, and the last layer's, which is not used but by which networks differ.
 const FIRST: (&str, [usize; 4]) = ("Conv2d_1a_3x3.conv.weight", [32, 3, 3, 3]);
 const CLASSES: (&str, usize) = ("fc.weight", 1000);
 

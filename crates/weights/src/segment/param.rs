@@ -94,7 +94,7 @@ impl Param {
     /// [`Self::tensor`] in the memory of `backend`.
     ///
     /// # Errors
-    /// Those of [`Self::tensor`], and [`kiln_ops::Error::Backend`] if the device has no memory for the slab.
+    /// The errors of [`Self::tensor`], and [`kiln_ops::Error::Backend`] if the device has no memory for the slab.
     pub fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
         self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable(slab, backend)))?
     }
@@ -102,7 +102,7 @@ impl Param {
     /// [`Self::weight`] in the memory of `backend`.
     ///
     /// # Errors
-    /// Those of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight in a storage type of its own.
+    /// The errors of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight in a storage type of its own.
     pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
         self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable_weight(slab, backend)))?
     }

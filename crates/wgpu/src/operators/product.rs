@@ -11,11 +11,11 @@ use crate::pipelines::Kernel;
 
 /// Rows and columns of a workgroup's part of the result.
 const TILE: [usize; 2] = [64, 64];
-/// The same of the kernel with cooperative matrices.
+/// Rows and columns in the kernel with cooperative matrices.
 const MATRIX: [usize; 2] = [128, 128];
 /// Fewer rows are not worth its tiles.
 const LEAST_ROWS: usize = 32;
-/// The same on devices that compute on the CPU.
+/// Rows and columns on devices that compute on the CPU.
 const DIRECT: [usize; 2] = [64, 8];
 
 /// The map and the windows of a convolution.

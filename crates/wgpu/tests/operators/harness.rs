@@ -1,4 +1,4 @@
-//! What the comparisons have in common.
+//! The GPU, the operands and the bounds of all comparisons.
 
 use std::sync::{Arc, OnceLock};
 

@@ -79,7 +79,7 @@ class KilnKeeper:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def report(self, replica: str, actor: Any, unfinished: list[str]) -> None:
-        """A replica tells which of its jobs have not ended."""
+        """A replica reports which of its jobs have not ended."""
         self._heard = time.monotonic()
         if replica in self._left:
             return
