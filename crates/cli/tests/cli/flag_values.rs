@@ -354,7 +354,8 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
     (
         "--device",
         &[
-            ("gpu", DEVICES),
+            ("opencl", DEVICES),
+            ("vulkan:x", DEVICES),
             ("CPU", DEVICES),
             ("cuda:", DEVICES),
             ("cuda:one", DEVICES),
