@@ -263,7 +263,7 @@ mod tests {
         );
         assert_eq!(options(json!({ "threads": "two" })).unwrap_err().0, "threads");
         for (name, wrong) in [
-            ("device", "gpu"),
+            ("device", "opencl"),
             ("dtype", "f64"),
             ("memory", "small"),
             ("compute", "int4"),
