@@ -260,13 +260,13 @@ mod tests {
     #[test]
     fn lists_are_read_and_shown() {
         let list = |text: &str| text.parse::<DeviceList>();
-        for text in ["auto", "cpu", "cuda:0,cuda:1", "cuda:3,cpu,cpu", "all"] {
+        for text in ["auto", "cpu", "cuda:0,cuda:1", "cuda:3,cpu,cpu", "vulkan:1,gpu:0", "all"] {
             assert_eq!(list(text).unwrap().to_string(), text);
         }
         assert_eq!((list("cuda").unwrap().one(), list("cpu,cpu").unwrap().one()), (Some(DeviceChoice::Cuda(0)), None));
         assert!(list("cuda,cuda:0").unwrap_err().contains("cuda:0 is named twice"));
         assert!(list("auto,cpu").unwrap_err().contains("auto is one device"));
-        for text in ["", "cpu,", "gpu", "cuda:x", "all,cpu"] {
+        for text in ["", "cpu,", "gpu:", "opencl", "cuda:x", "all,cpu"] {
             assert!(list(text).unwrap_err().starts_with("expected auto, cpu, cuda"), "{text}");
         }
     }

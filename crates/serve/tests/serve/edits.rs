@@ -79,7 +79,8 @@ fn prompts_that_see_images_see_the_same_ones() {
     let errors = refused(&served, &graph_with(&graph));
     assert!(errors["12"].to_string().contains("vae"), "{errors:?}");
     // Without images the nodes are texts.
-    let text = json!({ "prompt": "make it night", "negative_prompt": "make it night" });
+    let words = "make it night";
+    let text = json!({ "prompt": words, "negative_prompt": words, "width": 64, "height": 64 });
     assert!(made(&served, &graph_with(&edit_texts(&[], &[]))) == job(&served, &own(&text)));
 }
 
