@@ -43,7 +43,7 @@ pub enum ReferenceSizes {
     Nearest(&'static [[usize; 2]]),
     /// The image's own, after it was made smaller to so many pixels at most. Its middle is cut out, in multiples of the model.
     AtMost(usize),
-    /// The size with the image's ratio and about so many pixels, in multiples of [`AREA_MULTIPLE`].
+    /// The size with the image's ratio and about so many pixels, in multiples of 32.
     Area(usize),
 }
 
