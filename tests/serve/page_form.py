@@ -127,7 +127,8 @@ def prompts(browser, address, shoot):
         with page.page.expect_file_chooser() as chooser:
             section.get_by_role("button", name="Import styles.csv").click()
         chooser.value.set_files(file.name)
-    section.get_by_role("button", name="Oil", exact=True).click()
+        # The page reads the file after the choice: it stays until the styles are there.
+        section.get_by_role("button", name="Oil", exact=True).click()
     section.get_by_role("button", name="Bright", exact=True).click()
     assert "Oil, Bright" in page.text("summary:has-text('Styles')")
     assert section.locator("li").count() == 2
