@@ -1,9 +1,10 @@
-//! Operators that compute element by element.
+//! Operators that compute element by element, or line by line.
 
 use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{
-    Activation, Arithmetic, Binary, BinaryOp, GatedActivationOp, GatedResidualOp, GegluOp, Operand, Result,
+    Activation, Arithmetic, Binary, BinaryOp, GatedActivationOp, GatedResidualOp, GegluOp, Operand, ReduceOp,
+    Reduction, Result,
 };
 
 use super::activation;
@@ -102,4 +103,23 @@ pub(super) fn gated_residual(gpu: &Gpu, op: &GatedResidualOp<'_, PortableTensor>
     let numbers = numbers.all([gate_row, branch.offset(), y.offset()]).f32(limit);
     let buffers = vec![gpu.buffer(x)?, gpu.buffer(gate)?, gpu.buffer(branch)?, gpu.buffer(y)?];
     gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
+}
+
+pub(super) fn reduce(gpu: &Gpu, op: &ReduceOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
+    let x = &op.x.contiguous()?;
+    let length = x.dims().get(op.dim).copied().unwrap_or(0);
+    if length == 0 {
+        let (expected, found) = ("at least one element in each line".into(), x.dims().to_vec());
+        return Err(kiln_ops::Error::Shape { op: "reduce", operand: "x", expected, found });
+    }
+    let inner = x.dims().iter().skip(op.dim + 1).product();
+    let kind = match op.how {
+        Reduction::Mean => 0,
+        Reduction::Min => 1,
+        Reduction::Max => 2,
+    };
+    let kernel = Kernel::new("reduce", include_str!("../kernels/reduce.wgsl")).of("S", x.dtype()).with("KIND", kind);
+    let numbers = Numbers::default().all([y.elements(), length, inner, x.offset(), y.offset()]);
+    let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
+    gpu.add(&dispatch.over(y.elements(), 64))
 }

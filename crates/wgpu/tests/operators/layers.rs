@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{
-    Activation, ActivationOp, Arithmetic, Binary, BinaryOp, IndexSelectOp, Map, MapOp, Operation, TimestepEmbedding,
-    TimestepEmbeddingOp,
+    Activation, ActivationOp, Arithmetic, Binary, BinaryOp, IndexSelectOp, Map, MapOp, Operation, ReduceOp, Reduction,
+    TimestepEmbedding, TimestepEmbeddingOp,
 };
 
 use crate::harness::{both, check, compare, for_types, pair};
@@ -72,6 +72,18 @@ fn vulkan_embeddings_of_timesteps() {
             .unwrap();
             let worst = difference.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
             assert!(worst < if dtype == DType::F16 { 1e-3 } else { 1.3e-4 }, "{dim} in {dtype:?}: {worst:e}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_numbers_of_lines() {
+    for_types(|dtype| {
+        let x = pair(1, &[3, 7, 5], dtype);
+        for (how, dim) in [(Reduction::Mean, 1), (Reduction::Min, 2), (Reduction::Max, 0)] {
+            let cpu = ReduceOp { x: &x.cpu, how, dim };
+            check(&format!("{how:?} {dim}"), &cpu, &ReduceOp { x: &x.gpu, how, dim }, &x.gpu);
         }
     });
 }
