@@ -47,6 +47,7 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
         Call::MaskedAttention(op) => attention::masked(gpu, op, y),
         Call::ModulatedNorm(op) => norm::modulated_norm(gpu, op, y),
         Call::PixelShuffle(op) => rearrange::pixel_shuffle(gpu, op, y),
+        Call::Premultiply(op) => product::premultiply(gpu, op, y),
         Call::Reduce(op) => elementwise::reduce(gpu, op, y),
         Call::Rope(op) => rope::rope(gpu, op, y),
         Call::TimestepEmbedding(op) => timestep::embedding(gpu, op, y),

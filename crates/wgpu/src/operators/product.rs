@@ -1,8 +1,10 @@
 //! Products: linear layers and convolutions.
 
 use candle_core::DType;
-use kiln_ops::portable::{PortableTensor, PortableWeight};
-use kiln_ops::{ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, Result, Strip, WeightOperand};
+use kiln_ops::portable::PortableTensor;
+use kiln_ops::{
+    ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, PremultiplyOp, Result, Strip, WeightOperand,
+};
 
 use super::{IDENTITY, activation};
 use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
@@ -36,7 +38,8 @@ struct Windows {
 /// The operands of a product.
 struct Product<'a> {
     a: &'a PortableTensor,
-    weight: &'a PortableWeight,
+    /// `(n, kh, kw, c)`, contiguous.
+    weight: &'a PortableTensor,
     bias: Option<&'a PortableTensor>,
     image_bias: Option<&'a PortableTensor>,
     residual: Option<&'a PortableTensor>,
@@ -47,6 +50,7 @@ struct Product<'a> {
 
 pub(super) fn linear(gpu: &Gpu, op: &LinearOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
     let LinearOp { x: a, weight, bias, residual } = *op;
+    let weight = weight.tensor();
     let product = Product { a, weight, bias, image_bias: None, residual, function: IDENTITY, windows: None };
     run(gpu, product, y)
 }
@@ -57,16 +61,34 @@ pub(super) fn activated_linear(
     y: &PortableTensor,
 ) -> Result<()> {
     let LinearOp { x: a, weight, bias, residual } = op.linear;
+    let weight = weight.tensor();
     let function = activation(op.function);
     let product = Product { a, weight, bias, image_bias: None, residual, function, windows: None };
     let Some(before) = op.before else { return run(gpu, product, y) };
     let last = y.dims().len().saturating_sub(1);
-    let (width, [n, ..]) = (before.dims().last().copied().unwrap_or(0), weight.shape());
+    let (width, n) = (before.dims().last().copied().unwrap_or(0), weight.dims().first().copied().unwrap_or(0));
     let place = y.narrow(last, width, n)?;
     let result = PortableTensor::uninit(y.backend(), place.dims(), y.dtype())?;
     run(gpu, product, &result)?;
     super::copy(gpu, before, &y.narrow(last, 0, width)?)?;
     super::copy(gpu, &result, &place)
+}
+
+/// The columns of `x` are the rows of a product whose weight is the matrix; the result's columns are its rows.
+pub(super) fn premultiply(gpu: &Gpu, op: &PremultiplyOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
+    let columns = &op.x.permuted(&[0, 2, 1]).contiguous()?;
+    let matrix = op.matrix.contiguous()?;
+    let &[m, k] = matrix.dims() else {
+        let (expected, found) = ("(m, k)".into(), matrix.dims().to_vec());
+        return Err(kiln_ops::Error::Shape { op: "premultiplied", operand: "matrix", expected, found });
+    };
+    let weight = &matrix.reshape(&[m, 1, 1, k])?;
+    let rows = y.permuted(&[0, 2, 1]);
+    let result = PortableTensor::uninit(y.backend(), rows.dims(), y.dtype())?;
+    let plain =
+        Product { a: columns, weight, bias: None, image_bias: None, residual: None, function: IDENTITY, windows: None };
+    run(gpu, plain, &result)?;
+    super::copy(gpu, &result, &rows)
 }
 
 pub(super) fn conv2d(gpu: &Gpu, op: &Conv2dOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -84,16 +106,16 @@ pub(super) fn conv2d(gpu: &Gpu, op: &Conv2dOp<'_, PortableTensor>, y: &PortableT
         Windows { height, width, channels, kernel_width, stride, pad_top, pad_left: pad_before, width_out, pixels };
     let is_matrix = weight.shape()[1..3] == [1, 1] && op.config == Conv2d::same(1);
     let windows = if is_matrix { Windows { pixels, ..Windows::default() } } else { windows };
+    let weight = weight.tensor();
     let product = Product { a: x, weight, bias, image_bias, residual, function: IDENTITY, windows: Some(windows) };
     run(gpu, product, y)
 }
 
 fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let Product { a, weight, bias, image_bias, residual, function, windows } = product;
-    let [n, kh, kw, c] = weight.shape();
-    let (m, k) = (y.elements() / n.max(1), kh * kw * c);
+    let n = weight.dims().first().copied().unwrap_or(0);
+    let (m, k) = (y.elements() / n.max(1), weight.elements() / n.max(1));
     let a = &a.contiguous()?;
-    let weight = weight.tensor();
     let [bias, image_bias, residual] =
         [bias, image_bias, residual].map(|operand| operand.map(PortableTensor::contiguous).transpose());
     let [bias, image_bias, residual] = [bias?, image_bias?, residual?];

@@ -3,7 +3,8 @@
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{
     Activation, Attention, AttentionOp, GatedActivationOp, GatedResidualOp, GegluOp, GroupedAttention,
-    GroupedAttentionOp, LayerNormOp, LinearOp, MaskedAttentionOp, ModulatedNormOp, RopeOp, RopePairs, RowNorm,
+    GroupedAttentionOp, LayerNormOp, LinearOp, MaskedAttentionOp, ModulatedNormOp, PremultiplyOp, RopeOp, RopePairs,
+    RowNorm,
 };
 
 use crate::harness::{both, check, compare, for_types, pair, weight};
@@ -23,6 +24,14 @@ fn vulkan_linear_layers() {
             check("linear without a bias", &cpu, &gpu, &x.gpu);
         }
     });
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_a_matrix_times_matrices() {
+    let (x, matrix) = (pair(1, &[2, 9, 13], DType::F32), pair(2, &[5, 9], DType::F32));
+    let cpu = PremultiplyOp { x: &x.cpu, matrix: &matrix.cpu };
+    check("premultiplied", &cpu, &PremultiplyOp { x: &x.gpu, matrix: &matrix.gpu }, &x.gpu);
 }
 
 #[test]
