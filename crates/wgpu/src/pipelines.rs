@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     pub(crate) name: &'static str,
+    /// A part that kernels have in common; empty if there is none.
+    pub(crate) common: &'static str,
     pub(crate) source: &'static str,
     /// Names of types in the source, and their types.
     pub(crate) types: Vec<(&'static str, DType)>,
@@ -33,7 +35,12 @@ pub(crate) enum Constant {
 
 impl Kernel {
     pub(crate) fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, types: Vec::new(), constants: Vec::new(), has_matrices: false, function: None }
+        Self { name, common: "", source, types: Vec::new(), constants: Vec::new(), has_matrices: false, function: None }
+    }
+
+    /// With a part that kernels have in common.
+    pub(crate) fn after(self, common: &'static str) -> Self {
+        Self { common, ..self }
     }
 
     pub(crate) fn of(mut self, name: &'static str, dtype: DType) -> Self {
@@ -78,6 +85,7 @@ impl Kernel {
             text.push_str(include_str!("kernels/activations.wgsl"));
             text.push_str(function);
         }
+        text.push_str(self.common);
         text.push_str(self.source);
         Ok(text)
     }

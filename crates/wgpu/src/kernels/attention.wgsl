@@ -1,42 +1,9 @@
-// softmax(scale q k^T + bias) v for every head, over tiles of keys with a running softmax in f32 (Dao et al., arXiv
-// 2205.14135). A workgroup has 16 queries of one head. `HEAD` is the number of channels of a head, `PART` those of a thread.
-
-struct Params {
-    s: u32,
-    t: u32,
-    heads: u32,
-    // Heads of queries for each head of keys.
-    share: u32,
-    q: u32,
-    q_row: u32,
-    q_image: u32,
-    k: u32,
-    k_row: u32,
-    k_image: u32,
-    v: u32,
-    v_row: u32,
-    v_image: u32,
-    bias: u32,
-    // 0 if all images have the same.
-    bias_image: u32,
-    limits: u32,
-    y: u32,
-    scale: f32,
-}
-
-@group(0) @binding(0) var<storage, read> q: array<S>;
-@group(0) @binding(1) var<storage, read> k: array<S>;
-@group(0) @binding(2) var<storage, read> v: array<S>;
-@group(0) @binding(3) var<storage, read> bias: array<S>;
-// The number of keys of each image, or for each key whether it is seen.
-@group(0) @binding(4) var<storage, read> limits: array<f32>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
-var<immediate> p: Params;
+// Attention over tiles of keys with a running softmax in f32 (Dao et al., arXiv 2205.14135). A workgroup has 16 queries of one head.
+// `PART` is the number of channels of a thread.
 
 const QUERIES: u32 = 16u;
 const KEYS: u32 = 32u;
 const DEPTH: u32 = 32u;
-const LEAST: f32 = -1e30;
 
 var<workgroup> tile_q: array<f32, 528>;
 var<workgroup> tile_k: array<f32, 1056>;
@@ -56,13 +23,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     // This thread's query, and its place among the eight threads of the query.
     let query = lane / 8u;
     let place = lane % 8u;
-    var keys = p.t;
-    if HAS_LENGTHS {
-        keys = u32(clamp(limits[p.limits + image], 1.0, f32(p.t)));
-    }
-    if CAUSAL {
-        keys = min(keys, first + QUERIES);
-    }
+    let keys = keys_of(image, first, QUERIES);
     if lane < QUERIES {
         largest[lane] = LEAST;
         sums[lane] = 0.0;

@@ -1,40 +1,7 @@
 // As attention.wgsl, for devices that compute on the CPU, where barriers cost more than they save: a thread has 8 queries of one head,
 // and takes the keys one by one.
 
-struct Params {
-    s: u32,
-    t: u32,
-    heads: u32,
-    // Heads of queries for each head of keys.
-    share: u32,
-    q: u32,
-    q_row: u32,
-    q_image: u32,
-    k: u32,
-    k_row: u32,
-    k_image: u32,
-    v: u32,
-    v_row: u32,
-    v_image: u32,
-    bias: u32,
-    // 0 if all images have the same.
-    bias_image: u32,
-    limits: u32,
-    y: u32,
-    scale: f32,
-}
-
-@group(0) @binding(0) var<storage, read> q: array<S>;
-@group(0) @binding(1) var<storage, read> k: array<S>;
-@group(0) @binding(2) var<storage, read> v: array<S>;
-@group(0) @binding(3) var<storage, read> bias: array<S>;
-// The number of keys of each image, or for each key whether it is seen.
-@group(0) @binding(4) var<storage, read> limits: array<f32>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
-var<immediate> p: Params;
-
 const SIDE: u32 = 8u;
-const LEAST: f32 = -1e30;
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -46,13 +13,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let image = group.z;
     let at_k = p.k + image * p.k_image + head / p.share * HEAD;
     let at_v = p.v + image * p.v_image + head / p.share * HEAD;
-    var keys = p.t;
-    if HAS_LENGTHS {
-        keys = u32(clamp(limits[p.limits + image], 1.0, f32(p.t)));
-    }
-    if CAUSAL {
-        keys = min(keys, first + SIDE);
-    }
+    let keys = keys_of(image, first, SIDE);
     var queries: array<array<f32, 8>, HEAD>;
     var result: array<array<f32, 8>, HEAD>;
     for (var i = 0u; i < SIDE; i++) {

@@ -20,14 +20,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     if i >= p.count {
         return;
     }
-    let i4 = i % p.d4;
-    var rest = i / p.d4;
-    let i3 = rest % p.d3;
-    rest /= p.d3;
-    let i2 = rest % p.d2;
-    rest /= p.d2;
-    let i1 = rest % p.d1;
-    let i0 = rest / p.d1;
-    let other = p.b + i0 * p.s0 + i1 * p.s1 + i2 * p.s2 + i3 * p.s3 + i4 * p.s4;
+    let at = coordinates(i, vec4u(p.d1, p.d2, p.d3, p.d4));
+    let other = p.b + at[0] * p.s0 + at[1] * p.s1 + at[2] * p.s2 + at[3] * p.s3 + at[4] * p.s4;
     y[p.y + i] = S(function(f32(a[p.a + i]), f32(b[other])));
 }

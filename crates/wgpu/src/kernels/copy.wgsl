@@ -20,15 +20,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     if i >= p.count {
         return;
     }
-    let i4 = i % p.d4;
-    var rest = i / p.d4;
-    let i3 = rest % p.d3;
-    rest /= p.d3;
-    let i2 = rest % p.d2;
-    rest /= p.d2;
-    let i1 = rest % p.d1;
-    let i0 = rest / p.d1;
-    let source = p.from_start + i0 * p.f0 + i1 * p.f1 + i2 * p.f2 + i3 * p.f3 + i4 * p.f4;
-    let target_index = p.to_start + i0 * p.t0 + i1 * p.t1 + i2 * p.t2 + i3 * p.t3 + i4 * p.t4;
+    let at = coordinates(i, vec4u(p.d1, p.d2, p.d3, p.d4));
+    let source = p.from_start + at[0] * p.f0 + at[1] * p.f1 + at[2] * p.f2 + at[3] * p.f3 + at[4] * p.f4;
+    let target_index = p.to_start + at[0] * p.t0 + at[1] * p.t1 + at[2] * p.t2 + at[3] * p.t3 + at[4] * p.t4;
     y[target_index] = Y(x[source]);
 }

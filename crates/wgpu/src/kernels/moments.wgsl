@@ -16,35 +16,19 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 var<immediate> p: Params;
 
-var<workgroup> parts: array<f32, 256>;
-
-fn total(lane: u32, value: f32) -> f32 {
-    parts[lane] = value;
-    workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if lane < half {
-            parts[lane] += parts[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let sum = parts[0];
-    workgroupBarrier();
-    return sum;
-}
-
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
     let image = group.x / p.groups;
     let number = group.x % p.groups;
     let start = p.x + image * p.pixels * p.c + number * p.width;
     let count = p.pixels * p.width;
     var sum = 0.0;
-    for (var i = lane; i < count; i += 256u) {
+    for (var i = lane; i < count; i += THREADS) {
         sum += f32(x[start + i / p.width * p.c + i % p.width]);
     }
     let mean = total(lane, sum) / f32(count);
     var squares = 0.0;
-    for (var i = lane; i < count; i += 256u) {
+    for (var i = lane; i < count; i += THREADS) {
         let difference = f32(x[start + i / p.width * p.c + i % p.width]) - mean;
         squares += difference * difference;
     }

@@ -2,37 +2,8 @@
 // by 64. Operands are staged in workgroup memory, so that windows and edges are filled there. Sums are f32. k, and the channels of a
 // convolution, are multiples of 4.
 
-struct Params {
-    m: u32,
-    n: u32,
-    k: u32,
-    a: u32,
-    w: u32,
-    bias: u32,
-    image_bias: u32,
-    // 0 if all images have the same.
-    image_bias_row: u32,
-    residual: u32,
-    y: u32,
-    // Rows of the result of one image.
-    rows: u32,
-    height: u32,
-    width: u32,
-    channels: u32,
-    kernel_width: u32,
-    stride: u32,
-    pad_top: u32,
-    pad_left: u32,
-    width_out: u32,
-}
-
 @group(0) @binding(0) var<storage, read> a: array<vec4<S>>;
 @group(0) @binding(1) var<storage, read> w: array<vec4<S>>;
-@group(0) @binding(2) var<storage, read> bias: array<S>;
-@group(0) @binding(3) var<storage, read> image_bias: array<S>;
-@group(0) @binding(4) var<storage, read> residual: array<S>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
-var<immediate> p: Params;
 
 const TILE: u32 = 128u;
 const DEPTH: u32 = 32u;
@@ -127,19 +98,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
                 let element = e * 32u + lane % 32u;
                 let r = first_row + sub_row + i * 16u + element / 16u;
                 let c = first_column + sub_column + j * 16u + element % 16u;
-                if r < p.m && c < p.n {
-                    var value = stage[subgroup * 256u + element];
-                    if HAS_BIAS {
-                        value += f32(bias[p.bias + c]);
-                    }
-                    if HAS_IMAGE_BIAS {
-                        value += f32(image_bias[p.image_bias + r / p.rows * p.image_bias_row + c]);
-                    }
-                    if HAS_RESIDUAL {
-                        value += f32(residual[p.residual + r * p.n + c]);
-                    }
-                    y[p.y + r * p.n + c] = S(function(value, 0.0, 0.0));
-                }
+                store(r, c, stage[subgroup * 256u + element]);
             }
             workgroupBarrier();
         }

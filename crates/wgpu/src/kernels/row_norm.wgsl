@@ -24,23 +24,7 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> y: array<S>;
 var<immediate> p: Params;
 
-var<workgroup> parts: array<f32, 64>;
-
-fn total(lane: u32, value: f32) -> f32 {
-    parts[lane] = value;
-    workgroupBarrier();
-    for (var half = 32u; half > 0u; half /= 2u) {
-        if lane < half {
-            parts[lane] += parts[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let sum = parts[0];
-    workgroupBarrier();
-    return sum;
-}
-
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * groups.x + group.x;
     // Rows behind the last one are computed like the last one, so that all threads meet the barriers.
@@ -48,13 +32,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     var mean = 0.0;
     if !RMS {
         var sum = 0.0;
-        for (var i = lane; i < p.c; i += 64u) {
+        for (var i = lane; i < p.c; i += THREADS) {
             sum += f32(x[start + i]);
         }
         mean = total(lane, sum) / f32(p.c);
     }
     var squares = 0.0;
-    for (var i = lane; i < p.c; i += 64u) {
+    for (var i = lane; i < p.c; i += THREADS) {
         let difference = f32(x[start + i]) - mean;
         squares += difference * difference;
     }
@@ -63,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
         return;
     }
     let image = row / p.rows_of_image;
-    for (var i = lane; i < p.c; i += 64u) {
+    for (var i = lane; i < p.c; i += THREADS) {
         var value = (f32(x[start + i]) - mean) * factor;
         if HAS_GAMMA {
             value *= f32(gamma[p.gamma + i]);

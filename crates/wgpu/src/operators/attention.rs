@@ -73,6 +73,7 @@ fn run(
             (kernel.with("PART", head_dim.div_ceil(THREADS)), QUERIES)
         }
     };
+    let kernel = kernel.after(include_str!("../kernels/attention_common.wgsl"));
     let kernel = kernel.of("S", y.dtype()).with("HEAD", head_dim);
     let kernel = kernel.when("CAUSAL", causal).when("HAS_BIAS", bias.is_some());
     let kernel = kernel.when("HAS_LENGTHS", matches!(limits, Limits::Lengths(_)));

@@ -7,14 +7,12 @@ use kiln_ops::{
     Reduction, Result,
 };
 
-use super::activation;
+use super::{COORDINATES, GROUP, activation};
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 use crate::view::{Shape, repeated};
 
-/// Threads of a group.
-const GROUP: usize = 256;
 /// The largest finite number in f16.
 const F16_MAX: f64 = 65504.0;
 
@@ -51,6 +49,7 @@ pub(super) fn binary(gpu: &Gpu, op: &BinaryOp<'_, PortableTensor>, y: &PortableT
     // The strides of `a` keep its dimensions apart only if those of `b` do.
     let Shape { dims, strides: [_, strides] } = Shape::new(a.dims(), [a.strides(), &other])?;
     let kernel = Kernel::new("binary", include_str!("../kernels/binary.wgsl")).of("S", a.dtype()).function(function);
+    let kernel = kernel.after(COORDINATES);
     let numbers = Numbers::default().all([y.elements(), a.offset(), op.b.offset(), y.offset()]);
     let numbers = numbers.all(dims.into_iter().skip(1)).all(strides);
     let buffers = vec![gpu.buffer(a)?, gpu.buffer(op.b)?, gpu.buffer(y)?];

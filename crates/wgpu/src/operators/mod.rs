@@ -56,6 +56,11 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
     }
 }
 
+/// Threads of a workgroup that has an element for each.
+const GROUP: usize = 256;
+/// The places of elements in five dimensions.
+const COORDINATES: &str = include_str!("../kernels/coordinates.wgsl");
+
 /// Functions of one element for kernels that call `function(x, a, b)`.
 const IDENTITY: &str = "fn function(x: f32, a: f32, b: f32) -> f32 { return x; }\n";
 const AFFINE: &str = "fn function(x: f32, a: f32, b: f32) -> f32 { return a * x + b; }\n";

@@ -8,6 +8,9 @@ use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
+/// Sums over the threads of a workgroup.
+const TOTAL: &str = include_str!("../kernels/total.wgsl");
+
 /// The mean of each group of `x` `(b, .., c)`, and the reciprocal of its standard deviation with `eps`, or the sum of squared
 /// differences, to `y` `(b, num_groups, 2)` in f32.
 pub(crate) fn moments(gpu: &Gpu, x: &PortableTensor, y: &PortableTensor, eps: Option<f64>) -> Result<()> {
@@ -16,7 +19,7 @@ pub(crate) fn moments(gpu: &Gpu, x: &PortableTensor, y: &PortableTensor, eps: Op
     let groups = y.dims().get(1).copied().unwrap_or(1).max(1);
     let pixels = x.elements() / (images * c).max(1);
     let kernel = Kernel::new("group_norm_moments", include_str!("../kernels/moments.wgsl")).of("S", x.dtype());
-    let kernel = kernel.when("RECIPROCAL", eps.is_some());
+    let kernel = kernel.after(TOTAL).with("THREADS", 256).when("RECIPROCAL", eps.is_some());
     let numbers = Numbers::default().all([x.offset(), y.offset(), pixels, c, c / groups, groups]);
     let numbers = numbers.f32(eps.unwrap_or_default());
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
@@ -86,6 +89,7 @@ fn row_norm(
         _ => 0,
     };
     let kernel = Kernel::new("row_norm", include_str!("../kernels/row_norm.wgsl")).of("S", x.dtype());
+    let kernel = kernel.after(TOTAL).with("THREADS", 64);
     let kernel = kernel.when("RMS", norm == RowNorm::Rms).when("HAS_GAMMA", gamma.is_some());
     let kernel = kernel.when("HAS_BETA", beta.is_some());
     let kernel = kernel.when("HAS_SCALE", scale.is_some()).when("HAS_SHIFT", shift.is_some());

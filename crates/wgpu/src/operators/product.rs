@@ -130,6 +130,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
         (false, false) => ("product", include_str!("../kernels/product.wgsl"), TILE),
     };
     let kernel = Kernel::new(name, source).of("S", a.dtype()).with_matrices(by_matrices).function(function);
+    let kernel = kernel.after(include_str!("../kernels/product_common.wgsl"));
     let kernel = kernel.when("CONVOLUTION", windows.channels > 0).when("HAS_BIAS", bias.is_some());
     let kernel = kernel.when("HAS_IMAGE_BIAS", image_bias.is_some()).when("HAS_RESIDUAL", residual.is_some());
     let (of_bias, at_bias) = gpu.optional(bias.as_ref())?;

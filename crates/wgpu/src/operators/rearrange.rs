@@ -3,13 +3,11 @@
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{ConcatOp, IndexSelectOp, LayoutOp, Operand, PixelShuffleOp, Result, UpsampleOp};
 
+use super::{COORDINATES, GROUP};
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 use crate::view::Shape;
-
-/// Threads of a group.
-const GROUP: usize = 256;
 
 /// Writes the elements of `from` to the view `to`.
 pub(crate) fn copy(gpu: &Gpu, from: &PortableTensor, to: &PortableTensor) -> Result<()> {
@@ -22,6 +20,7 @@ pub(crate) fn copy(gpu: &Gpu, from: &PortableTensor, to: &PortableTensor) -> Res
     let from = own.as_ref().unwrap_or(from);
     let Shape { dims, strides: [of_from, of_to] } = Shape::new(from.dims(), [from.strides(), to.strides()])?;
     let kernel = Kernel::new("copy", include_str!("../kernels/copy.wgsl")).of("X", from.dtype()).of("Y", to.dtype());
+    let kernel = kernel.after(COORDINATES);
     let numbers = Numbers::default().all([from.elements(), from.offset(), to.offset()]);
     let numbers = numbers.all(dims.into_iter().skip(1)).all(of_from).all(of_to);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(from)?, gpu.buffer(to)?], numbers)?;
