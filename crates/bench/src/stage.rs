@@ -7,7 +7,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::pipeline::{
     DecoderNetwork as Network, GuidedStep, RUNS_UNTIL_RECORDED, RecordedStep, SharedConditions, SystemRequests,
-    TimeIds, decoder_flop, denoiser_flop, preparation_flop, text_flop,
+    TimeIds, decoder_flop, denoiser_flop, preparation_flop, supported_dtype, text_flop,
 };
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
@@ -190,9 +190,7 @@ impl Meter<'_, '_> {
 
     fn vae(&mut self) -> Result<StageReport> {
         let model = self.model;
-        let dtype = model.decoder_dtype(self.dtype);
-        // GPUs that are not candle's have no bf16.
-        let dtype = if self.backend.is_some() && dtype == DType::BF16 { DType::F32 } else { dtype };
+        let dtype = supported_dtype(model.decoder_dtype(self.dtype), &self.placement(self.dtype));
         let decoder = Network::of(model);
         let weights = Weights { segments: decoder.segments(), dtype, flop: &[] };
         let loaded = self.load("the VAE's decoder", &[weights])?;

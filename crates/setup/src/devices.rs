@@ -1,6 +1,7 @@
 //! The devices of this machine, and the defaults that Kiln chooses for them.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use kiln_mempool::SystemMemory;
 use kiln_models::DTypeChoice;
@@ -123,7 +124,13 @@ pub fn devices() -> Devices {
     }
 }
 
+/// GPUs by Vulkan, Metal or DirectX 12. They are listed once for a process: drivers take milliseconds, and servers are asked often.
 fn portable() -> Vec<PortableInfo> {
+    static FOUND: OnceLock<Vec<PortableInfo>> = OnceLock::new();
+    FOUND.get_or_init(find_portable).clone()
+}
+
+fn find_portable() -> Vec<PortableInfo> {
     let mut counts = HashMap::new();
     let info = |adapter: kiln_wgpu::Adapter| {
         let number = counts.entry(adapter.api).or_insert(0);

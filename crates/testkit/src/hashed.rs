@@ -9,8 +9,8 @@ pub fn hashed(number: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// The weights of a tensor by its name: positive for linear heads and for factors of normalizations, small for what is added, else of
-/// the variance that keeps the signal's.
+/// Weights that depend on the name and the shape of a tensor alone: positive for LPIPS's linear heads and for gammas and variances of
+/// batch norms, small for biases and means, and with the variance 2 / fan_in (He et al., arXiv 1502.01852) for kernels.
 #[track_caller]
 pub fn hashed_weights(name: &str, shape: &[usize]) -> Tensor {
     let named = name.bytes().fold(0x811c_9dc5u32, |value, byte| (value ^ u32::from(byte)).wrapping_mul(0x0100_0193));

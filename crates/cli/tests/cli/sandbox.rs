@@ -126,7 +126,7 @@ impl Sandbox {
         }
         command.env("HF_HOME", self.path("hf"));
         command.env("KILN_CACHE", self.1.path());
-        // A layer of Mesa's Vulkan looks for a desktop, and prints an error where there is none.
+        // Without a desktop, Mesa's Vulkan driver prints an error unless this is set.
         command.env("NODEVICE_SELECT", "1");
         command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -54,8 +54,8 @@ fn wider(dtype: DType) -> Option<DType> {
     }
 }
 
-/// This type, or f32 on devices without bf16.
-fn supported(dtype: DType, placement: &Placement) -> DType {
+/// The type in which an autoencoder runs there: `dtype`, or f32 on devices without bf16.
+pub fn supported_dtype(dtype: DType, placement: &Placement) -> DType {
     if placement.backend.is_some() && dtype == DType::BF16 { DType::F32 } else { dtype }
 }
 
@@ -126,8 +126,11 @@ pub(crate) fn in_a_type_that_holds(
             return Ok(result);
         }
         let remedy = "its weights are damaged, or belong to another model".to_string();
-        let to =
-            wider(from).map(|to| supported(to, part.placement())).ok_or(Error::NotANumber { stage, count, remedy })?;
+        let to = wider(from).map(|to| supported_dtype(to, part.placement())).ok_or(Error::NotANumber {
+            stage,
+            count,
+            remedy,
+        })?;
         upcast(UpcastRetry { from, to })?;
         part.set_dtype(to); // both do not need to fit at once
         keep = keep.widened(from, to);
@@ -221,7 +224,7 @@ pub(crate) fn autoencoder(
         return Ok((tiny(model, path)?, tiny_weights(path)?, placement.clone()));
     }
     let config = model.vae_config().clone();
-    let dtype = supported(decoder_dtype(model.family(), &config, placement.dtype), placement);
+    let dtype = supported_dtype(decoder_dtype(model.family(), &config, placement.dtype), placement);
     Ok((Network::kl(config), model.files().vae()?, Placement { dtype, ..placement.clone() }))
 }
 

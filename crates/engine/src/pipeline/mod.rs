@@ -68,7 +68,7 @@ pub use crate::plan::{control_flop, decoder_flop, denoiser_flop, preparation_flo
 pub use batch::Batch;
 pub use conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 pub use decode::{Latents, begin_decoding, decode};
-pub use decoder::{Network as DecoderNetwork, UpcastRetry};
+pub use decoder::{Network as DecoderNetwork, UpcastRetry, supported_dtype};
 pub use group::Group;
 pub use guidance::Guidance;
 pub use image_encoder::Network as EncoderNetwork;

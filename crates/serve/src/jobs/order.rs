@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Entry, Jobs};
 use crate::error::Refused;
 
-/// The last place that was given. Later ones are higher, so that what has started stays before what is moved.
+/// The highest place that any job has. A move gives the waiting jobs of its client higher places in their new order, so that jobs that
+/// have started keep lower ones.
 static LAST_PLACE: AtomicU64 = AtomicU64::new(0);
 
 /// The new place of a job among those of its client that wait.
