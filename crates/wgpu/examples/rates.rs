@@ -20,10 +20,10 @@ fn main() -> Result<()> {
     for mut adapter in adapters() {
         println!("{} ({}), {}", adapter.name, adapter.api, adapter.driver);
         // With cooperative matrices, and without.
-        let has_them = adapter.has_matrices;
-        for has_matrices in [true, false].into_iter().filter(|wanted| !wanted || has_them) {
-            println!(" {} cooperative matrices", if has_matrices { "with" } else { "without" });
-            adapter.has_matrices = has_matrices;
+        let found = adapter.matrices;
+        for matrices in [found, None].into_iter().skip(usize::from(found.is_none())) {
+            println!(" {} cooperative matrices", if matrices.is_some() { "with" } else { "without" });
+            adapter.matrices = matrices;
             let gpu = Gpu::open(&adapter)?;
             let types = if gpu.has_f16() { vec![DType::F16, DType::F32] } else { vec![DType::F32] };
             for dtype in types {

@@ -42,8 +42,17 @@ pub struct Adapter {
     pub is_discrete: bool,
     /// Whether shaders can compute with f16.
     pub has_f16: bool,
-    /// Whether subgroups of 32 threads multiply matrices of 16 by 16 in f16 with sums in f32.
-    pub has_matrices: bool,
+    /// The cooperative matrices that kernels multiply; `None` if the GPU has none of a kind that they know.
+    pub matrices: Option<Matrices>,
+}
+
+/// Square matrices of f16 that a subgroup multiplies, with sums in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrices {
+    /// Rows and columns: 16, or 8.
+    pub side: usize,
+    /// Threads of a subgroup.
+    pub lanes: usize,
 }
 
 /// The GPUs of this machine by all interfaces: those with memory of their own first, and programs on the CPU last.
@@ -59,12 +68,24 @@ pub fn adapters() -> Vec<Adapter> {
 
 /// The features of kernels with cooperative matrices.
 pub(crate) const MATRICES: wgpu::Features =
-    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
 
-fn is_16_by_16(found: &wgpu::CooperativeMatrixProperties) -> bool {
-    (found.m_size, found.n_size, found.k_size) == (16, 16, 16)
-        && found.ab_type == wgpu::CooperativeScalarType::F16
-        && found.cr_type == wgpu::CooperativeScalarType::F32
+/// The largest of an adapter's matrices that kernels know. Subgroups must have one size, because a kernel cannot choose it. Metal's
+/// matrices are left out: its shaders load them from scalars only, and kernels keep vectors.
+fn matrices(adapter: &wgpu::Adapter, api: Api) -> Option<Matrices> {
+    let info = adapter.get_info();
+    let is_known =
+        api == Api::Vulkan && adapter.features().contains(MATRICES) && info.subgroup_min_size == info.subgroup_max_size;
+    let found = adapter.cooperative_matrix_properties();
+    let has = |side: u32| {
+        found.iter().any(|found| {
+            (found.m_size, found.n_size, found.k_size) == (side, side, side)
+                && found.ab_type == wgpu::CooperativeScalarType::F16
+                && found.cr_type == wgpu::CooperativeScalarType::F32
+        })
+    };
+    let side = [16, 8].into_iter().find(|&side| is_known && has(side))?;
+    Some(Matrices { side: side as usize, lanes: info.subgroup_max_size as usize })
 }
 
 impl Adapter {
@@ -85,9 +106,7 @@ impl Adapter {
             is_software: info.device_type == wgpu::DeviceType::Cpu,
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
-            has_matrices: features.contains(MATRICES)
-                && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
-                && adapter.cooperative_matrix_properties().iter().any(is_16_by_16),
+            matrices: matrices(&adapter, api),
             adapter,
         })
     }

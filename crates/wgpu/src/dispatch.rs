@@ -20,7 +20,7 @@ pub(crate) struct Dispatch<'a> {
 }
 
 /// The numbers of a call, in the order of the kernel's `Params`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Numbers(Vec<u8>);
 
 impl Numbers {

@@ -8,7 +8,7 @@ use kiln_ops::portable::{Backend, Call, Memory, PortableTensor};
 use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
 use parking_lot::Mutex;
 
-use crate::adapter::{Adapter, MATRICES};
+use crate::adapter::{Adapter, MATRICES, Matrices};
 use crate::buffers::{Buffer, Buffers};
 use crate::dispatch::Dispatch;
 use crate::operators;
@@ -21,7 +21,9 @@ pub struct Gpu {
     name: String,
     has_f16: bool,
     is_software: bool,
-    has_matrices: bool,
+    matrices: Option<Matrices>,
+    /// Bytes of memory that a workgroup can have.
+    workgroup_memory: usize,
     buffers: Arc<Buffers>,
     pipelines: Pipelines,
     queue: Queue,
@@ -38,15 +40,16 @@ impl Gpu {
     /// [`Error::Backend`] if the driver refuses.
     pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
         let limits = adapter.adapter.limits();
+        let workgroup_memory = limits.max_compute_workgroup_storage_size as usize;
         let mut features = wgpu::Features::IMMEDIATES;
         if adapter.has_f16 {
             features |= wgpu::Features::SHADER_F16;
         }
         let mut experimental = wgpu::ExperimentalFeatures::disabled();
-        if adapter.has_matrices {
+        if adapter.matrices.is_some() {
             features |= MATRICES;
-            // SAFETY: the only experimental feature is that of cooperative matrices, which one kernel uses
-            // (`product_matrix.wgsl`): within its workgroup memory, in uniform control flow, in sizes that the driver reports.
+            // SAFETY: the only experimental feature is that of cooperative matrices, which two kernels use (`product_matrix.wgsl` and
+            // `attention_matrix.wgsl`): within their workgroup memory, in uniform control flow, in sizes that the driver reports.
             experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
         }
         let descriptor = wgpu::DeviceDescriptor {
@@ -66,7 +69,8 @@ impl Gpu {
             name: format!("{} ({})", adapter.name, adapter.api),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
-            has_matrices: adapter.has_matrices,
+            matrices: adapter.matrices,
+            workgroup_memory,
             buffers,
             pipelines: Pipelines::new(&device),
             queue: Queue::new(device, queue),
@@ -90,9 +94,14 @@ impl Gpu {
         self.is_software
     }
 
-    /// Whether it multiplies matrices of 16 by 16 in f16.
-    pub(crate) fn has_matrices(&self) -> bool {
-        self.has_matrices
+    /// The cooperative matrices that it multiplies, if it has them.
+    pub(crate) fn matrices(&self) -> Option<Matrices> {
+        self.matrices
+    }
+
+    /// Bytes of memory that a workgroup can have.
+    pub(crate) fn workgroup_memory(&self) -> usize {
+        self.workgroup_memory
     }
 
     pub(crate) fn pipelines(&self) -> &Pipelines {

@@ -29,7 +29,8 @@ mod gpu;
 mod operators;
 mod pipelines;
 mod queue;
+mod unroll;
 mod view;
 
-pub use adapter::{Adapter, Api, adapters};
+pub use adapter::{Adapter, Api, Matrices, adapters};
 pub use gpu::Gpu;

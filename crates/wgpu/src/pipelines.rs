@@ -9,6 +9,8 @@ use candle_core::DType;
 use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
 
+use crate::unroll::unroll;
+
 /// A kernel with its constants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
@@ -20,8 +22,8 @@ pub(crate) struct Kernel {
     pub(crate) types: Vec<(&'static str, DType)>,
     /// Constants of the source.
     pub(crate) constants: Vec<(&'static str, Constant)>,
-    /// Whether it multiplies cooperative matrices.
-    pub(crate) has_matrices: bool,
+    /// Rows and columns of the cooperative matrices that it multiplies.
+    pub(crate) matrices: Option<usize>,
     /// The definition of `function(x, a, b)`, for kernels that call it.
     pub(crate) function: Option<&'static str>,
 }
@@ -35,7 +37,7 @@ pub(crate) enum Constant {
 
 impl Kernel {
     pub(crate) fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, common: "", source, types: Vec::new(), constants: Vec::new(), has_matrices: false, function: None }
+        Self { name, common: "", source, types: Vec::new(), constants: Vec::new(), matrices: None, function: None }
     }
 
     /// With a part that kernels have in common.
@@ -58,8 +60,14 @@ impl Kernel {
         self
     }
 
-    pub(crate) fn with_matrices(self, has_matrices: bool) -> Self {
-        Self { has_matrices, ..self }
+    /// With cooperative matrices of so many rows and columns.
+    pub(crate) fn with_matrices(self, side: usize) -> Self {
+        Self { matrices: Some(side), ..self }.with("SIDE", side)
+    }
+
+    /// Without cooperative matrices.
+    pub(crate) fn without_matrices(self) -> Self {
+        Self { matrices: None, ..self }
     }
 
     pub(crate) fn function(self, definition: &'static str) -> Self {
@@ -71,9 +79,14 @@ impl Kernel {
         let mut text = String::new();
         let has_f16 = self.types.iter().any(|(_, dtype)| *dtype == DType::F16);
         text.push_str(if has_f16 { "enable f16;\n" } else { "" });
-        text.push_str(if self.has_matrices { "enable wgpu_cooperative_matrix;\n" } else { "" });
+        text.push_str(if self.matrices.is_some() { "enable wgpu_cooperative_matrix;\n" } else { "" });
         for (name, dtype) in &self.types {
             let _ = writeln!(text, "alias {name} = {};", type_name(self.name, *dtype)?);
+        }
+        if let Some(side) = self.matrices {
+            for (role, dtype) in [("A", "f16"), ("B", "f16"), ("C", "f32")] {
+                let _ = writeln!(text, "alias Matrix{role} = coop_mat{side}x{side}<{dtype}, {role}>;");
+            }
         }
         for (name, value) in &self.constants {
             let _ = match value {
@@ -87,7 +100,13 @@ impl Kernel {
         }
         text.push_str(self.common);
         text.push_str(self.source);
-        Ok(text)
+        let count = |name: &str| {
+            self.constants.iter().find_map(|(found, value)| match value {
+                Constant::U32(value) if *found == name => Some(*value),
+                _ => None,
+            })
+        };
+        unroll(self.name, &text, &count)
     }
 }
 

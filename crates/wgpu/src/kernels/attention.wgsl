@@ -1,6 +1,11 @@
 // Attention over tiles of keys with a running softmax in f32 (Dao et al., arXiv 2205.14135). A workgroup has 16 queries of one head.
 // `PART` is the number of channels of a thread.
 
+@group(0) @binding(0) var<storage, read> q: array<S>;
+@group(0) @binding(1) var<storage, read> k: array<S>;
+@group(0) @binding(2) var<storage, read> v: array<S>;
+@group(0) @binding(5) var<storage, read_write> y: array<S>;
+
 const QUERIES: u32 = 16u;
 const KEYS: u32 = 32u;
 const DEPTH: u32 = 32u;
@@ -53,13 +58,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
             workgroupBarrier();
             for (var d = 0u; d < DEPTH; d++) {
                 let value = tile_q[query * 33u + d];
-                for (var i = 0u; i < 4u; i++) {
+                /*unroll*/ for (var i = 0u; i < 4u; i++) {
                     score[i] += value * tile_k[(place + i * 8u) * 33u + d];
                 }
             }
             workgroupBarrier();
         }
-        for (var i = 0u; i < 4u; i++) {
+        /*unroll*/ for (var i = 0u; i < 4u; i++) {
             let key = start + place + i * 8u;
             var value = score[i] * p.scale;
             if HAS_BIAS && key < keys && first + query < p.s {
@@ -95,13 +100,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
         workgroupBarrier();
         let factor = factors[query];
-        for (var i = 0u; i < PART; i++) {
+        /*unroll*/ for (var i = 0u; i < PART; i++) {
             result[i] *= factor;
         }
         for (var key = 0u; key < min(KEYS, keys - start); key++) {
             let weight = scores[query * 33u + key];
             let row = at_v + (start + key) * p.v_row;
-            for (var i = 0u; i < PART; i++) {
+            /*unroll*/ for (var i = 0u; i < PART; i++) {
                 let channel = place + i * 8u;
                 if HEAD % 8u == 0u || channel < HEAD {
                     result[i] += weight * f32(v[row + channel]);
@@ -113,7 +118,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if first + query < p.s {
         let sum = sums[query];
         let row = p.y + ((image * p.s + first + query) * p.heads + head) * HEAD;
-        for (var i = 0u; i < PART; i++) {
+        /*unroll*/ for (var i = 0u; i < PART; i++) {
             let channel = place + i * 8u;
             if channel < HEAD {
                 y[row + channel] = S(result[i] / sum);

@@ -23,13 +23,9 @@ struct Params {
     scale: f32,
 }
 
-@group(0) @binding(0) var<storage, read> q: array<S>;
-@group(0) @binding(1) var<storage, read> k: array<S>;
-@group(0) @binding(2) var<storage, read> v: array<S>;
 @group(0) @binding(3) var<storage, read> bias: array<S>;
 // The number of keys of each image, or for each key whether it is seen.
 @group(0) @binding(4) var<storage, read> limits: array<f32>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
 var<immediate> p: Params;
 
 // The score of a key that is not seen.

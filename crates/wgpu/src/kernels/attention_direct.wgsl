@@ -1,6 +1,11 @@
 // As attention.wgsl, for devices that compute on the CPU, where barriers cost more than they save: a thread has 8 queries of one head,
 // and takes the keys one by one.
 
+@group(0) @binding(0) var<storage, read> q: array<S>;
+@group(0) @binding(1) var<storage, read> k: array<S>;
+@group(0) @binding(2) var<storage, read> v: array<S>;
+@group(0) @binding(5) var<storage, read_write> y: array<S>;
+
 const SIDE: u32 = 8u;
 
 @compute @workgroup_size(8)

@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let column = (lane % 16u) * 4u;
     var sums: array<vec4f, 4>;
     for (var start = 0u; start < p.k; start += DEPTH) {
-        for (var i = 0u; i < 4u; i++) {
+        /*unroll*/ for (var i = 0u; i < 4u; i++) {
             let depth = start + load_depth + i;
             var value_a = 0.0;
             var value_w = 0.0;
@@ -74,8 +74,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
         workgroupBarrier();
     }
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 4u; j++) {
+    /*unroll*/ for (var i = 0u; i < 4u; i++) {
+        /*unroll*/ for (var j = 0u; j < 4u; j++) {
             store(first_row + row + i, first_column + column + j, sums[i][j]);
         }
     }

@@ -1,104 +1,172 @@
-// As product.wgsl in f16, by cooperative matrices of 16 x 16: a workgroup computes 128 rows by 128 columns in four subgroups of 64
-// by 64. Operands are staged in workgroup memory, so that windows and edges are filled there. Sums are f32. k, and the channels of a
-// convolution, are multiples of 4.
+// As product.wgsl in f16, by cooperative matrices of `SIDE` x `SIDE`: a workgroup computes `TILE_ROWS` rows by `TILE_COLUMNS` columns,
+// a subgroup of `LANES` threads `SUB_ROWS` by `SUB_COLUMNS`. Operands are staged in workgroup memory, and the next ones are read from
+// the buffers meanwhile. Sums are f32. Elements are read by eight and written by four: k, the channels of a convolution, n and all
+// offsets are multiples of them. If `PARTS` is more than 1, each part of k has its own sums, and product_parts.wgsl adds them.
 
 @group(0) @binding(0) var<storage, read> a: array<vec4<S>>;
 @group(0) @binding(1) var<storage, read> w: array<vec4<S>>;
 
-const TILE: u32 = 128u;
-const DEPTH: u32 = 32u;
-// Elements of a row of a tile in workgroup memory.
-const ROW: u32 = 40u;
+const SUBGROUPS: u32 = TILE_ROWS / SUB_ROWS * (TILE_COLUMNS / SUB_COLUMNS);
+const THREADS: u32 = SUBGROUPS * LANES;
+// Elements that a thread reads at once, of which a row of a tile has `CHUNKS`.
+const CHUNK: u32 = 8u;
+const CHUNKS: u32 = DEPTH / CHUNK;
+// Rows of a tile that the workgroup reads at once.
+const LOAD_ROWS: u32 = THREADS / CHUNKS;
+// Vectors of a row in workgroup memory: those of padding keep rows in different banks, at multiples of 16 bytes.
+const ROW: u32 = DEPTH / 4u + 2u;
+// Vectors of a matrix of sums, and of its rows.
+const STAGE: u32 = SIDE * SIDE / 4u;
+const STAGE_ROW: u32 = SIDE / 4u;
 
-var<workgroup> tile_a: array<S, 5120>;
-var<workgroup> tile_w: array<S, 5120>;
-// A matrix of sums of each subgroup.
-var<workgroup> stage: array<f32, 1024>;
+var<workgroup> tile_a: array<vec4<S>, TILE_ROWS * ROW>;
+var<workgroup> tile_w: array<vec4<S>, TILE_COLUMNS * ROW>;
+var<workgroup> stage: array<vec4f, SUBGROUPS * STAGE>;
 
-@compute @workgroup_size(128)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first_row = (group.z * 65535u + group.y) * TILE;
-    let first_column = group.x * TILE;
-    let subgroup = lane / 32u;
-    let sub_row = (subgroup / 2u) * 64u;
-    let sub_column = (subgroup % 2u) * 64u;
-    // A thread loads four elements of eight rows of each tile.
-    let load_row = lane / 8u;
-    let load_depth = (lane % 8u) * 4u;
-    var window_start: array<u32, 8>;
-    var window_row: array<i32, 8>;
-    var window_column: array<i32, 8>;
+// The next elements of the tiles.
+var<private> next_a: array<vec4<S>, LOADS_A * 2u>;
+var<private> next_w: array<vec4<S>, LOADS_W * 2u>;
+// Which elements of `next_a` are within the feature map, by bits.
+var<private> is_inside: u32;
+// The rows of the tiles that this thread reads: of a matrix, where they begin in units of a chunk; of a convolution, the first row of
+// the image, and the row and column of the window's first pixel.
+var<private> start_a: array<u32, LOADS_A>;
+var<private> start_w: array<u32, LOADS_W>;
+var<private> window_row: array<i32, LOADS_A>;
+var<private> window_column: array<i32, LOADS_A>;
+// The pixel of the window, and the channel, of the next elements.
+var<private> tap_row: i32;
+var<private> tap_column: i32;
+var<private> channel: u32;
+
+// Begins at element `depth` of the windows.
+fn seek(depth: u32) {
+    let tap = depth / p.channels;
+    tap_row = i32(tap / p.kernel_width);
+    tap_column = i32(tap % p.kernel_width);
+    channel = depth % p.channels;
+}
+
+fn advance() {
+    channel += DEPTH;
+    while channel >= p.channels {
+        channel -= p.channels;
+        tap_column++;
+        if tap_column == i32(p.kernel_width) {
+            tap_column = 0;
+            tap_row++;
+        }
+    }
+}
+
+// Reads this thread's chunk of each row at element `depth`; zeros from `end` on.
+fn fetch(depth: u32, end: u32) {
+    is_inside = 0u;
+    let exists = depth < end;
+    /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
+        var at = start_a[i] + depth / CHUNK;
+        var is_seen = exists;
+        if CONVOLUTION {
+            let row = window_row[i] + tap_row;
+            let column = window_column[i] + tap_column;
+            is_seen = exists && row >= 0 && column >= 0 && row < i32(p.height) && column < i32(p.width);
+            at = (p.a + ((start_a[i] + u32(row)) * p.width + u32(column)) * p.channels + channel) / CHUNK;
+        }
+        // Without branches, so that all reads begin before the first one is waited for.
+        at = select(0u, at * 2u, is_seen);
+        next_a[i * 2u] = a[at];
+        next_a[i * 2u + 1u] = a[at + 1u];
+        is_inside |= select(0u, 1u << i, is_seen);
+    }
+    /*unroll*/ for (var i = 0u; i < LOADS_W; i++) {
+        let at = select(0u, (start_w[i] + depth / CHUNK) * 2u, exists);
+        next_w[i * 2u] = w[at];
+        next_w[i * 2u + 1u] = w[at + 1u];
+    }
     if CONVOLUTION {
-        for (var i = 0u; i < 8u; i++) {
-            let row = min(first_row + load_row + i * 16u, p.m - 1u);
+        advance();
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let first_row = (group.z * 65535u + group.y) * TILE_ROWS;
+    let tiles = (p.n + TILE_COLUMNS - 1u) / TILE_COLUMNS;
+    let first_column = group.x % tiles * TILE_COLUMNS;
+    let part = group.x / tiles;
+    let subgroup = lane / LANES;
+    let sub_row = subgroup / (TILE_COLUMNS / SUB_COLUMNS) * SUB_ROWS;
+    let sub_column = subgroup % (TILE_COLUMNS / SUB_COLUMNS) * SUB_COLUMNS;
+    let load_row = lane / CHUNKS;
+    let load_depth = lane % CHUNKS * CHUNK;
+    // Elements of k of this part.
+    let steps = (p.k + DEPTH - 1u) / DEPTH;
+    let begin = steps * part / PARTS * DEPTH;
+    let end = min(p.k, steps * (part + 1u) / PARTS * DEPTH);
+    /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
+        let row = min(first_row + load_row + i * LOAD_ROWS, p.m - 1u);
+        start_a[i] = (p.a + row * p.k) / CHUNK;
+        if CONVOLUTION {
             let pixel = row % p.rows;
-            window_start[i] = row / p.rows * p.height;
+            start_a[i] = row / p.rows * p.height;
             window_row[i] = i32(pixel / p.width_out * p.stride) - i32(p.pad_top);
             window_column[i] = i32(pixel % p.width_out * p.stride) - i32(p.pad_left);
         }
     }
-    var sums: array<coop_mat16x16<f32, C>, 16>;
-    for (var start = 0u; start < p.k; start += DEPTH) {
-        let depth = start + load_depth;
-        var tap_row = 0;
-        var tap_column = 0;
-        var channel = 0u;
-        if CONVOLUTION {
-            let tap = depth / p.channels;
-            tap_row = i32(tap / p.kernel_width);
-            tap_column = i32(tap % p.kernel_width);
-            channel = depth % p.channels;
-        }
-        for (var i = 0u; i < 8u; i++) {
-            let row = load_row + i * 16u;
-            var value_a = vec4<S>();
-            var value_w = vec4<S>();
-            if depth < p.k {
-                if CONVOLUTION {
-                    let from_y = window_row[i] + tap_row;
-                    let from_x = window_column[i] + tap_column;
-                    if from_y >= 0 && from_x >= 0 && from_y < i32(p.height) && from_x < i32(p.width) {
-                        let pixel = (window_start[i] + u32(from_y)) * p.width + u32(from_x);
-                        value_a = a[(p.a + pixel * p.channels + channel) / 4u];
-                    }
-                } else if first_row + row < p.m {
-                    value_a = a[(p.a + (first_row + row) * p.k + depth) / 4u];
-                }
-                if first_column + row < p.n {
-                    value_w = w[(p.w + (first_column + row) * p.k + depth) / 4u];
-                }
-            }
-            let place = row * ROW + load_depth;
-            tile_a[place] = value_a.x;
-            tile_a[place + 1u] = value_a.y;
-            tile_a[place + 2u] = value_a.z;
-            tile_a[place + 3u] = value_a.w;
-            tile_w[place] = value_w.x;
-            tile_w[place + 1u] = value_w.y;
-            tile_w[place + 2u] = value_w.z;
-            tile_w[place + 3u] = value_w.w;
-        }
-        workgroupBarrier();
-        for (var d = 0u; d < DEPTH; d += 16u) {
-            for (var j = 0u; j < 4u; j++) {
-                let columns = coopLoad<coop_mat16x16<S, B>>(&tile_w[(sub_column + j * 16u) * ROW + d], ROW);
-                for (var i = 0u; i < 4u; i++) {
-                    let rows = coopLoadT<coop_mat16x16<S, A>>(&tile_a[(sub_row + i * 16u) * ROW + d], ROW);
-                    sums[i * 4u + j] = coopMultiplyAdd(rows, columns, sums[i * 4u + j]);
-                }
-            }
-        }
-        workgroupBarrier();
+    /*unroll*/ for (var i = 0u; i < LOADS_W; i++) {
+        start_w[i] = (p.w + min(first_column + load_row + i * LOAD_ROWS, p.n - 1u) * p.k) / CHUNK;
     }
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 4u; j++) {
-            coopStoreT(sums[i * 4u + j], &stage[subgroup * 256u], 16u);
+    if CONVOLUTION {
+        seek(begin + load_depth);
+    }
+    var sums: array<MatrixC, ROWS_OF_MATRICES * COLUMNS_OF_MATRICES>;
+    fetch(begin + load_depth, end);
+    for (var depth = begin; depth < end; depth += DEPTH) {
+        workgroupBarrier();
+        let exists = depth + load_depth < end;
+        /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
+            let place = (load_row + i * LOAD_ROWS) * ROW + load_depth / 4u;
+            let is_seen = (is_inside & (1u << i)) != 0u;
+            tile_a[place] = select(vec4<S>(), next_a[i * 2u], is_seen);
+            tile_a[place + 1u] = select(vec4<S>(), next_a[i * 2u + 1u], is_seen);
+        }
+        /*unroll*/ for (var i = 0u; i < LOADS_W; i++) {
+            let place = (load_row + i * LOAD_ROWS) * ROW + load_depth / 4u;
+            tile_w[place] = select(vec4<S>(), next_w[i * 2u], exists);
+            tile_w[place + 1u] = select(vec4<S>(), next_w[i * 2u + 1u], exists);
+        }
+        workgroupBarrier();
+        fetch(depth + DEPTH + load_depth, end);
+        /*unroll*/ for (var d = 0u; d < DEPTH_OF_MATRICES; d++) {
+            var rows: array<MatrixA, ROWS_OF_MATRICES>;
+            /*unroll*/ for (var i = 0u; i < ROWS_OF_MATRICES; i++) {
+                rows[i] = coopLoadT<MatrixA>(&tile_a[(sub_row + i * SIDE) * ROW + d * SIDE / 4u], ROW);
+            }
+            /*unroll*/ for (var j = 0u; j < COLUMNS_OF_MATRICES; j++) {
+                let columns = coopLoad<MatrixB>(&tile_w[(sub_column + j * SIDE) * ROW + d * SIDE / 4u], ROW);
+                /*unroll*/ for (var i = 0u; i < ROWS_OF_MATRICES; i++) {
+                    let at = i * COLUMNS_OF_MATRICES + j;
+                    sums[at] = coopMultiplyAdd(rows[i], columns, sums[at]);
+                }
+            }
+        }
+    }
+    let thread = lane % LANES;
+    /*unroll*/ for (var i = 0u; i < ROWS_OF_MATRICES; i++) {
+        /*unroll*/ for (var j = 0u; j < COLUMNS_OF_MATRICES; j++) {
+            coopStoreT(sums[i * COLUMNS_OF_MATRICES + j], &stage[subgroup * STAGE], STAGE_ROW);
             workgroupBarrier();
-            for (var e = 0u; e < 8u; e++) {
-                let element = e * 32u + lane % 32u;
-                let r = first_row + sub_row + i * 16u + element / 16u;
-                let c = first_column + sub_column + j * 16u + element % 16u;
-                store(r, c, stage[subgroup * 256u + element]);
+            for (var e = thread; e < STAGE; e += LANES) {
+                let row = first_row + sub_row + i * SIDE + e / STAGE_ROW;
+                let column = first_column + sub_column + j * SIDE + e % STAGE_ROW * 4u;
+                if row < p.m && column < p.n {
+                    let sums = stage[subgroup * STAGE + e];
+                    if PARTS == 1u {
+                        y[(p.y + row * p.n + column) / 4u] = vec4<Y>(finished(row, column, sums));
+                    } else {
+                        y[((part * p.m + row) * p.n + column) / 4u] = vec4<Y>(sums);
+                    }
+                }
             }
             workgroupBarrier();
         }

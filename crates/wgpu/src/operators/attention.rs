@@ -1,8 +1,10 @@
 //! Attention.
 
+use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{AttentionOp, GroupedAttention, GroupedAttentionOp, MaskedAttentionOp, Operand, Result};
 
+use crate::adapter::Matrices;
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
@@ -66,9 +68,19 @@ fn run(
         Some(bias) if bias.dims().first() != Some(&1) => num_heads * s * t,
         _ => 0,
     };
-    let (kernel, queries) = match gpu.is_software() && head_dim <= DIRECT_HEAD {
-        true => (Kernel::new("attention_direct", include_str!("../kernels/attention_direct.wgsl")), DIRECT_QUERIES),
-        false => {
+    let is_aligned = [&q, &k, &v]
+        .iter()
+        .flat_map(|rows| [rows.tensor.offset(), rows.row, rows.image])
+        .chain([head_dim, y.offset()])
+        .all(|size| size % 8 == 0);
+    let is_known = y.dtype() == DType::F16 && is_aligned && !matches!(limits, Limits::Seen(_));
+    let blocks = Blocks::of(gpu, head_dim).filter(|_| is_known);
+    let (kernel, queries) = match blocks {
+        Some(blocks) => (blocks.kernel(), blocks.queries),
+        None if gpu.is_software() && head_dim <= DIRECT_HEAD => {
+            (Kernel::new("attention_direct", include_str!("../kernels/attention_direct.wgsl")), DIRECT_QUERIES)
+        }
+        None => {
             let kernel = Kernel::new("attention", include_str!("../kernels/attention.wgsl"));
             (kernel.with("PART", head_dim.div_ceil(THREADS)), QUERIES)
         }
@@ -91,4 +103,49 @@ fn run(
     let [of_q, of_k, of_v] = [&q, &k, &v].map(|rows| gpu.buffer(&rows.tensor));
     let buffers = vec![of_q?, of_k?, of_v?, of_bias, of_limits, gpu.buffer(y)?];
     gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.groups([s.div_ceil(queries), num_heads, b]))
+}
+
+/// The widest heads whose queries and results stay in registers, with matrices.
+const WIDEST: usize = 192;
+
+/// The queries of a workgroup, and the keys that it takes at a time, in the kernel with cooperative matrices.
+#[derive(Debug, Clone, Copy)]
+struct Blocks {
+    queries: usize,
+    keys: usize,
+    /// Channels of a head, with padding.
+    wide: usize,
+    matrices: Matrices,
+}
+
+impl Blocks {
+    /// The largest blocks for which a workgroup has memory; `None` if there are none, or the GPU has no matrices.
+    fn of(gpu: &Gpu, head_dim: usize) -> Option<Self> {
+        let matrices = gpu.matrices()?;
+        let wide = Some(head_dim.next_multiple_of(matrices.side)).filter(|&wide| wide <= WIDEST)?;
+        let blocks = [8, 4, 2].map(|subgroups| Self { queries: subgroups * matrices.side, keys: 32, wide, matrices });
+        blocks.into_iter().find(|blocks| blocks.memory() <= gpu.workgroup_memory())
+    }
+
+    /// Bytes of workgroup memory: keys, values and weights in f16, and scores in f32, in rows with padding.
+    fn memory(&self) -> usize {
+        2 * self.keys * (self.wide + 8) * 2 + self.queries * (self.keys + 8) * (2 + 4) + 16
+    }
+
+    /// The kernel with the constants of these blocks.
+    fn kernel(&self) -> Kernel {
+        let Matrices { side, lanes } = self.matrices;
+        let threads = self.queries * lanes / side;
+        Kernel::new("attention_matrix", include_str!("../kernels/attention_matrix.wgsl"))
+            .with_matrices(side)
+            .with("LANES", lanes)
+            .with("QUERIES", self.queries)
+            .with("KEYS", self.keys)
+            .with("WIDE", self.wide)
+            .with("MATRICES_OF_HEAD", self.wide / side)
+            .with("MATRICES_OF_KEYS", self.keys / side)
+            .with("PARTS", self.wide.div_ceil(self.keys))
+            .with("LOADS", (self.keys * self.wide / 8).div_ceil(threads))
+            .with("VECTORS", self.keys / 4 * side / lanes)
+    }
 }

@@ -6,6 +6,7 @@ mod norm;
 mod product;
 mod rearrange;
 mod rope;
+mod tiles;
 mod timestep;
 
 use kiln_ops::portable::{Call, PortableTensor};

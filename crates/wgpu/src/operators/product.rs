@@ -6,6 +6,7 @@ use kiln_ops::{
     ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, PremultiplyOp, Result, Strip, WeightOperand,
 };
 
+use super::tiles::Tiles;
 use super::{IDENTITY, activation};
 use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
 use crate::gpu::Gpu;
@@ -13,12 +14,16 @@ use crate::pipelines::Kernel;
 
 /// Rows and columns of a workgroup's part of the result.
 const TILE: [usize; 2] = [64, 64];
-/// Rows and columns in the kernel with cooperative matrices.
-const MATRIX: [usize; 2] = [128, 128];
-/// Fewer rows are not worth its tiles.
-const LEAST_ROWS: usize = 32;
 /// Rows and columns on devices that compute on the CPU.
 const DIRECT: [usize; 2] = [64, 8];
+/// Fewer rows are not worth the tiles of kernels with matrices.
+const LEAST_ROWS: usize = 32;
+
+/// The numbers, and the operands that are added: by elements, and by vectors of four.
+const ELEMENTS: &str =
+    concat!(include_str!("../kernels/product_params.wgsl"), include_str!("../kernels/product_elements.wgsl"));
+const VECTORS: &str =
+    concat!(include_str!("../kernels/product_params.wgsl"), include_str!("../kernels/product_vectors.wgsl"));
 
 /// The map and the windows of a convolution.
 #[derive(Default)]
@@ -121,18 +126,6 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let [bias, image_bias, residual] = [bias?, image_bias?, residual?];
     let windows = windows.unwrap_or_default();
     let image_bias_row = if image_bias.as_ref().is_some_and(|bias| bias.dims().first() == Some(&1)) { 0 } else { n };
-    // Kernels with matrices read four elements at a time.
-    let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 4 == 0);
-    let by_matrices = gpu.has_matrices() && a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS;
-    let (name, source, [rows_of_group, columns_of_group]) = match (gpu.is_software(), by_matrices) {
-        (true, _) => ("product_direct", include_str!("../kernels/product_direct.wgsl"), DIRECT),
-        (false, true) => ("product_matrix", include_str!("../kernels/product_matrix.wgsl"), MATRIX),
-        (false, false) => ("product", include_str!("../kernels/product.wgsl"), TILE),
-    };
-    let kernel = Kernel::new(name, source).of("S", a.dtype()).with_matrices(by_matrices).function(function);
-    let kernel = kernel.after(include_str!("../kernels/product_common.wgsl"));
-    let kernel = kernel.when("CONVOLUTION", windows.channels > 0).when("HAS_BIAS", bias.is_some());
-    let kernel = kernel.when("HAS_IMAGE_BIAS", image_bias.is_some()).when("HAS_RESIDUAL", residual.is_some());
     let (of_bias, at_bias) = gpu.optional(bias.as_ref())?;
     let (of_image_bias, at_image_bias) = gpu.optional(image_bias.as_ref())?;
     let (of_residual, at_residual) = gpu.optional(residual.as_ref())?;
@@ -140,8 +133,44 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let numbers = numbers.all([image_bias_row, at_residual, y.offset(), windows.pixels.max(1)]);
     let numbers = numbers.all([windows.height, windows.width, windows.channels, windows.kernel_width]);
     let numbers = numbers.all([windows.stride, windows.pad_top, windows.pad_left, windows.width_out]);
-    let buffers = vec![gpu.buffer(a)?, gpu.buffer(weight)?, of_bias, of_image_bias, of_residual, gpu.buffer(y)?];
-    let rows = m.div_ceil(rows_of_group);
-    let groups = [n.div_ceil(columns_of_group), rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.groups(groups))
+    let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 8 == 0)
+        && [n, at_bias, at_image_bias, at_residual, y.offset()].iter().all(|size| size % 4 == 0);
+    let tiles = Tiles::of(gpu).filter(|_| a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS);
+    let kernel = match &tiles {
+        Some(tiles) => tiles.kernel(),
+        None if gpu.is_software() => Kernel::new("product_direct", include_str!("../kernels/product_direct.wgsl")),
+        None => Kernel::new("product", include_str!("../kernels/product.wgsl")),
+    };
+    let common = if tiles.is_some() { VECTORS } else { ELEMENTS };
+    let kernel = kernel.of("S", a.dtype()).function(function).after(common).when("CONVOLUTION", windows.channels > 0);
+    let kernel = kernel.when("HAS_BIAS", bias.is_some()).when("HAS_IMAGE_BIAS", image_bias.is_some());
+    let kernel = kernel.when("HAS_RESIDUAL", residual.is_some());
+    let added = [of_bias, of_image_bias, of_residual];
+    let [of_a, of_weight, of_y] = [gpu.buffer(a)?, gpu.buffer(weight)?, gpu.buffer(y)?];
+    let buffers = |operands: [_; 2], result| operands.into_iter().chain(added).chain([result]).collect();
+    let Some(tiles) = tiles else {
+        let [rows, columns] = if gpu.is_software() { DIRECT } else { TILE };
+        let groups = groups(m.div_ceil(rows), n.div_ceil(columns));
+        return gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?.groups(groups));
+    };
+    let parts = tiles.parts(m, n, k);
+    let kernel = kernel.with("PARTS", parts);
+    let groups = groups(m.div_ceil(tiles.rows), n.div_ceil(tiles.columns) * parts);
+    if parts == 1 {
+        let kernel = kernel.of("Y", y.dtype());
+        return gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?.groups(groups));
+    }
+    let sums = PortableTensor::uninit(y.backend(), &[parts, m, n], DType::F32)?;
+    let of_sums = gpu.buffer(&sums)?;
+    let last =
+        Kernel { name: "product_parts", source: include_str!("../kernels/product_parts.wgsl"), ..kernel.clone() };
+    let kernel = kernel.of("Y", DType::F32);
+    gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?.groups(groups))?;
+    let last = last.without_matrices().of("Y", y.dtype());
+    gpu.add(&Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
+}
+
+/// Workgroups in three dimensions: columns, and rows in two.
+fn groups(rows: usize, columns: usize) -> [usize; 3] {
+    [columns, rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)]
 }

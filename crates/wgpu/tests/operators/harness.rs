@@ -1,22 +1,53 @@
 //! The GPU, the operands and the bounds of all comparisons.
 
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
 use kiln_ops::{Operation, Weight};
-use kiln_wgpu::{Gpu, adapters};
+use kiln_wgpu::{Adapter, Gpu, adapters};
 
-/// The GPU of the tests, with the types that it has: the first one that is found. The tests run only with `--ignored`, so that a
-/// machine without a driver does not pass them; they fail there.
-pub fn gpu() -> &'static (Arc<dyn Backend>, Vec<DType>) {
-    static GPU: OnceLock<(Arc<dyn Backend>, Vec<DType>)> = OnceLock::new();
-    GPU.get_or_init(|| {
-        let adapter = adapters().into_iter().next().expect("a GPU with Vulkan, Metal or DirectX 12");
-        let gpu = Gpu::open(&adapter).expect("the GPU can be opened");
-        let types = if gpu.has_f16() { vec![DType::F32, DType::F16] } else { vec![DType::F32] };
-        (gpu.backend(), types)
+/// A GPU as the tests use it, with the types that it has.
+pub struct Kind {
+    name: &'static str,
+    pub backend: Arc<dyn Backend>,
+    types: Vec<DType>,
+}
+
+/// The first GPU that is found, with each set of kernels that it can run: its own, and those of GPUs without cooperative matrices; for
+/// a program on the CPU, those of GPUs too. The tests run only with `--ignored`, so that a machine without a driver does not pass
+/// them; they fail there.
+fn kinds() -> &'static [Kind] {
+    static KINDS: OnceLock<Vec<Kind>> = OnceLock::new();
+    KINDS.get_or_init(|| {
+        let found = adapters().into_iter().next().expect("a GPU with Vulkan, Metal or DirectX 12");
+        let (mut of_gpus, mut plain) = (found.clone(), found.clone());
+        of_gpus.is_software = false;
+        (plain.is_software, plain.matrices) = (false, None);
+        let mut kinds = vec![("its own kernels", found.clone())];
+        if found.is_software && found.matrices.is_some() {
+            kinds.push(("kernels with matrices", of_gpus));
+        }
+        if found.is_software || found.matrices.is_some() {
+            kinds.push(("kernels without matrices", plain));
+        }
+        let open = |(name, adapter): (_, Adapter)| {
+            let gpu = Gpu::open(&adapter).expect("the GPU can be opened");
+            let types = if gpu.has_f16() { vec![DType::F32, DType::F16] } else { vec![DType::F32] };
+            Kind { name, backend: gpu.backend(), types }
+        };
+        kinds.into_iter().map(open).collect()
     })
+}
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The GPU of the comparison that runs.
+pub fn gpu() -> &'static Kind {
+    &kinds()[CURRENT.get()]
 }
 
 /// Values of a deterministic sequence with mean 0 and about the standard deviation 1.
@@ -43,7 +74,7 @@ pub fn pair(seed: u64, dims: &[usize], dtype: DType) -> Pair {
 
 /// A tensor on both sides.
 pub fn both(cpu: &Tensor) -> Pair {
-    Pair { cpu: cpu.clone(), gpu: PortableTensor::upload(&gpu().0, cpu).unwrap() }
+    Pair { cpu: cpu.clone(), gpu: PortableTensor::upload(&gpu().backend, cpu).unwrap() }
 }
 
 /// A weight on both sides, of values that are scaled by the root of the number of inputs.
@@ -51,8 +82,8 @@ pub fn weight(seed: u64, dims: &[usize], dtype: DType) -> (Weight, PortableWeigh
     let inputs: usize = dims.iter().skip(1).product();
     let values = (values(seed, dims) / (inputs as f64).sqrt()).unwrap().to_dtype(dtype).unwrap();
     let weight = Weight::plain(&values).unwrap();
-    let uploaded = PortableTensor::upload(&gpu().0, &values).unwrap();
-    let portable = PortableWeight::new(&gpu().0, uploaded.memory().clone(), 0, &weight).unwrap();
+    let uploaded = PortableTensor::upload(&gpu().backend, &values).unwrap();
+    let portable = PortableWeight::new(&gpu().backend, uploaded.memory().clone(), 0, &weight).unwrap();
     (weight, portable)
 }
 
@@ -81,7 +112,11 @@ pub fn check<'a>(
     compare(name, &cpu.compute().unwrap(), &first.apply(gpu).unwrap());
 }
 
-/// Calls `test` for each type that the GPU has.
+/// Calls `test` for each set of kernels, and each type.
 pub fn for_types(test: impl Fn(DType)) {
-    gpu().1.iter().for_each(|&dtype| test(dtype));
+    for (index, kind) in kinds().iter().enumerate() {
+        CURRENT.set(index);
+        println!("{}", kind.name);
+        kind.types.iter().for_each(|&dtype| test(dtype));
+    }
 }

@@ -17,7 +17,9 @@ fn vulkan_convolutions() {
             (Conv2d::same(3), 3, [2, 9, 11, 8], 70),
             (Conv2d { stride: 2, pad_before: 1, pad_after: 1 }, 3, [2, 12, 10, 5], 6),
             (Conv2d { stride: 2, pad_before: 0, pad_after: 1 }, 3, [1, 12, 10, 16], 33),
-            (Conv2d::same(1), 1, [2, 7, 5, 20], 24),
+            (Conv2d { stride: 2, pad_before: 0, pad_after: 1 }, 3, [1, 18, 10, 16], 36),
+            (Conv2d::same(3), 3, [1, 9, 11, 72], 68),
+            (Conv2d::same(1), 1, [2, 7, 5, 24], 24),
             (Conv2d { stride: 1, pad_before: 0, pad_after: 0 }, 2, [1, 6, 6, 4], 4),
         ];
         for (config, kernel, [b, h, w, c], c_out) in cases {
