@@ -41,7 +41,8 @@ impl Gpu {
     pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
         let limits = adapter.adapter.limits();
         let workgroup_memory = limits.max_compute_workgroup_storage_size as usize;
-        let mut features = wgpu::Features::IMMEDIATES;
+        // Traces need timestamps.
+        let mut features = wgpu::Features::IMMEDIATES | (adapter.adapter.features() & wgpu::Features::TIMESTAMP_QUERY);
         if adapter.has_f16 {
             features |= wgpu::Features::SHADER_F16;
         }
@@ -173,5 +174,9 @@ impl Backend for Gpu {
 
     fn run(&self, call: &Call<'_, PortableTensor>, result: &PortableTensor) -> Result<()> {
         operators::run(self, call, result)
+    }
+
+    fn timed(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        self.queue.timed(work)
     }
 }

@@ -26,6 +26,10 @@ pub(crate) struct Kernel {
     pub(crate) matrices: Option<usize>,
     /// The definition of `function(x, a, b)`, for kernels that call it.
     pub(crate) function: Option<&'static str>,
+    /// A mark in the source, and the text that takes its places.
+    pub(crate) pasted: Option<[&'static str; 2]>,
+    /// Elements of a vector, for kernels that compute with vectors of any size.
+    pub(crate) width: Option<usize>,
 }
 
 /// The value of a constant.
@@ -37,7 +41,17 @@ pub(crate) enum Constant {
 
 impl Kernel {
     pub(crate) fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, common: "", source, types: Vec::new(), constants: Vec::new(), matrices: None, function: None }
+        Self {
+            name,
+            common: "",
+            source,
+            types: Vec::new(),
+            constants: Vec::new(),
+            matrices: None,
+            function: None,
+            pasted: None,
+            width: None,
+        }
     }
 
     /// With a part that kernels have in common.
@@ -74,6 +88,16 @@ impl Kernel {
         Self { function: Some(definition), ..self }
     }
 
+    /// With a text in place of a mark: unlike a function, it leaves arrays of its caller in registers.
+    pub(crate) fn paste(self, mark: &'static str, text: &'static str) -> Self {
+        Self { pasted: Some([mark, text]), ..self }
+    }
+
+    /// With vectors of `width` elements, 1, 2 or 4, of the type `S`.
+    pub(crate) fn vectors(self, width: usize) -> Self {
+        Self { width: Some(width), ..self }
+    }
+
     /// The whole source.
     fn text(&self) -> Result<String> {
         let mut text = String::new();
@@ -98,8 +122,14 @@ impl Kernel {
             text.push_str(include_str!("kernels/activations.wgsl"));
             text.push_str(function);
         }
+        if let Some(width) = self.width {
+            text.push_str(&vectors(width, self.function.is_some()));
+        }
         text.push_str(self.common);
-        text.push_str(self.source);
+        match self.pasted {
+            Some([mark, pasted]) => text.push_str(&self.source.replace(mark, pasted)),
+            None => text.push_str(self.source),
+        }
         let count = |name: &str| {
             self.constants.iter().find_map(|(found, value)| match value {
                 Constant::U32(value) if *found == name => Some(*value),
@@ -108,6 +138,25 @@ impl Kernel {
         };
         unroll(self.name, &text, &count)
     }
+}
+
+/// Types and functions of vectors of `width` elements: `E` in memory, `F` in f32, the sum `across` one, and `function` for `each`
+/// element.
+fn vectors(width: usize, has_function: bool) -> String {
+    let letters = ["x", "y", "z", "w"].into_iter().take(width);
+    let (vector, float) = match width {
+        1 => ("S".into(), "f32".into()),
+        _ => (format!("vec{width}<S>"), format!("vec{width}f")),
+    };
+    let parts: Vec<String> =
+        if width == 1 { vec!["v".into()] } else { letters.map(|letter| format!("v.{letter}")).collect() };
+    let mut text = format!("alias E = {vector};\nalias F = {float};\nconst WIDTH: u32 = {width}u;\n");
+    let _ = writeln!(text, "fn across(v: F) -> f32 {{ return {}; }}", parts.join(" + "));
+    if has_function {
+        let calls: Vec<String> = parts.iter().map(|part| format!("function({part}, 0.0, 0.0)")).collect();
+        let _ = writeln!(text, "fn each(v: F) -> F {{ return F({}); }}", calls.join(", "));
+    }
+    text
 }
 
 fn type_name(kernel: &str, dtype: DType) -> Result<&'static str> {

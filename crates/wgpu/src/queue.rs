@@ -25,6 +25,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
+    /// The seconds of the work that is timed.
+    timed: Option<f64>,
 }
 
 /// Work that has not been submitted.
@@ -55,6 +57,10 @@ impl Queue {
         self.failed()?;
         let bindings = dispatch.bindings(&self.device);
         let mut state = self.state.lock();
+        if let Some(seconds) = state.timed {
+            state.timed = Some(seconds + self.time(dispatch, &bindings)?);
+            return Ok(());
+        }
         let work = state.pass.get_or_insert_with(|| {
             let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
@@ -88,19 +94,24 @@ impl Queue {
         // Copies begin and end at multiples of 4 bytes.
         let first = start / 4 * 4;
         let size = (start + len - first).next_multiple_of(4) as u64;
+        let mut state = self.state.lock();
+        self.submit(&mut state);
+        drop(state);
+        let view = self.staged(buffer.wgpu(), first as u64, size)?;
+        Ok(view[start - first..start - first + len].to_vec())
+    }
+
+    /// `size` bytes of a buffer from `first` on, once all submitted work is complete.
+    fn staged(&self, buffer: &wgpu::Buffer, first: u64, size: u64) -> Result<Vec<u8>> {
         let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size: size.max(4),
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        {
-            let mut state = self.state.lock();
-            self.submit(&mut state);
-            let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encoder.copy_buffer_to_buffer(buffer.wgpu(), first as u64, &staging, 0, size);
-            self.queue.submit([encoder.finish()]);
-        }
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(buffer, first, &staging, 0, size);
+        self.queue.submit([encoder.finish()]);
         let (sender, received) = std::sync::mpsc::channel();
         staging.slice(..).map_async(wgpu::MapMode::Read, move |result| {
             let _ = sender.send(result);
@@ -113,7 +124,55 @@ impl Queue {
         let mapped = received.recv().map_err(|error| refused(error.to_string()))?;
         mapped.map_err(|error| refused(error.to_string()))?;
         let view = staging.slice(..).get_mapped_range().map_err(|error| refused(error.to_string()))?;
-        Ok(view[start - first..start - first + len].to_vec())
+        Ok(view.to_vec())
+    }
+
+    /// Runs `work`, waiting for each dispatch, and returns the seconds in which the GPU computed. Other threads' dispatches count too.
+    pub(crate) fn timed(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        if !self.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
+            return Err(Error::Backend("this GPU has no timestamps, which a trace needs".into()));
+        }
+        {
+            let mut state = self.state.lock();
+            self.submit(&mut state);
+            state.timed = Some(0.0);
+        }
+        let result = work();
+        let seconds = self.state.lock().timed.take();
+        result.map(|()| seconds.unwrap_or(0.0))
+    }
+
+    /// The seconds of a dispatch by the GPU's clock.
+    fn time(&self, dispatch: &Dispatch<'_>, bindings: &wgpu::BindGroup) -> Result<f64> {
+        let queries = self.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: None,
+            ty: wgpu::QueryType::Timestamp,
+            count: 2,
+        });
+        let size = 2 * size_of::<u64>() as u64;
+        let resolved = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let timestamp_writes = Some(wgpu::ComputePassTimestampWrites {
+            query_set: &queries,
+            beginning_of_pass_write_index: Some(0),
+            end_of_pass_write_index: Some(1),
+        });
+        let mut pass = encoder
+            .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes })
+            .forget_lifetime();
+        dispatch.record(&mut pass, bindings);
+        drop(pass);
+        encoder.resolve_query_set(&queries, 0..2, &resolved, 0);
+        self.queue.submit([encoder.finish()]);
+        let bytes = self.staged(&resolved, 0, size)?;
+        let ticks =
+            |at: usize| bytes.get(at..at + 8).and_then(|ticks| ticks.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        Ok(ticks(8).saturating_sub(ticks(0)) as f64 * f64::from(self.queue.get_timestamp_period()) * 1e-9)
     }
 
     fn submit(&self, state: &mut State) {

@@ -51,6 +51,12 @@ pub trait Backend: Debug + Send + Sync {
     /// # Errors
     /// [`crate::Error::Backend`] for an operator or a type that the device has no kernel for.
     fn run(&self, call: &Call<'_, PortableTensor>, result: &PortableTensor) -> Result<()>;
+
+    /// Runs `work`, which queues operators, waits for them, and returns the seconds that the device computed.
+    ///
+    /// # Errors
+    /// The errors of `work`, and [`crate::Error::Backend`] if the device failed.
+    fn timed(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<f64>;
 }
 
 /// Memory of a [`Backend`], which is free again once it is dropped and the work that uses it is complete.

@@ -8,8 +8,9 @@ use super::{Backend, Memory};
 use crate::error::{Error, Result};
 use crate::group_norm::GroupNorm;
 use crate::matrix::MatrixType;
-use crate::operation::{Operand, Operation, WeightOperand};
+use crate::operation::{Cost, Operand, Operation, WeightOperand};
 use crate::packing::{EightBits, Weight, WeightLayout};
+use crate::trace;
 use crate::workspace::Target;
 
 /// A view of a back end's memory. A clone is a view of the same memory.
@@ -90,7 +91,8 @@ impl PortableTensor {
     pub fn apply(&self, operation: &impl Operation<Self>) -> Result<Self> {
         let cost = operation.cost(Target::Gpu)?;
         let result = Self::uninit(&self.backend, &cost.shape, cost.dtype)?;
-        self.backend.run(&operation.call(), &result)?;
+        let call = operation.call();
+        trace::portable(call.name(), &cost, self.backend.as_ref(), || self.backend.run(&call, &result))?;
         match operation.out() {
             // The kernel could read what it writes, if the caller's tensor is an operand's memory.
             Some(out) => {
@@ -194,7 +196,8 @@ impl PortableTensor {
 
     fn copy_as(&self, dtype: DType) -> Result<Self> {
         let to = Self::uninit(&self.backend, &self.dims, dtype)?;
-        self.backend.copy(self, &to)?;
+        let cost = Cost::new(self.dims.as_slice(), dtype);
+        trace::portable("copy", &cost, self.backend.as_ref(), || self.backend.copy(self, &to))?;
         Ok(to)
     }
 }

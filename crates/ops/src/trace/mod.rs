@@ -9,6 +9,9 @@
 //! in which the GPU waits for the host to launch kernels. To measure kernels alone, submit other work first, so that
 //! the host is ahead. The replay of a graph calls no operator, so it is not traced.
 //!
+//! On a portable device ([`crate::portable::Backend`]) each operator is waited for. Times are those of the device alone, one after
+//! the other.
+//!
 //! While nothing is recorded, an operator costs one relaxed load more.
 
 #[cfg(feature = "cuda")]
@@ -27,6 +30,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
+use crate::operation::Cost;
 pub(crate) use work::Work;
 
 /// The result of [`record`].
@@ -86,6 +90,8 @@ struct Recording {
     calls: Vec<Call>,
     /// Whether an operator is running, so that nested ones are not recorded.
     inside: bool,
+    /// Microseconds that a portable device has computed so far.
+    computed: f64,
 }
 
 struct Call {
@@ -102,6 +108,8 @@ enum Mark {
     Host(Instant),
     /// The time at which a GPU reaches this point of its stream.
     Gpu(cuda::Event),
+    /// Microseconds that a portable device has computed.
+    Portable(f64),
 }
 
 impl Mark {
@@ -114,6 +122,8 @@ impl Mark {
     fn since(&self, earlier: &Self) -> Result<f64> {
         match (self, earlier) {
             (Self::Gpu(end), Self::Gpu(start)) => end.since(start),
+            (Self::Portable(end), Self::Portable(start)) => Ok(end - start),
+            (Self::Portable(end), _) => Ok(*end),
             (Self::Host(end), Self::Host(start)) => Ok(end.saturating_duration_since(*start).as_secs_f64() * 1e6),
             _ => Ok(0.0), // all marks of a recording are of one device
         }
@@ -138,11 +148,13 @@ impl Drop for Guard {
 pub fn record<T, E: From<crate::Error>>(device: &Device, run: impl FnOnce() -> Result<T, E>) -> Result<(T, Trace), E> {
     RECORDERS.fetch_add(1, Ordering::Relaxed);
     let guard = Guard;
-    RECORDING.set(Some(Recording { device: device.clone(), calls: Vec::new(), inside: false }));
+    RECORDING.set(Some(Recording { device: device.clone(), calls: Vec::new(), inside: false, computed: 0.0 }));
     let start = Mark::now(device)?;
     let result = run()?;
-    let end = Mark::now(device)?;
-    let calls = RECORDING.take().map(|recording| recording.calls).unwrap_or_default();
+    let recording = RECORDING.take();
+    let portable = recording.as_ref().map(|recording| recording.computed).filter(|&computed| computed > 0.0);
+    let end = portable.map_or_else(|| Mark::now(device), |computed| Ok(Mark::Portable(computed)))?;
+    let calls = recording.map(|recording| recording.calls).unwrap_or_default();
     drop(guard);
     device.synchronize().map_err(crate::Error::from)?;
     let operators = calls.into_iter().map(|call| call.finish(&start)).collect::<Result<_>>()?;
@@ -179,6 +191,30 @@ pub(crate) fn operator(
         }
     });
     result
+}
+
+/// Runs an operator of a portable device, whose result has `shape` and `dtype`.
+pub(crate) fn portable(
+    name: &'static str,
+    cost: &Cost,
+    backend: &dyn crate::portable::Backend,
+    mut run: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    if RECORDERS.load(Ordering::Relaxed) == 0 || enter().is_none() {
+        return run();
+    }
+    let computed = backend.timed(&mut run);
+    RECORDING.with_borrow_mut(|recording| {
+        let Some(recording) = recording else { return };
+        recording.inside = false;
+        let Ok(seconds) = &computed else { return };
+        let start = recording.computed;
+        recording.computed += seconds * 1e6;
+        let (start, end) = (Mark::Portable(start), Mark::Portable(recording.computed));
+        let work = Work::new(&[]).flop(cost.flop);
+        recording.calls.push(Call { name, start, end, work, result: cost.shape.clone(), dtype: cost.dtype });
+    });
+    computed.map(|_| ())
 }
 
 /// Begins an operator, if this thread records and no operator is running.

@@ -1,4 +1,4 @@
-// y = function(gate) value for rows of n gates and n values, which may lie in one row.
+// y = function(gate) value for rows of n vectors of gates and n of values, which may lie in one row. Sizes and offsets are in vectors.
 
 struct Params {
     count: u32,
@@ -10,9 +10,9 @@ struct Params {
     y: u32,
 }
 
-@group(0) @binding(0) var<storage, read> gate: array<S>;
-@group(0) @binding(1) var<storage, read> value: array<S>;
-@group(0) @binding(2) var<storage, read_write> y: array<S>;
+@group(0) @binding(0) var<storage, read> gate: array<E>;
+@group(0) @binding(1) var<storage, read> value: array<E>;
+@group(0) @binding(2) var<storage, read_write> y: array<E>;
 var<immediate> p: Params;
 
 @compute @workgroup_size(256)
@@ -23,7 +23,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     }
     let row = i / p.n;
     let column = i % p.n;
-    let g = f32(gate[p.gate + row * p.gate_row + column]);
-    let v = f32(value[p.value + row * p.value_row + column]);
-    y[p.y + i] = S(function(g, 0.0, 0.0) * v);
+    let g = F(gate[p.gate + row * p.gate_row + column]);
+    let v = F(value[p.value + row * p.value_row + column]);
+    y[p.y + i] = E(each(g) * v);
 }

@@ -1,4 +1,4 @@
-// y = norm(x) gamma (1 + scale) + shift for rows of c values. A workgroup has one row.
+// y = norm(x) gamma (1 + scale) + shift for rows of c vectors. A workgroup has one row; sizes and offsets are in vectors.
 
 struct Params {
     rows: u32,
@@ -16,12 +16,12 @@ struct Params {
     eps: f32,
 }
 
-@group(0) @binding(0) var<storage, read> x: array<S>;
-@group(0) @binding(1) var<storage, read> gamma: array<S>;
-@group(0) @binding(2) var<storage, read> beta: array<S>;
-@group(0) @binding(3) var<storage, read> scale: array<S>;
-@group(0) @binding(4) var<storage, read> shift: array<S>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
+@group(0) @binding(0) var<storage, read> x: array<E>;
+@group(0) @binding(1) var<storage, read> gamma: array<E>;
+@group(0) @binding(2) var<storage, read> beta: array<E>;
+@group(0) @binding(3) var<storage, read> scale: array<E>;
+@group(0) @binding(4) var<storage, read> shift: array<E>;
+@group(0) @binding(5) var<storage, read_write> y: array<E>;
 var<immediate> p: Params;
 
 @compute @workgroup_size(THREADS)
@@ -33,34 +33,34 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     if !RMS {
         var sum = 0.0;
         for (var i = lane; i < p.c; i += THREADS) {
-            sum += f32(x[start + i]);
+            sum += across(F(x[start + i]));
         }
-        mean = total(lane, sum) / f32(p.c);
+        mean = total(lane, sum) / f32(p.c * WIDTH);
     }
     var squares = 0.0;
     for (var i = lane; i < p.c; i += THREADS) {
-        let difference = f32(x[start + i]) - mean;
-        squares += difference * difference;
+        let difference = F(x[start + i]) - mean;
+        squares += across(difference * difference);
     }
-    let factor = 1.0 / sqrt(total(lane, squares) / f32(p.c) + p.eps);
+    let factor = 1.0 / sqrt(total(lane, squares) / f32(p.c * WIDTH) + p.eps);
     if row >= p.rows {
         return;
     }
     let image = row / p.rows_of_image;
     for (var i = lane; i < p.c; i += THREADS) {
-        var value = (f32(x[start + i]) - mean) * factor;
+        var value = (F(x[start + i]) - mean) * factor;
         if HAS_GAMMA {
-            value *= f32(gamma[p.gamma + i]);
+            value *= F(gamma[p.gamma + i]);
         }
         if HAS_BETA {
-            value += f32(beta[p.beta + i]);
+            value += F(beta[p.beta + i]);
         }
         if HAS_SCALE {
-            value *= 1.0 + f32(scale[p.scale + image * p.scale_row + i]);
+            value *= 1.0 + F(scale[p.scale + image * p.scale_row + i]);
         }
         if HAS_SHIFT {
-            value += f32(shift[p.shift + image * p.shift_row + i]);
+            value += F(shift[p.shift + image * p.shift_row + i]);
         }
-        y[p.y + row * p.c + i] = S(value);
+        y[p.y + row * p.c + i] = E(value);
     }
 }

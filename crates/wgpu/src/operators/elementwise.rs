@@ -7,7 +7,7 @@ use kiln_ops::{
     Reduction, Result,
 };
 
-use super::{COORDINATES, GROUP, activation};
+use super::{COORDINATES, GROUP, activation, width};
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
@@ -66,11 +66,12 @@ fn gated(
 ) -> Result<()> {
     let n = y.dims().last().copied().unwrap_or(1);
     let kernel = Kernel::new("gated", include_str!("../kernels/gated.wgsl")).of("S", y.dtype());
-    let kernel = kernel.function(activation(function));
-    let numbers = Numbers::default().all([y.elements(), n, gate.0.offset() + gate.1, row]);
-    let numbers = numbers.all([value.0.offset() + value.1, row, y.offset()]);
+    let sizes = [y.elements(), n, gate.0.offset() + gate.1, row, value.0.offset() + value.1, row, y.offset()];
+    let width = width(sizes);
+    let kernel = kernel.function(activation(function)).vectors(width);
+    let numbers = Numbers::default().all(sizes.map(|size| size / width));
     let buffers = vec![gpu.buffer(gate.0)?, gpu.buffer(value.0)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
+    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, GROUP))
 }
 
 pub(super) fn geglu(gpu: &Gpu, op: &GegluOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {

@@ -59,6 +59,11 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
 
 /// Threads of a workgroup that has an element for each.
 const GROUP: usize = 256;
+/// The largest vectors, of 1, 2 or 4 elements, whose size divides all `sizes`.
+fn width<const N: usize>(sizes: [usize; N]) -> usize {
+    [4, 2].into_iter().find(|width| sizes.iter().all(|size| size % width == 0)).unwrap_or(1)
+}
+
 /// The places of elements in five dimensions.
 const COORDINATES: &str = include_str!("../kernels/coordinates.wgsl");
 

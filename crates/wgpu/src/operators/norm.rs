@@ -1,13 +1,16 @@
 //! Normalizations.
 
+use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{GroupNorm, GroupNormApplyOp, GroupNormOp, LayerNormOp, ModulatedNormOp, Operand, Result, RowNorm};
 
-use super::{IDENTITY, SILU};
-use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
+use super::{IDENTITY, SILU, width};
+use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
+/// Elements of a group that a workgroup takes: maps with more are divided into blocks.
+const BLOCK: usize = 16384;
 /// Sums over the threads of a workgroup.
 const TOTAL: &str = include_str!("../kernels/total.wgsl");
 
@@ -18,18 +21,38 @@ pub(crate) fn moments(gpu: &Gpu, x: &PortableTensor, y: &PortableTensor, eps: Op
     let (images, c) = (x.dims().first().copied().unwrap_or(1), x.dims().last().copied().unwrap_or(1));
     let groups = y.dims().get(1).copied().unwrap_or(1).max(1);
     let pixels = x.elements() / (images * c).max(1);
+    let width = width([c, c / groups, x.offset()]);
     let kernel = Kernel::new("group_norm_moments", include_str!("../kernels/moments.wgsl")).of("S", x.dtype());
-    let kernel = kernel.after(TOTAL).with("THREADS", 256).when("RECIPROCAL", eps.is_some());
-    let numbers = Numbers::default().all([x.offset(), y.offset(), pixels, c, c / groups, groups]);
+    let kernel = kernel.vectors(width).after(TOTAL).with("THREADS", 256);
+    let block = BLOCK.div_ceil(c / groups).min(pixels);
+    let blocks = pixels.div_ceil(block.max(1));
+    let numbers = |y: usize| {
+        Numbers::default().all([x.offset() / width, y, pixels, c / width, c / groups / width, groups, block])
+    };
+    let workgroups = [images * groups, blocks, 1];
+    if blocks <= 1 {
+        let numbers = numbers(y.offset()).f32(eps.unwrap_or_default());
+        let kernel = kernel.when("RECIPROCAL", eps.is_some());
+        let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
+        return gpu.add(&dispatch.groups(workgroups));
+    }
+    let parts = PortableTensor::uninit(x.backend(), &[images, groups, blocks, 2], DType::F32)?;
+    let of_parts = gpu.buffer(&parts)?;
+    let kernel = kernel.when("RECIPROCAL", false);
+    let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, of_parts], numbers(0).f32(0.0))?;
+    gpu.add(&dispatch.groups(workgroups))?;
+    let kernel = Kernel::new("group_norm_merge", include_str!("../kernels/moments_merge.wgsl"));
+    let kernel = kernel.when("RECIPROCAL", eps.is_some());
+    let (whole, last) = (block * (c / groups), (pixels - (blocks - 1) * block) * (c / groups));
+    let numbers = Numbers::default().all([images * groups, blocks, whole, last, y.offset()]);
     let numbers = numbers.f32(eps.unwrap_or_default());
-    let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
-    gpu.add(&dispatch.groups([(images * groups).min(MOST_GROUPS), 1, 1]))
+    gpu.add(&Dispatch::new(gpu, kernel, vec![of_parts, gpu.buffer(y)?], numbers)?.over(images * groups, 64))
 }
 
 pub(super) fn group_norm(gpu: &Gpu, op: &GroupNormOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
     let (x, config) = (&op.x.contiguous()?, op.config);
     let images = x.dims().first().copied().unwrap_or(1);
-    let known = PortableTensor::uninit(x.backend(), &[images, config.num_groups, 2], candle_core::DType::F32)?;
+    let known = PortableTensor::uninit(x.backend(), &[images, config.num_groups, 2], DType::F32)?;
     moments(gpu, x, &known, Some(config.eps))?;
     apply(gpu, (x, &known), [op.gamma, op.beta], config, y)
 }
@@ -49,13 +72,16 @@ fn apply(
     let (images, c) = (x.dims().first().copied().unwrap_or(1), x.dims().last().copied().unwrap_or(1));
     let function = if config.silu { SILU } else { IDENTITY };
     let kernel = Kernel::new("group_norm", include_str!("../kernels/group_norm.wgsl")).of("S", x.dtype());
-    let kernel = kernel.function(function);
-    let sizes = [y.elements(), y.elements() / images.max(1), c, c / config.num_groups, config.num_groups];
-    let offsets = [x, moments, gamma, beta, y].map(PortableTensor::offset);
+    let of_group = c / config.num_groups;
+    let width = width([c, of_group, x.offset(), gamma.offset(), beta.offset(), y.offset()]);
+    let kernel = kernel.function(function).vectors(width);
+    let sizes = [y.elements(), y.elements() / images.max(1), c, of_group].map(|size| size / width);
+    let offsets =
+        [x.offset() / width, moments.offset(), gamma.offset() / width, beta.offset() / width, y.offset() / width];
     let buffers = [x, moments, gamma, beta, y].map(|tensor| gpu.buffer(tensor));
     let buffers = buffers.into_iter().collect::<Result<_>>()?;
-    let numbers = Numbers::default().all(sizes).all(offsets);
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), 256))
+    let numbers = Numbers::default().all(sizes).u32(config.num_groups).all(offsets);
+    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, 256))
 }
 
 pub(super) fn layer_norm(gpu: &Gpu, op: &LayerNormOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -97,8 +123,10 @@ fn row_norm(
     let (of_beta, at_beta) = gpu.optional(beta.as_ref())?;
     let (of_scale, at_scale) = gpu.optional(scale.as_ref())?;
     let (of_shift, at_shift) = gpu.optional(shift.as_ref())?;
-    let numbers = Numbers::default().all([rows, c, rows / images, x.offset(), at_gamma, at_beta]);
-    let numbers = numbers.all([at_scale, by_image(scale), at_shift, by_image(shift), y.offset()]).f32(eps);
+    let vectors = [x.offset(), at_gamma, at_beta, at_scale, by_image(scale), at_shift, by_image(shift), y.offset()];
+    let width = vectors.into_iter().fold(width([c]), |width, offset| width.min(self::width([offset])));
+    let numbers =
+        Numbers::default().all([rows, c / width, rows / images]).all(vectors.map(|offset| offset / width)).f32(eps);
     let buffers = vec![gpu.buffer(x)?, of_gamma, of_beta, of_scale, of_shift, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(rows, 1))
+    gpu.add(&Dispatch::new(gpu, kernel.vectors(width), buffers, numbers)?.over(rows, 1))
 }

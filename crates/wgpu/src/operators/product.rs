@@ -7,7 +7,7 @@ use kiln_ops::{
 };
 
 use super::tiles::Tiles;
-use super::{IDENTITY, activation};
+use super::{IDENTITY, activation, width};
 use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
@@ -18,6 +18,10 @@ const TILE: [usize; 2] = [64, 64];
 const DIRECT: [usize; 2] = [64, 8];
 /// Fewer rows are not worth the tiles of kernels with matrices.
 const LEAST_ROWS: usize = 32;
+/// The most rows of products that are computed row by row.
+const FEW_ROWS: usize = 8;
+/// Columns of a workgroup there.
+const COLUMNS: usize = 4;
 
 /// The numbers, and the operands that are added: by elements, and by vectors of four.
 const ELEMENTS: &str =
@@ -135,9 +139,12 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let numbers = numbers.all([windows.stride, windows.pad_top, windows.pad_left, windows.width_out]);
     let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 8 == 0)
         && [n, at_bias, at_image_bias, at_residual, y.offset()].iter().all(|size| size % 4 == 0);
-    let tiles = Tiles::of(gpu).filter(|_| a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS);
+    let has_few_rows = m <= FEW_ROWS && windows.channels == 0 && !gpu.is_software();
+    let tiles = Tiles::of(gpu, m, n).filter(|_| a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS);
     let kernel = match &tiles {
-        Some(tiles) => tiles.kernel(),
+        Some((tiles, matrices)) => tiles.kernel(*matrices, k),
+        None if has_few_rows => Kernel::new("product_rows", include_str!("../kernels/product_rows.wgsl"))
+            .vectors(width([k, a.offset(), weight.offset()])),
         None if gpu.is_software() => Kernel::new("product_direct", include_str!("../kernels/product_direct.wgsl")),
         None => Kernel::new("product", include_str!("../kernels/product.wgsl")),
     };
@@ -148,8 +155,12 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let added = [of_bias, of_image_bias, of_residual];
     let [of_a, of_weight, of_y] = [gpu.buffer(a)?, gpu.buffer(weight)?, gpu.buffer(y)?];
     let buffers = |operands: [_; 2], result| operands.into_iter().chain(added).chain([result]).collect();
-    let Some(tiles) = tiles else {
-        let [rows, columns] = if gpu.is_software() { DIRECT } else { TILE };
+    let Some((tiles, _)) = tiles else {
+        let [rows, columns] = match (has_few_rows, gpu.is_software()) {
+            (true, _) => [1, COLUMNS],
+            (false, true) => DIRECT,
+            (false, false) => TILE,
+        };
         let groups = groups(m.div_ceil(rows), n.div_ceil(columns));
         return gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?.groups(groups));
     };

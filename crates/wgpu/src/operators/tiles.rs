@@ -4,14 +4,10 @@ use crate::adapter::Matrices;
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
-/// Elements of k that a workgroup takes at a time.
-const DEPTH: usize = 64;
-/// Elements that a thread reads at once.
-const CHUNK: usize = 8;
-/// Workgroups that keep a large GPU busy. Products with fewer tiles divide k.
-const WORKGROUPS: usize = 128;
-/// Steps of [`DEPTH`] below which a part of k is not worth its sums.
-const LEAST_STEPS: usize = 4;
+/// Workgroups that keep a large GPU busy: the streaming multiprocessors of an H200. Products with fewer tiles divide k.
+const WORKGROUPS: usize = 132;
+/// Elements of k below which a part of it is not worth its sums.
+const LEAST_PART: usize = 256;
 
 /// The part of the result that a workgroup computes, and a subgroup.
 #[derive(Debug, Clone, Copy)]
@@ -20,50 +16,90 @@ pub(super) struct Tiles {
     pub(super) columns: usize,
     sub_rows: usize,
     sub_columns: usize,
-    matrices: Matrices,
+    /// Elements of k that a workgroup takes at a time, and those that a thread reads at once.
+    depth: usize,
+    chunk: usize,
+    /// Its speed in parts of that of the fastest tiles, in large products on an H200.
+    rate: f64,
 }
 
+/// The fastest tiles first; the last ones are for workgroups with little memory.
+const ALL: [Tiles; 3] = [
+    Tiles { rows: 128, columns: 128, sub_rows: 64, sub_columns: 32, depth: 64, chunk: 8, rate: 1.0 },
+    // 1280 columns are 8 of them, so that 2048 rows are 128 tiles instead of 160.
+    Tiles { rows: 128, columns: 160, sub_rows: 32, sub_columns: 80, depth: 32, chunk: 4, rate: 0.72 },
+    Tiles { rows: 64, columns: 64, sub_rows: 32, sub_columns: 32, depth: 64, chunk: 8, rate: 0.6 },
+];
+
 impl Tiles {
-    /// The largest tiles for which a workgroup has memory; `None` if the GPU has no matrices.
-    pub(super) fn of(gpu: &Gpu) -> Option<Self> {
+    /// The tiles for a result `(m, n)`; `None` if the GPU has no matrices, or no memory for any.
+    pub(super) fn of(gpu: &Gpu, m: usize, n: usize) -> Option<(Self, Matrices)> {
         let matrices = gpu.matrices()?;
-        let large = Self { rows: 128, columns: 128, sub_rows: 64, sub_columns: 32, matrices };
-        let small = Self { rows: 64, columns: 64, sub_rows: 32, sub_columns: 32, matrices };
-        [large, small].into_iter().find(|tiles| tiles.memory() <= gpu.workgroup_memory())
+        let fits = |tiles: &Self| tiles.is_for(matrices) && tiles.memory(matrices) <= gpu.workgroup_memory();
+        let seconds = |tiles: &Self| {
+            let count = tiles.count(m, n);
+            // Parts of k fill the GPU if there are few tiles.
+            let waves = match count < WORKGROUPS {
+                true => count as f64 / WORKGROUPS as f64,
+                false => count.div_ceil(WORKGROUPS) as f64,
+            };
+            waves * (tiles.rows * tiles.columns) as f64 / tiles.rate
+        };
+        let found = ALL.into_iter().filter(fits);
+        Some((found.min_by(|a, b| seconds(a).total_cmp(&seconds(b)))?, matrices))
+    }
+
+    /// The tiles of a result `(m, n)`.
+    fn count(&self, m: usize, n: usize) -> usize {
+        m.div_ceil(self.rows) * n.div_ceil(self.columns)
     }
 
     fn subgroups(&self) -> usize {
         self.rows / self.sub_rows * (self.columns / self.sub_columns)
     }
 
+    /// Rows of a tile that a workgroup reads at once.
+    fn load_rows(&self, matrices: Matrices) -> usize {
+        self.subgroups() * matrices.lanes / (self.depth / self.chunk)
+    }
+
+    /// Whether threads read whole tiles.
+    fn is_for(&self, matrices: Matrices) -> bool {
+        let rows = self.load_rows(matrices);
+        rows > 0 && self.rows % rows == 0 && self.columns % rows == 0
+    }
+
     /// Bytes of workgroup memory: a tile of each operand in f16 with its padding, and a matrix of sums of each subgroup.
-    fn memory(&self) -> usize {
-        (self.rows + self.columns) * (DEPTH + CHUNK) * 2 + self.subgroups() * self.matrices.side.pow(2) * 4
+    fn memory(&self, matrices: Matrices) -> usize {
+        (self.rows + self.columns) * (self.depth + 8) * 2 + self.subgroups() * matrices.side.pow(2) * 4
     }
 
     /// The parts into which k is divided.
     pub(super) fn parts(&self, m: usize, n: usize, k: usize) -> usize {
-        let tiles = m.div_ceil(self.rows) * n.div_ceil(self.columns);
-        let most = k.div_ceil(DEPTH) / LEAST_STEPS;
-        ((WORKGROUPS + tiles / 2) / tiles.max(1)).min(most).max(1)
+        let tiles = self.count(m, n).max(1);
+        ((WORKGROUPS + tiles / 2) / tiles).min(k / LEAST_PART).max(1)
     }
 
-    /// The kernel with the constants of these tiles.
-    pub(super) fn kernel(&self) -> Kernel {
-        let Matrices { side, lanes } = self.matrices;
-        let read_rows = self.subgroups() * lanes / (DEPTH / CHUNK);
+    /// The kernel with the constants of these tiles, for products of `k`.
+    pub(super) fn kernel(&self, matrices: Matrices, k: usize) -> Kernel {
+        let Matrices { side, lanes } = matrices;
+        let load_rows = self.load_rows(matrices);
         Kernel::new("product_matrix", include_str!("../kernels/product_matrix.wgsl"))
+            .paste("/*fetch*/", include_str!("../kernels/product_fetch.wgsl"))
             .with_matrices(side)
             .with("LANES", lanes)
             .with("TILE_ROWS", self.rows)
             .with("TILE_COLUMNS", self.columns)
             .with("SUB_ROWS", self.sub_rows)
             .with("SUB_COLUMNS", self.sub_columns)
-            .with("DEPTH", DEPTH)
+            .with("DEPTH", self.depth)
+            .with("CHUNK", self.chunk)
+            .with("VECTORS", self.chunk / 4)
             .with("ROWS_OF_MATRICES", self.sub_rows / side)
             .with("COLUMNS_OF_MATRICES", self.sub_columns / side)
-            .with("DEPTH_OF_MATRICES", DEPTH / side)
-            .with("LOADS_A", self.rows / read_rows)
-            .with("LOADS_W", self.columns / read_rows)
+            .with("DEPTH_OF_MATRICES", self.depth / side)
+            .with("LOADS_A", self.rows / load_rows)
+            .with("LOADS_W", self.columns / load_rows)
+            .when("EXACT", k % self.depth == 0)
     }
 }

@@ -75,8 +75,8 @@ fn vulkan_convolutions_of_strips() {
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
 fn vulkan_group_norms() {
     for_types(|dtype| {
-        for (c, num_groups) in [(32, 32), (64, 8), (30, 3)] {
-            let [x, gamma, beta] = [pair(1, &[2, 13, 9, c], dtype), pair(2, &[c], dtype), pair(3, &[c], dtype)];
+        for ([h, w, c], num_groups) in [([13, 9, 32], 32), ([13, 9, 64], 8), ([13, 9, 30], 3), ([60, 57, 20], 2)] {
+            let [x, gamma, beta] = [pair(1, &[2, h, w, c], dtype), pair(2, &[c], dtype), pair(3, &[c], dtype)];
             for silu in [false, true] {
                 let config = GroupNorm { num_groups, eps: 1e-5, silu };
                 let cpu = GroupNormOp { x: &x.cpu, gamma: &gamma.cpu, beta: &beta.cpu, config };
