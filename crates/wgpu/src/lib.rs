@@ -29,6 +29,8 @@ mod gpu;
 mod operators;
 mod pipelines;
 mod queue;
+#[cfg(test)]
+mod translations;
 mod view;
 
 pub use adapter::{Adapter, Api, adapters};

@@ -67,7 +67,7 @@ impl Kernel {
     }
 
     /// The whole source.
-    fn text(&self) -> Result<String> {
+    pub(crate) fn text(&self) -> Result<String> {
         let mut text = String::new();
         let has_f16 = self.types.iter().any(|(_, dtype)| *dtype == DType::F16);
         text.push_str(if has_f16 { "enable f16;\n" } else { "" });
