@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::kernel_files::KernelFiles;
 
 /// A GPU that is driven by Vulkan, Metal or DirectX 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,11 +72,11 @@ impl PortableDevice {
         Err(Error::Device(format!("`device` {self}: {problem}")))
     }
 
-    /// Opens the GPU. Engines of one process share it.
+    /// Opens the GPU, whose compiled kernels are kept in `cache_dir`. Engines of one process share it, and the folder of the first one.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU, and errors of its driver.
-    pub fn open(self) -> Result<Arc<Gpu>> {
+    pub fn open(self, cache_dir: Option<&Path>) -> Result<Arc<Gpu>> {
         static OPEN: Mutex<Option<HashMap<PortableDevice, Weak<Gpu>>>> = Mutex::new(None);
         let mut open = OPEN.lock();
         let open = open.get_or_insert_default();
@@ -82,7 +84,9 @@ impl PortableDevice {
             return Ok(gpu);
         }
         let adapter = self.find()?;
-        let gpu = Gpu::open(&adapter).map_err(|error| Error::Device(format!("`device` {self}: {error}")))?;
+        let store = cache_dir.map(|folder| Box::new(KernelFiles::new(folder)) as _);
+        let gpu =
+            Gpu::open_with(&adapter, store).map_err(|error| Error::Device(format!("`device` {self}: {error}")))?;
         open.insert(self, Arc::downgrade(&gpu));
         Ok(gpu)
     }

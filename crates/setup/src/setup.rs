@@ -148,8 +148,9 @@ pub struct Setup {
     pub weight_cache: Option<PathBuf>,
     /// The compression of images' PNG files.
     pub png_level: PngLevel,
-    /// The folder of the hash cache for image metadata and of the measured link to a GPU ([`kiln_files::cache_folder`]); without it
-    /// no hashes are computed, and the link is measured by each process that streams.
+    /// The folder of the hash cache for image metadata, of the measured link to a GPU and of compiled kernels
+    /// ([`kiln_files::cache_folder`]); without it no hashes are computed, the link is measured by each process that streams, and
+    /// kernels are compiled by each process.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -263,7 +264,8 @@ impl Setup {
     pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
         let threads = Threads::new(self.threads, self.cpus.as_ref())?;
-        let gpu = self.device.portable().map(PortableDevice::open).transpose()?;
+        let open = |gpu: PortableDevice| gpu.open(self.cache_dir.as_deref());
+        let gpu = self.device.portable().map(open).transpose()?;
         let device = match self.device {
             DeviceChoice::Cpu | DeviceChoice::Portable(_) => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::adapter::{Adapter, MATRICES};
 use crate::buffers::{Buffer, Buffers};
 use crate::dispatch::Dispatch;
+use crate::kernel_store::{KernelStore, StoredKernels};
 use crate::operators;
 use crate::pipelines::{IMMEDIATES, Pipelines};
 use crate::queue::Queue;
@@ -37,8 +38,17 @@ impl Gpu {
     /// # Errors
     /// [`Error::Backend`] if the driver refuses.
     pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
+        Self::open_with(adapter, None)
+    }
+
+    /// Opens a GPU whose compiled kernels come from a store, and go there.
+    ///
+    /// # Errors
+    /// See [`Gpu::open`].
+    pub fn open_with(adapter: &Adapter, store: Option<Box<dyn KernelStore>>) -> Result<Arc<Self>> {
         let limits = adapter.adapter.limits();
-        let mut features = wgpu::Features::IMMEDIATES;
+        let optional = wgpu::Features::PIPELINE_CACHE;
+        let mut features = wgpu::Features::IMMEDIATES | adapter.adapter.features() & optional;
         if adapter.has_f16 {
             features |= wgpu::Features::SHADER_F16;
         }
@@ -61,6 +71,7 @@ impl Gpu {
         let (device, queue) = pollster::block_on(adapter.adapter.request_device(&descriptor)).map_err(refused)?;
         let buffers = Arc::new(Buffers::new(&device));
         let nothing = buffers.get(1)?;
+        let stored = store.and_then(|store| StoredKernels::open(&device, &adapter.adapter.get_info(), store));
         tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
         Ok(Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
@@ -68,7 +79,7 @@ impl Gpu {
             is_software: adapter.is_software,
             has_matrices: adapter.has_matrices,
             buffers,
-            pipelines: Pipelines::new(&device),
+            pipelines: Pipelines::new(&device, stored),
             queue: Queue::new(device, queue),
             nothing,
             frequencies: Mutex::default(),
@@ -151,7 +162,9 @@ impl Backend for Gpu {
 
     fn download(&self, tensor: &PortableTensor) -> Result<Vec<u8>> {
         let size = tensor.dtype().size_in_bytes();
-        self.queue.read(self.buffer(tensor)?, tensor.offset() * size, tensor.elements() * size)
+        let bytes = self.queue.read(self.buffer(tensor)?, tensor.offset() * size, tensor.elements() * size)?;
+        self.pipelines.save();
+        Ok(bytes)
     }
 
     fn copy(&self, from: &PortableTensor, to: &PortableTensor) -> Result<()> {

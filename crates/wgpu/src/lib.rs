@@ -20,12 +20,13 @@
 //!
 //! [`Backend`]: kiln_ops::portable::Backend
 
-#![deny(unsafe_code)] // allowed where shaders are compiled
+#![deny(unsafe_code)] // allowed where shaders are compiled and kept
 
 mod adapter;
 mod buffers;
 mod dispatch;
 mod gpu;
+mod kernel_store;
 mod operators;
 mod pipelines;
 mod queue;
@@ -35,3 +36,4 @@ mod view;
 
 pub use adapter::{Adapter, Api, adapters};
 pub use gpu::Gpu;
+pub use kernel_store::KernelStore;
