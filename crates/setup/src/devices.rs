@@ -1,14 +1,13 @@
 //! The devices of this machine, and the defaults that Kiln chooses for them.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use kiln_mempool::SystemMemory;
 use kiln_models::DTypeChoice;
 use kiln_ops::device::CpuInfo;
 use serde::Serialize;
 
-use crate::portable::PortableDevice;
+use crate::portable::{PortableDevice, listed};
 
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
@@ -69,6 +68,10 @@ pub struct PortableInfo {
     pub is_software: bool,
     /// Whether it computes with f16.
     pub has_f16: bool,
+    /// Free memory in bytes, if its driver reports it.
+    pub memory_free: Option<u64>,
+    /// Total memory in bytes, if its driver reports it.
+    pub memory_total: Option<u64>,
 }
 
 /// The defaults.
@@ -124,22 +127,19 @@ pub fn devices() -> Devices {
     }
 }
 
-/// GPUs by Vulkan, Metal or DirectX 12. They are listed once for a process: drivers take milliseconds, and servers are asked often.
+/// GPUs by Vulkan, Metal or DirectX 12.
 fn portable() -> Vec<PortableInfo> {
-    static FOUND: OnceLock<Vec<PortableInfo>> = OnceLock::new();
-    FOUND.get_or_init(find_portable).clone()
-}
-
-fn find_portable() -> Vec<PortableInfo> {
     let mut counts = HashMap::new();
-    let info = |adapter: kiln_wgpu::Adapter| {
+    let info = |adapter: &kiln_wgpu::Adapter| {
         let number = counts.entry(adapter.api).or_insert(0);
         let device = PortableDevice { api: Some(adapter.api), number: *number }.to_string();
         *number += 1;
-        let kiln_wgpu::Adapter { name, driver, is_discrete, is_software, has_f16, .. } = adapter;
-        PortableInfo { device, name, driver, is_discrete, is_software, has_f16 }
+        let kiln_wgpu::Adapter { name, driver, is_discrete, is_software, has_f16, .. } = adapter.clone();
+        let memory = adapter.memory();
+        let (memory_free, memory_total) = (memory.map(|memory| memory.free), memory.map(|memory| memory.total));
+        PortableInfo { device, name, driver, is_discrete, is_software, has_f16, memory_free, memory_total }
     };
-    kiln_wgpu::adapters().into_iter().map(info).collect()
+    listed().iter().map(info).collect()
 }
 
 fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {

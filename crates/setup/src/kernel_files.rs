@@ -7,7 +7,7 @@ use kiln_wgpu::KernelStore;
 
 /// The first line. The second one is the SHA-256 of what follows it: drivers trust these bytes.
 const FORMAT: &str = "kiln-kernels 1\n";
-/// Kernels of earlier versions of Kiln stay in a file. A larger one is begun anew.
+/// Kernels of earlier versions of Kiln stay in a file. A larger one is left out.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Keeps compiled kernels in a folder. What cannot be read or written is compiled again.

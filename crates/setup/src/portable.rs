@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kiln_wgpu::{Adapter, Api, Gpu, adapters};
 use parking_lot::Mutex;
@@ -59,10 +59,10 @@ impl PortableDevice {
     /// # Errors
     /// [`Error::Device`] if there is no such GPU.
     pub fn find(self) -> Result<Adapter> {
-        let mut found = adapters();
-        found.retain(|adapter| self.api.is_none_or(|api| adapter.api == api));
-        if self.number < found.len() {
-            return Ok(found.swap_remove(self.number));
+        let found: Vec<&Adapter> =
+            listed().iter().filter(|adapter| self.api.is_none_or(|api| adapter.api == api)).collect();
+        if let Some(adapter) = found.get(self.number) {
+            return Ok((*adapter).clone());
         }
         let names: Vec<String> = found.iter().map(|adapter| format!("{} ({})", adapter.name, adapter.api)).collect();
         let problem = match names.as_slice() {
@@ -90,6 +90,12 @@ impl PortableDevice {
         open.insert(self, Arc::downgrade(&gpu));
         Ok(gpu)
     }
+}
+
+/// The GPUs of this machine. They are listed once for a process: drivers take milliseconds, and servers are asked often.
+pub(crate) fn listed() -> &'static [Adapter] {
+    static LISTED: OnceLock<Vec<Adapter>> = OnceLock::new();
+    LISTED.get_or_init(adapters)
 }
 
 #[cfg(test)]

@@ -292,6 +292,9 @@ impl Setup {
         };
         let matrices = self.weight_type.resolve(dtype);
         let backend = gpu.map(|gpu| gpu.backend());
+        if let Some(backend) = &backend {
+            backend.set_limit(self.memory.budget.map(|budget| budget.0 as u64));
+        }
         Ok(ResolvedDevice { device, backend, dtype, matrices, pool, threads })
     }
 }

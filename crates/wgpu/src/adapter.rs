@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use kiln_ops::portable::BackendMemory;
 use serde::{Deserialize, Serialize};
+
+use crate::memory::memory;
 
 /// The interface of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,6 +71,11 @@ fn is_16_by_16(found: &wgpu::CooperativeMatrixProperties) -> bool {
 }
 
 impl Adapter {
+    /// Its memory now; `None` if its driver does not report it.
+    pub fn memory(&self) -> Option<BackendMemory> {
+        memory(&self.adapter, self.is_discrete)
+    }
+
     /// `None` if it lacks what kernels need.
     fn of(adapter: wgpu::Adapter) -> Option<Self> {
         let info = adapter.get_info();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kiln_ops::portable::{Backend, Call, Memory, PortableTensor};
+use kiln_ops::portable::{Backend, BackendMemory, Call, Memory, PortableTensor};
 use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
 use parking_lot::Mutex;
 
@@ -20,6 +20,7 @@ use crate::queue::Queue;
 #[derive(Debug)]
 pub struct Gpu {
     name: String,
+    adapter: Adapter,
     has_f16: bool,
     is_software: bool,
     has_matrices: bool,
@@ -75,6 +76,7 @@ impl Gpu {
         tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
         Ok(Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
+            adapter: adapter.clone(),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
             has_matrices: adapter.has_matrices,
@@ -114,6 +116,17 @@ impl Gpu {
         self.queue.add(dispatch)
     }
 
+    /// A buffer, for which the memory of free ones is given back if there is no other.
+    fn new_buffer(&self, bytes: usize) -> Result<Buffer> {
+        match self.buffers.get(bytes) {
+            Err(error) if error.is_out_of_memory() => {
+                self.trim();
+                self.buffers.get(bytes)
+            }
+            other => other,
+        }
+    }
+
     /// The buffer of a tensor of this GPU.
     pub(crate) fn buffer<'a>(&self, tensor: &'a PortableTensor) -> Result<&'a Buffer> {
         let buffer = tensor.memory().as_any().downcast_ref();
@@ -151,13 +164,29 @@ impl Backend for Gpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(self.buffers.get(bytes)?))
+        Ok(Arc::new(self.new_buffer(bytes)?))
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn Memory>> {
-        let buffer = self.buffers.get(bytes.len())?;
+        let buffer = self.new_buffer(bytes.len())?;
         self.queue.write(&buffer, bytes)?;
         Ok(Arc::new(buffer))
+    }
+
+    fn memory(&self) -> Option<BackendMemory> {
+        self.adapter.memory()
+    }
+
+    fn set_limit(&self, bytes: Option<u64>) {
+        if self.buffers.set_limit(bytes) {
+            self.trim();
+        }
+    }
+
+    fn trim(&self) {
+        // Work that waits holds its buffers.
+        self.queue.flush();
+        self.buffers.trim();
     }
 
     fn download(&self, tensor: &PortableTensor) -> Result<Vec<u8>> {

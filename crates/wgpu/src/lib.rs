@@ -20,13 +20,14 @@
 //!
 //! [`Backend`]: kiln_ops::portable::Backend
 
-#![deny(unsafe_code)] // allowed where shaders are compiled and kept
+#![deny(unsafe_code)] // allowed where shaders are compiled and kept, and where drivers are asked for memory
 
 mod adapter;
 mod buffers;
 mod dispatch;
 mod gpu;
 mod kernel_store;
+mod memory;
 mod operators;
 mod pipelines;
 mod queue;

@@ -111,7 +111,7 @@ pub(crate) struct Pipelines {
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     /// By the number of bindings.
     layouts: Mutex<HashMap<usize, Arc<Layout>>>,
-    /// Those of earlier processes.
+    /// Kernels of earlier processes, and their store.
     stored: Option<StoredKernels>,
 }
 

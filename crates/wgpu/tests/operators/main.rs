@@ -5,5 +5,6 @@
 mod harness;
 mod layers;
 mod maps;
+mod memory;
 mod rows;
 mod stored;
