@@ -6,11 +6,11 @@ use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
 use crate::time::Rates;
-use kiln_setup::HostWeights;
 use kiln_setup::link::Link;
 use kiln_setup::room::{DeviceMemory, Room};
 use kiln_setup::setup::{DeviceChoice, Setup};
 use kiln_setup::threads;
+use kiln_setup::{HostWeights, PortableDevice};
 
 /// The device and type of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -121,22 +121,24 @@ impl ExecutionTarget {
         };
         let threads = || setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
         let on_processor = || (on(Target::Cpu { threads: threads() }), DeviceMemory::of_processor());
+        let on_portable = |device: PortableDevice| {
+            let adapter = device.find().ok();
+            // A GPU that is not there is planned for as one that has f16.
+            let has_f16 = adapter.as_ref().is_none_or(|adapter| adapter.has_f16);
+            let dtype = setup.dtype_on(has_f16).unwrap_or(DType::F32);
+            let memory = adapter.and_then(|adapter| adapter.memory());
+            (Self::portable(threads(), dtype), memory.map(DeviceMemory::of_backend))
+        };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Portable(device) => {
-                let adapter = device.find().ok();
-                // A GPU that is not there is planned for as one that has f16.
-                let has_f16 = adapter.as_ref().is_none_or(|adapter| adapter.has_f16);
-                let dtype = setup.dtype_on(has_f16).unwrap_or(DType::F32);
-                let memory = adapter.and_then(|adapter| adapter.memory());
-                (Self::portable(threads(), dtype), memory.map(DeviceMemory::of_backend))
-            }
+            DeviceChoice::Portable(device) => on_portable(device),
             DeviceChoice::Cuda(number) => {
                 let found = gpu(number);
                 (on_gpu(found.as_ref()), found.as_ref().map(DeviceMemory::of_card))
             }
             DeviceChoice::Auto => {
-                gpu(0).map_or_else(on_processor, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
+                let other = || setup.portable().map_or_else(on_processor, on_portable);
+                gpu(0).map_or_else(other, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         (on, memory.map(|memory| memory.shared_by(setup.memory.shared_by)))

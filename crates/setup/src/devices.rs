@@ -7,7 +7,7 @@ use kiln_models::DTypeChoice;
 use kiln_ops::device::CpuInfo;
 use serde::Serialize;
 
-use crate::portable::{PortableDevice, listed};
+use crate::portable::{PortableDevice, automatic, listed};
 
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
@@ -103,7 +103,10 @@ pub fn devices() -> Devices {
         }
         Err(error) => (Vec::new(), error.to_string(), Vec::new()),
     };
-    let auto = auto(cards.first().map(|gpu| gpu.name.as_str()), &cuda, &processor);
+    let portable = portable();
+    let automatic = automatic().map(|device| device.to_string());
+    let automatic = portable.iter().find(|gpu| Some(&gpu.device) == automatic.as_ref());
+    let auto = auto((cards.first().map(|gpu| gpu.name.as_str()), automatic), &cuda, &processor);
     let info = |gpu: kiln_ops::device::Gpu| CardInfo {
         ordinal: gpu.ordinal,
         name: gpu.name,
@@ -122,7 +125,7 @@ pub fn devices() -> Devices {
         cards: cards.into_iter().map(info).collect(),
         cuda,
         libraries,
-        portable: portable(),
+        portable,
         auto,
     }
 }
@@ -142,16 +145,22 @@ fn portable() -> Vec<PortableInfo> {
     listed().iter().map(info).collect()
 }
 
-fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
+fn auto((gpu, portable): (Option<&str>, Option<&PortableInfo>), cuda: &str, processor: &CpuInfo) -> AutoChoice {
     let dtype = format!("{:?}", DTypeChoice::Auto.resolve(gpu.is_some())).to_lowercase();
-    match gpu {
-        Some(name) => AutoChoice {
+    match (gpu, portable) {
+        (Some(name), _) => AutoChoice {
             device: "cuda:0".into(),
             dtype,
             kernels: "Kiln's own, cuBLASLt and cuDNN".into(),
             reason: format!("{name} is available, and half precision is its fastest type"),
         },
-        None => AutoChoice {
+        (None, Some(gpu)) => AutoChoice {
+            device: gpu.device.clone(),
+            dtype: if gpu.has_f16 { "f16" } else { "f32" }.into(),
+            kernels: "Kiln's own, by wgpu".into(),
+            reason: format!("{} is a GPU of this machine; no CUDA: {cuda}", gpu.name),
+        },
+        (None, None) => AutoChoice {
             device: "cpu".into(),
             dtype,
             kernels: format!("Kiln's own, for {}", processor.path),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use kiln_wgpu::{Adapter, Api, Gpu, adapters};
@@ -92,6 +93,38 @@ impl PortableDevice {
     }
 }
 
+/// Set if the GPU of [`automatic`] cannot be opened.
+static IS_BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// The GPU that is taken if none is named and there is no CUDA GPU: the first one that is hardware, those with memory of their own
+/// before others. Programs on the CPU are never taken.
+pub(crate) fn automatic() -> Option<PortableDevice> {
+    static FOUND: OnceLock<Option<PortableDevice>> = OnceLock::new();
+    let find = || match kiln_ops::device::gpu(0) {
+        Ok(_) => None,
+        Err(_) => first(listed().iter().map(|adapter| (adapter.api, adapter.is_hardware))),
+    };
+    FOUND.get_or_init(find).filter(|_| !IS_BROKEN.load(Ordering::Relaxed))
+}
+
+/// Takes that GPU no more.
+pub(crate) fn leave_automatic() {
+    IS_BROKEN.store(true, Ordering::Relaxed);
+}
+
+/// The first that is hardware, with its number among those with its interface.
+fn first(found: impl Iterator<Item = (Api, bool)>) -> Option<PortableDevice> {
+    let mut before = Vec::new();
+    for (api, is_hardware) in found {
+        if is_hardware {
+            let number = before.iter().filter(|other| **other == api).count();
+            return Some(PortableDevice { api: Some(api), number });
+        }
+        before.push(api);
+    }
+    None
+}
+
 /// The GPUs of this machine. They are listed once for a process: drivers take milliseconds, and servers are asked often.
 pub(crate) fn listed() -> &'static [Adapter] {
     static LISTED: OnceLock<Vec<Adapter>> = OnceLock::new();
@@ -110,6 +143,16 @@ mod tests {
         for wrong in ["opencl", "vulkan:", "vulkan:-1", "gpu:x"] {
             assert!(wrong.parse::<PortableDevice>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn programs_are_never_taken() {
+        let name = |found: &[(Api, bool)]| first(found.iter().copied()).map(|device| device.to_string());
+        assert_eq!(name(&[]), None);
+        assert_eq!(name(&[(Api::Vulkan, false)]), None, "lavapipe alone");
+        assert_eq!(name(&[(Api::Dx12, true), (Api::Vulkan, true)]).unwrap(), "dx12:0");
+        let virtual_first = [(Api::Vulkan, false), (Api::Dx12, false), (Api::Vulkan, true)];
+        assert_eq!(name(&virtual_first).unwrap(), "vulkan:1");
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Adapter {
     pub driver: String,
     /// Whether it is a program that computes on the CPU, such as Mesa's lavapipe.
     pub is_software: bool,
+    /// Whether it is known to be a GPU of this machine, with memory of its own or without. Those of virtual machines are not known to be.
+    pub is_hardware: bool,
     /// Whether it has memory of its own. Others share the memory of the CPU.
     pub is_discrete: bool,
     /// Whether shaders can compute with f16.
@@ -91,6 +93,7 @@ impl Adapter {
             name: info.name,
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             is_software: info.device_type == wgpu::DeviceType::Cpu,
+            is_hardware: matches!(info.device_type, wgpu::DeviceType::DiscreteGpu | wgpu::DeviceType::IntegratedGpu),
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
             has_matrices: features.contains(MATRICES)

@@ -52,7 +52,10 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
         Call::Rope(op) => rope::rope(gpu, op, y),
         Call::TimestepEmbedding(op) => timestep::embedding(gpu, op, y),
         Call::Upsample(op) => rearrange::upsample(gpu, op, y),
-        other => Err(Error::Backend(format!("the operator {} does not run on this kind of GPU yet", other.name()))),
+        other => Err(Error::Backend(format!(
+            "the operator {} does not run on this kind of GPU yet; `device` cpu runs it",
+            other.name()
+        ))),
     }
 }
 
