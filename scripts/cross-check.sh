@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles for platforms on which the tests do not run, Windows and Linux on 64-bit ARM, and links the program.
+# Compiles for platforms on which the tests do not run, Windows and Linux on 64-bit ARM, and links the program. For macOS the crate
+# of Metal alone is compiled: the whole program needs Apple's C compiler.
 #
 #   scripts/cross-check.sh          links kiln and runs it (wine, qemu) where that is possible
 #   scripts/cross-check.sh check    checks the types of the whole workspace
@@ -48,3 +49,12 @@ cross() {
 
 cross x86_64-pc-windows-gnu x86_64-w64-mingw32-gcc gcc-mingw-w64-x86-64 wine wine64 .exe
 cross aarch64-unknown-linux-gnu aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu qemu-aarch64 qemu-user ""
+
+target=aarch64-apple-darwin
+if flags=$(scripts/cross-std.sh "$target" 2>/dev/null); then
+    [[ -z $flags ]] || export CARGO_TARGET_AARCH64_APPLE_DARWIN_RUSTFLAGS=$flags
+    cargo check --package kiln-wgpu --release --quiet --target "$target"
+    echo "== $target compiles (kiln-wgpu)"
+else
+    echo "== ignored: $target, there is no standard library for it"
+fi

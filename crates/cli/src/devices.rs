@@ -43,7 +43,11 @@ fn text(devices: &Devices) -> String {
             _ => "memory shared with the CPU",
         };
         let types = if gpu.has_f16 { "f16 and f32" } else { "f32" };
-        lines.push(format!("{:10} {}, {}, {kind}, {types}", gpu.device, gpu.name, gpu.driver));
+        let memory = match (gpu.memory_free, gpu.memory_total) {
+            (Some(free), Some(total)) => format!(" ({} of {} free)", size(free), size(total)),
+            _ => String::new(),
+        };
+        lines.push(format!("{:10} {}, {}, {kind}{memory}, {types}", gpu.device, gpu.name, gpu.driver));
     }
     let auto = &devices.auto;
     lines.push(format!("auto       --device {} --dtype {}: {}", auto.device, auto.dtype, auto.kernels));

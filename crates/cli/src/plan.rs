@@ -98,7 +98,7 @@ fn text(name: &str, report: &PlanReport) -> String {
     text += &on.link.map_or_else(String::new, |link| format!("\nlink to the GPU: {link}\n"));
     text += &match (room, chosen) {
         (Some(room), Some(Ok(plan))) => {
-            format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.described(on.target), ByteSize(plan.peak()))
+            format!("\nof {}: {}, {}\n", ByteSize(room.asked()), plan.described(on), ByteSize(plan.peak()))
         }
         (Some(_), _) => String::new(),
         (None, _) => "\nno such GPU on this machine; set its memory with --vram-budget\n".into(),

@@ -144,15 +144,21 @@ impl Engine {
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
     pub(crate) fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
         let ResolvedDevice { device, backend, dtype, matrices, pool, threads } = setup.resolve()?;
-        let on = ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices);
+        let on = match &backend {
+            Some(_) => ExecutionTarget::portable(threads.run(rayon::current_num_threads), dtype),
+            None => ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices),
+        };
         let refiner = job.and_then(|job| job.refiner.as_ref());
         let layers = setup.scaled_layers(Some(&model), device.is_cuda())?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers.clone());
         let planner = planner.with_stored_types(&model, setup.keeps_stored());
         let planner = planner.with_refiner(refiner.map(Refiner::model))?;
-        let memory_manager = MemoryManager::new(planner, &device, on, setup, job.map(Workload::of))?;
+        let memory_manager =
+            MemoryManager::new(planner, (&device, backend.as_deref()), on, setup, job.map(Workload::of))?;
         let mode = memory_manager.mode();
-        let ceiling = device.is_cpu().then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
+        // A budget is one of the memory that networks are in.
+        let ceiling =
+            (device.is_cpu() && backend.is_none()).then(|| Ceiling::new(setup.memory.budget.map(|budget| budget.0)));
         let options = ComponentOptions::new(&device, setup, threads);
         let placement = Placement::new(device.clone(), dtype).with_matrices(matrices).with_backend(backend);
         tracing::info!(model = %model.path().display(), ?device, types = %placement.slab(), %mode, "loading");

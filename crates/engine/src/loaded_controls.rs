@@ -88,9 +88,12 @@ impl LoadedControl {
         let config = opened.config().clone();
         let model = config.build();
         let none = Segments::default();
-        let component = |spec, segments| LoadedComponent::new(spec, segments, opened.weights(), placement, copies);
-        let image_component = component(ComponentSpec::CONTROL_IMAGE, model.image_segments().unwrap_or(&none));
-        let component = component(ComponentSpec::CONTROL, model.step_segments());
+        let component =
+            |spec, segments, placement| LoadedComponent::new(spec, segments, opened.weights(), placement, copies);
+        // Control images are seen on the CPU if the device is not candle's.
+        let image = placement.clone().with_backend(None);
+        let image_component = component(ComponentSpec::CONTROL_IMAGE, model.image_segments().unwrap_or(&none), &image);
+        let component = component(ComponentSpec::CONTROL, model.step_segments(), placement);
         tracing::info!(path = %path.display(), "control network");
         Ok(Self { config, spec: model.spec(), model, component, image_component })
     }

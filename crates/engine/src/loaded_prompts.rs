@@ -142,8 +142,8 @@ impl LoadedPrompt {
     fn open(key: &Key, model: &ModelFolder, placement: &Placement, copies: &ComponentOptions) -> Result<Self> {
         let opened = IpAdapterFile::open(&key.file.path, model)?;
         let net = ImagePromptNet::new(opened.config().clone(), model.unet_for(&key.file.path, "an IP-Adapter")?)?;
-        // They run once an image: their matrices have no type of their own.
-        let placement = placement.clone().with_matrices(None);
+        // They run once an image: their matrices have no type of their own. If the device is not candle's they run on the CPU.
+        let placement = placement.clone().with_matrices(None).with_backend(None);
         let spec = ComponentSpec::IMAGE_PROMPT;
         let component = LoadedComponent::new(spec, net.segments(), opened.weights(), &placement, copies);
         let encoder = match encoded(opened.config().projection.features()).filter(|_| key.has_image) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use kiln_models::ModelFolder;
 use kiln_network::ControlConfig;
+use kiln_ops::portable::Backend;
 use kiln_vae::Tiling;
 use kiln_weights::Segment;
 
@@ -44,7 +45,7 @@ impl MemoryManager {
     /// Errors of the networks' dry runs.
     pub(crate) fn new(
         planner: Planner,
-        device: &Device,
+        (device, backend): (&Device, Option<&dyn Backend>),
         on: ExecutionTarget,
         setup: &Setup,
         expected: Option<Workload>,
@@ -52,7 +53,11 @@ impl MemoryManager {
         // What others hold is not free now: the chooser takes it away again, as long as they hold it.
         let before =
             |memory: DeviceMemory| memory.shared_by(setup.memory.shared_by).with_free(setup.memory.held_by_others);
-        let memory = DeviceMemory::of(device).map(before);
+        let memory = match backend {
+            Some(backend) => backend.memory().map(DeviceMemory::of_backend),
+            None => DeviceMemory::of(device),
+        };
+        let memory = memory.map(before);
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
         Self::within(
             PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link, limit: None },
@@ -218,7 +223,8 @@ impl MemoryManager {
         let workspace = of(Stage::Decode).map_or(0, |decode| decode.workspace);
         let both = self.plan.peak() + activations.max().unwrap_or(0) + workspace;
         // On the CPU text encoders leave, and encoding in parallel with steps is not the default.
-        let stays = self.plan.keeps_text_encoders || !self.chooser.on.target.is_gpu();
+        let encodes_on_host = self.chooser.on.is_portable || !self.chooser.on.target.is_gpu();
+        let stays = self.plan.keeps_text_encoders || encodes_on_host;
         self.mode().is_fully_resident() && stays && self.chooser.room().is_some_and(|room| both <= room.bytes)
     }
 

@@ -72,10 +72,16 @@ impl Engine {
     fn clear(&mut self) -> Result<()> {
         self.networks.clear();
         HostPool::trim(0.0);
+        self.trim_backend();
         if let Some(pool) = &self.pool {
             pool.trim(0.0)?;
         }
         Ok(())
+    }
+
+    /// Gives back memory that waits in the pool of a GPU that is not candle's.
+    fn trim_backend(&self) {
+        self.placement.backend.iter().for_each(|backend| backend.trim());
     }
 
     /// Logs what memory holds after a stage, and gives back what waits in a GPU's pool: where memory is scarce all of it.
@@ -85,6 +91,9 @@ impl Engine {
         let is_scarce = !self.memory_manager.mode().is_fully_resident() || self.text_encoders_leave();
         let threshold = if is_scarce { 0.0 } else { host_memory::CARD_TRIM_ABOVE };
         host_memory::trim_card(self.pool.as_ref(), threshold, stage);
+        if is_scarce {
+            self.trim_backend();
+        }
     }
 
     /// Whether the text encoders alone leave a GPU's memory, which has no room for them in the stages that follow.
@@ -102,6 +111,7 @@ impl Engine {
         self.networks.leave(|spec| spec.stage != stage && (!is_full || spec.per == Per::Text));
         if !is_full {
             host_memory::trim_card(self.pool.as_ref(), 0.0, stage.id());
+            self.trim_backend();
         }
     }
 

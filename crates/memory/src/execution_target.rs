@@ -6,17 +6,20 @@ use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
 use crate::time::Rates;
-use kiln_setup::HostWeights;
 use kiln_setup::link::Link;
 use kiln_setup::room::{DeviceMemory, Room};
 use kiln_setup::setup::{DeviceChoice, Setup};
 use kiln_setup::threads;
+use kiln_setup::{HostWeights, PortableDevice};
 
 /// The device and type of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExecutionTarget {
     /// The kind of device.
     pub target: Target,
+    /// Whether it is a GPU by Vulkan, Metal or DirectX 12: denoisers and autoencoders run there, all else on the CPU, and no steps are
+    /// recorded.
+    pub is_portable: bool,
     /// The type of weights and activations.
     pub dtype: DType,
     /// The weight type of linear layers, if it differs.
@@ -33,7 +36,23 @@ impl ExecutionTarget {
     /// With the expected rates; those of a GPU's copies are assumed.
     pub fn new(target: Target, dtype: DType) -> Self {
         let link = target.is_gpu().then_some(Link::ASSUMED);
-        Self { target, dtype, matrices: None, rates: Rates::of(target, dtype), link, host: None }
+        Self { target, is_portable: false, dtype, matrices: None, rates: Rates::of(target, dtype), link, host: None }
+    }
+
+    /// A GPU by Vulkan, Metal or DirectX 12, for which so many threads pack weights.
+    pub fn portable(threads: usize, dtype: DType) -> Self {
+        let rates = Rates::portable(threads, dtype);
+        Self { is_portable: true, rates, link: None, ..Self::new(Target::Gpu, dtype) }
+    }
+
+    /// Bytes that operators allocate on their first use, and keep.
+    pub fn kept(&self) -> usize {
+        if self.is_portable { 0 } else { self.target.kept(self.dtype) }
+    }
+
+    /// The type of an autoencoder that is to run in `dtype`.
+    pub fn decoder_dtype(&self, dtype: DType) -> DType {
+        if self.is_portable && dtype == DType::BF16 { DType::F32 } else { dtype }
     }
 
     /// Sets the link of the GPU, over which a run that may pin memory copies if `pins`. The CPU has none.
@@ -76,6 +95,7 @@ impl ExecutionTarget {
     /// A description of the device.
     pub fn device(&self) -> String {
         match self.target {
+            Target::Gpu if self.is_portable => "a GPU (the text encoders on the CPU)".into(),
             Target::Gpu => "a GPU".into(),
             Target::Cpu { threads } => format!("the CPU ({threads} threads)"),
         }
@@ -99,24 +119,26 @@ impl ExecutionTarget {
         let on_gpu = |found: Option<&Gpu>| {
             on(Target::Gpu).with_gpu(found).with_link(Some(Link::of_gpu(found, setup)), setup.memory.pin_shared_memory)
         };
-        let on_processor = || {
-            let threads = setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
-            (on(Target::Cpu { threads }), DeviceMemory::of_processor())
+        let threads = || setup.threads.map_or_else(rayon::current_num_threads, |asked| threads::count(Some(asked)));
+        let on_processor = || (on(Target::Cpu { threads: threads() }), DeviceMemory::of_processor());
+        let on_portable = |device: PortableDevice| {
+            let adapter = device.find().ok();
+            // A GPU that is not there is planned for as one that has f16.
+            let has_f16 = adapter.as_ref().is_none_or(|adapter| adapter.has_f16);
+            let dtype = setup.dtype_on(has_f16).unwrap_or(DType::F32);
+            let memory = adapter.and_then(|adapter| adapter.memory());
+            (Self::portable(threads(), dtype), memory.map(DeviceMemory::of_backend))
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),
-            DeviceChoice::Portable(device) => {
-                // The host has the weights, and makes the plan.
-                let (on, memory) = on_processor();
-                let has_f16 = device.find().is_ok_and(|adapter| adapter.has_f16);
-                (Self { dtype: setup.dtype_on(has_f16).unwrap_or(on.dtype), ..on }, memory)
-            }
+            DeviceChoice::Portable(device) => on_portable(device),
             DeviceChoice::Cuda(number) => {
                 let found = gpu(number);
                 (on_gpu(found.as_ref()), found.as_ref().map(DeviceMemory::of_card))
             }
             DeviceChoice::Auto => {
-                gpu(0).map_or_else(on_processor, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
+                let other = || setup.portable().map_or_else(on_processor, on_portable);
+                gpu(0).map_or_else(other, |gpu| (on_gpu(Some(&gpu)), Some(DeviceMemory::of_card(&gpu))))
             }
         };
         (on, memory.map(|memory| memory.shared_by(setup.memory.shared_by)))

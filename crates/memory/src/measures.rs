@@ -45,7 +45,7 @@ impl Measures {
     /// The plan for a mode. Streams and tiles have their best sizes, or smaller ones if `budget` leaves less.
     /// The text's keys and values are made once for all steps if nothing streams and `budget` leaves the room.
     pub fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu();
+        let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu() && !self.on.is_portable;
         let mut plan = self.plan_with(mode, budget, (!mode.streams(), may_keep_encoders));
         // Keys and values are made again in every step; encoders are read again for the next texts only, but that takes longer.
         for (keys, encoders) in [(false, true), (true, false), (false, false)] {
@@ -207,7 +207,8 @@ impl Measures {
     /// The block of a GPU's recorded step, with the copy of the text's keys and values that it reads.
     fn recorded(&self, stage: Stage) -> usize {
         let held = self.bytes_of(stage);
-        if self.on.target.is_gpu() { held.activations + held.text_keys / 2 } else { 0 }
+        let records = self.on.target.is_gpu() && !self.on.is_portable;
+        if records { held.activations + held.text_keys / 2 } else { 0 }
     }
 
     /// A stage where a GPU has recorded steps, whose blocks stay: the decoder's maps use the first denoiser's as far as whole ones

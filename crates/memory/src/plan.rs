@@ -1,10 +1,10 @@
 //! The memory and time of a run in one mode.
 
 use kiln_files::ByteSize;
-use kiln_ops::Target;
 use kiln_vae::Tiling;
 use serde::Serialize;
 
+use crate::execution_target::ExecutionTarget;
 use crate::pass::Pass;
 use crate::stage::Stage;
 use kiln_setup::error::Error;
@@ -95,9 +95,9 @@ impl StagePlan {
 }
 
 impl Plan {
-    /// The mode in words, with what leaves memory in it.
-    pub fn described(&self, target: Target) -> String {
-        let leave = target.is_gpu() && self.mode.is_fully_resident() && !self.keeps_text_encoders;
+    /// The mode in words, with what leaves the memory of a GPU in it.
+    pub fn described(&self, on: &ExecutionTarget) -> String {
+        let leave = on.target.is_gpu() && !on.is_portable && self.mode.is_fully_resident() && !self.keeps_text_encoders;
         if leave { format!("{}, text encoders leave", self.mode) } else { self.mode.to_string() }
     }
 

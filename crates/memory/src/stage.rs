@@ -37,6 +37,11 @@ impl Stage {
         if number == 0 { Self::Denoise } else { Self::Refine }
     }
 
+    /// Whether it runs on the CPU next to a GPU by Vulkan, Metal or DirectX 12.
+    pub fn is_on_host(self) -> bool {
+        matches!(self, Self::Encode | Self::ImagePrompt | Self::Upscale)
+    }
+
     /// Its name as an activity: `loading`, `encoding`, ...
     pub fn doing(self) -> &'static str {
         match self {

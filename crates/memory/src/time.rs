@@ -32,6 +32,10 @@ pub struct Rates {
 const CARD_FLOP: f64 = 4.8e14;
 /// The constant part of a step on a GPU, of the same measurements.
 const CARD_SECONDS_PER_STEP: f64 = 2e-3;
+/// The rate of a small GPU in f16 without units for matrices, as kernels of all vendors reach it.
+const SMALL_FLOP: f64 = 5e12;
+/// The constant part of its step: the host's time for each kernel.
+const SMALL_SECONDS_PER_STEP: f64 = 2e-2;
 /// A core's rate in f32, of AVX-512.
 const CORE_FLOP: f64 = 75e9;
 /// Bytes of weights that a core packs.
@@ -73,6 +77,14 @@ impl Rates {
                 Self { flop, copy, seconds_per_copy: 0.0, seconds_per_wait: 0.0, seconds_per_step: 0.0, overlap: false }
             }
         }
+    }
+
+    /// Rates of a GPU by Vulkan, Metal or DirectX 12, of which nothing is known: those of a small one. Threads pack the weights that it
+    /// copies.
+    pub fn portable(threads: usize, dtype: DType) -> Self {
+        let flop = if dtype == DType::F32 { SMALL_FLOP / 2.0 } else { SMALL_FLOP };
+        let Self { copy, .. } = Self::of(Target::Cpu { threads }, dtype);
+        Self { flop, copy, seconds_per_step: SMALL_SECONDS_PER_STEP, ..Self::of(Target::Gpu, dtype) }
     }
 
     /// Sets the copies over this link, by a run that may pin memory if `pins`.

@@ -52,7 +52,7 @@ impl Origin {
             dtype: types.0.as_str().into(),
             weight_type: types.1.map(|kind| kind.to_string()),
             compute: matches!(setup.compute, ComputeType::Int8 | ComputeType::Fp8).then(|| setup.compute.to_string()),
-            device: match setup.device.portable() {
+            device: match setup.portable() {
                 Some(named) => named.interface(),
                 None if device.is_cuda() => "cuda".into(),
                 None => "cpu".into(),

@@ -1,14 +1,13 @@
 //! The devices of this machine, and the defaults that Kiln chooses for them.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use kiln_mempool::SystemMemory;
 use kiln_models::DTypeChoice;
 use kiln_ops::device::CpuInfo;
 use serde::Serialize;
 
-use crate::portable::PortableDevice;
+use crate::portable::{PortableDevice, automatic, listed};
 
 /// The devices of this machine, as data.
 #[derive(Debug, Clone, Serialize)]
@@ -69,6 +68,10 @@ pub struct PortableInfo {
     pub is_software: bool,
     /// Whether it computes with f16.
     pub has_f16: bool,
+    /// Free memory in bytes, if its driver reports it.
+    pub memory_free: Option<u64>,
+    /// Total memory in bytes, if its driver reports it.
+    pub memory_total: Option<u64>,
 }
 
 /// The defaults.
@@ -100,7 +103,10 @@ pub fn devices() -> Devices {
         }
         Err(error) => (Vec::new(), error.to_string(), Vec::new()),
     };
-    let auto = auto(cards.first().map(|gpu| gpu.name.as_str()), &cuda, &processor);
+    let portable = portable();
+    let automatic = automatic().map(|device| device.to_string());
+    let automatic = portable.iter().find(|gpu| Some(&gpu.device) == automatic.as_ref());
+    let auto = auto((cards.first().map(|gpu| gpu.name.as_str()), automatic), &cuda, &processor);
     let info = |gpu: kiln_ops::device::Gpu| CardInfo {
         ordinal: gpu.ordinal,
         name: gpu.name,
@@ -119,39 +125,42 @@ pub fn devices() -> Devices {
         cards: cards.into_iter().map(info).collect(),
         cuda,
         libraries,
-        portable: portable(),
+        portable,
         auto,
     }
 }
 
-/// GPUs by Vulkan, Metal or DirectX 12. They are listed once for a process: drivers take milliseconds, and servers are asked often.
+/// GPUs by Vulkan, Metal or DirectX 12.
 fn portable() -> Vec<PortableInfo> {
-    static FOUND: OnceLock<Vec<PortableInfo>> = OnceLock::new();
-    FOUND.get_or_init(find_portable).clone()
-}
-
-fn find_portable() -> Vec<PortableInfo> {
     let mut counts = HashMap::new();
-    let info = |adapter: kiln_wgpu::Adapter| {
+    let info = |adapter: &kiln_wgpu::Adapter| {
         let number = counts.entry(adapter.api).or_insert(0);
         let device = PortableDevice { api: Some(adapter.api), number: *number }.to_string();
         *number += 1;
-        let kiln_wgpu::Adapter { name, driver, is_discrete, is_software, has_f16, .. } = adapter;
-        PortableInfo { device, name, driver, is_discrete, is_software, has_f16 }
+        let kiln_wgpu::Adapter { name, driver, is_discrete, is_software, has_f16, .. } = adapter.clone();
+        let memory = adapter.memory();
+        let (memory_free, memory_total) = (memory.map(|memory| memory.free), memory.map(|memory| memory.total));
+        PortableInfo { device, name, driver, is_discrete, is_software, has_f16, memory_free, memory_total }
     };
-    kiln_wgpu::adapters().into_iter().map(info).collect()
+    listed().iter().map(info).collect()
 }
 
-fn auto(gpu: Option<&str>, cuda: &str, processor: &CpuInfo) -> AutoChoice {
+fn auto((gpu, portable): (Option<&str>, Option<&PortableInfo>), cuda: &str, processor: &CpuInfo) -> AutoChoice {
     let dtype = format!("{:?}", DTypeChoice::Auto.resolve(gpu.is_some())).to_lowercase();
-    match gpu {
-        Some(name) => AutoChoice {
+    match (gpu, portable) {
+        (Some(name), _) => AutoChoice {
             device: "cuda:0".into(),
             dtype,
             kernels: "Kiln's own, cuBLASLt and cuDNN".into(),
             reason: format!("{name} is available, and half precision is its fastest type"),
         },
-        None => AutoChoice {
+        (None, Some(gpu)) => AutoChoice {
+            device: gpu.device.clone(),
+            dtype: if gpu.has_f16 { "f16" } else { "f32" }.into(),
+            kernels: "Kiln's own, by wgpu".into(),
+            reason: format!("{} is a GPU of this machine; no CUDA: {cuda}", gpu.name),
+        },
+        (None, None) => AutoChoice {
             device: "cpu".into(),
             dtype,
             kernels: format!("Kiln's own, for {}", processor.path),

@@ -12,6 +12,7 @@ pub mod devices;
 pub mod error;
 pub mod host_memory;
 pub mod host_weights;
+mod kernel_files;
 pub mod linear_weights;
 pub mod link;
 pub mod machine;

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kiln_wgpu::{Adapter, Api, Gpu, adapters};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::kernel_files::KernelFiles;
 
 /// A GPU that is driven by Vulkan, Metal or DirectX 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,10 +60,10 @@ impl PortableDevice {
     /// # Errors
     /// [`Error::Device`] if there is no such GPU.
     pub fn find(self) -> Result<Adapter> {
-        let mut found = adapters();
-        found.retain(|adapter| self.api.is_none_or(|api| adapter.api == api));
-        if self.number < found.len() {
-            return Ok(found.swap_remove(self.number));
+        let found: Vec<&Adapter> =
+            listed().iter().filter(|adapter| self.api.is_none_or(|api| adapter.api == api)).collect();
+        if let Some(adapter) = found.get(self.number) {
+            return Ok((*adapter).clone());
         }
         let names: Vec<String> = found.iter().map(|adapter| format!("{} ({})", adapter.name, adapter.api)).collect();
         let problem = match names.as_slice() {
@@ -70,11 +73,11 @@ impl PortableDevice {
         Err(Error::Device(format!("`device` {self}: {problem}")))
     }
 
-    /// Opens the GPU. Engines of one process share it.
+    /// Opens the GPU, whose compiled kernels are kept in `cache_dir`. Engines of one process share it, and the folder of the first one.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU, and errors of its driver.
-    pub fn open(self) -> Result<Arc<Gpu>> {
+    pub fn open(self, cache_dir: Option<&Path>) -> Result<Arc<Gpu>> {
         static OPEN: Mutex<Option<HashMap<PortableDevice, Weak<Gpu>>>> = Mutex::new(None);
         let mut open = OPEN.lock();
         let open = open.get_or_insert_default();
@@ -82,10 +85,50 @@ impl PortableDevice {
             return Ok(gpu);
         }
         let adapter = self.find()?;
-        let gpu = Gpu::open(&adapter).map_err(|error| Error::Device(format!("`device` {self}: {error}")))?;
+        let store = cache_dir.map(|folder| Box::new(KernelFiles::new(folder)) as _);
+        let gpu =
+            Gpu::open_with(&adapter, store).map_err(|error| Error::Device(format!("`device` {self}: {error}")))?;
         open.insert(self, Arc::downgrade(&gpu));
         Ok(gpu)
     }
+}
+
+/// Set if the GPU of [`automatic`] cannot be opened.
+static IS_BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// The GPU that is taken if none is named and there is no CUDA GPU: the first one that is hardware, those with memory of their own
+/// before others. Programs on the CPU are never taken.
+pub(crate) fn automatic() -> Option<PortableDevice> {
+    static FOUND: OnceLock<Option<PortableDevice>> = OnceLock::new();
+    let find = || match kiln_ops::device::gpu(0) {
+        Ok(_) => None,
+        Err(_) => first(listed().iter().map(|adapter| (adapter.api, adapter.is_hardware))),
+    };
+    FOUND.get_or_init(find).filter(|_| !IS_BROKEN.load(Ordering::Relaxed))
+}
+
+/// Takes that GPU no more.
+pub(crate) fn leave_automatic() {
+    IS_BROKEN.store(true, Ordering::Relaxed);
+}
+
+/// The first that is hardware, with its number among those with its interface.
+fn first(found: impl Iterator<Item = (Api, bool)>) -> Option<PortableDevice> {
+    let mut before = Vec::new();
+    for (api, is_hardware) in found {
+        if is_hardware {
+            let number = before.iter().filter(|other| **other == api).count();
+            return Some(PortableDevice { api: Some(api), number });
+        }
+        before.push(api);
+    }
+    None
+}
+
+/// The GPUs of this machine. They are listed once for a process: drivers take milliseconds, and servers are asked often.
+pub(crate) fn listed() -> &'static [Adapter] {
+    static LISTED: OnceLock<Vec<Adapter>> = OnceLock::new();
+    LISTED.get_or_init(adapters)
 }
 
 #[cfg(test)]
@@ -100,6 +143,16 @@ mod tests {
         for wrong in ["opencl", "vulkan:", "vulkan:-1", "gpu:x"] {
             assert!(wrong.parse::<PortableDevice>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn programs_are_never_taken() {
+        let name = |found: &[(Api, bool)]| first(found.iter().copied()).map(|device| device.to_string());
+        assert_eq!(name(&[]), None);
+        assert_eq!(name(&[(Api::Vulkan, false)]), None, "lavapipe alone");
+        assert_eq!(name(&[(Api::Dx12, true), (Api::Vulkan, true)]).unwrap(), "dx12:0");
+        let virtual_first = [(Api::Vulkan, false), (Api::Dx12, false), (Api::Vulkan, true)];
+        assert_eq!(name(&virtual_first).unwrap(), "vulkan:1");
     }
 
     #[test]

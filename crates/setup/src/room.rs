@@ -7,6 +7,7 @@ use kiln_files::ByteSize;
 use kiln_mempool::SystemMemory;
 use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpu};
+use kiln_ops::portable::BackendMemory;
 
 use crate::memory::MemoryOptions;
 use crate::setup::POOL_GRANULARITY;
@@ -17,6 +18,8 @@ const LEFT_FREE: f64 = 0.1;
 const LEAST_LEFT_FREE: u64 = 32 << 20;
 /// GPU bytes of libraries and kernels, which no plan counts.
 pub const LIBRARIES: u64 = 384 << 20;
+/// Bytes of kernels and copies of a GPU by Vulkan, Metal or DirectX 12, which no plan counts.
+const KERNELS: u64 = 128 << 20;
 /// The inverse of the fraction of a budget that stays free, because plans differ from runs by a few percent.
 const MARGIN: usize = 32;
 
@@ -115,6 +118,15 @@ impl DeviceMemory {
     /// A GPU's memory.
     pub fn of_card(gpu: &Gpu) -> Self {
         Self::new((gpu.memory_free as u64).saturating_sub(LIBRARIES), gpu.memory_total as u64)
+    }
+
+    /// The memory of a GPU by Vulkan, Metal or DirectX 12. If it is a part of the host's, no more of it is free than there.
+    pub fn of_backend(memory: BackendMemory) -> Self {
+        let own = Self::new(memory.free.saturating_sub(KERNELS), memory.total);
+        match Self::of_processor().filter(|_| memory.is_shared) {
+            Some(host) if host.free.bytes < own.free.bytes => Self { free: host.free, ..own },
+            _ => own,
+        }
     }
 
     /// The part of each of `n` engines on the device.

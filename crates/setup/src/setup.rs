@@ -11,6 +11,7 @@ use kiln_models::DTypeChoice;
 use kiln_ops::portable::Backend;
 use kiln_request::limits::in_range;
 use kiln_weights::{MatrixType, SharedSlabs};
+use kiln_wgpu::Gpu;
 use serde::{Deserialize, Serialize};
 
 use crate::compute::ComputeType;
@@ -19,14 +20,14 @@ use crate::error::{Error, Result};
 use crate::linear_weights::LinearWeightType;
 use crate::link::LinkChoice;
 use crate::memory::MemoryOptions;
-use crate::portable::PortableDevice;
+use crate::portable::{PortableDevice, automatic, leave_automatic};
 use crate::second_device::SecondDevice;
 use crate::threads::{self, Threads};
 
 /// The device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceChoice {
-    /// A CUDA GPU if this build can use one, else the CPU.
+    /// A CUDA GPU if this build can use one, else a GPU by Vulkan, Metal or DirectX 12, else the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -35,16 +36,6 @@ pub enum DeviceChoice {
     Cuda(usize),
     /// A GPU of any vendor, by Vulkan, Metal or DirectX 12.
     Portable(PortableDevice),
-}
-
-impl DeviceChoice {
-    /// The GPU, if it is one that is driven by Vulkan, Metal or DirectX 12.
-    pub fn portable(self) -> Option<PortableDevice> {
-        match self {
-            Self::Portable(device) => Some(device),
-            Self::Auto | Self::Cpu | Self::Cuda(_) => None,
-        }
-    }
 }
 
 impl std::fmt::Display for DeviceChoice {
@@ -148,8 +139,9 @@ pub struct Setup {
     pub weight_cache: Option<PathBuf>,
     /// The compression of images' PNG files.
     pub png_level: PngLevel,
-    /// The folder of the hash cache for image metadata and of the measured link to a GPU ([`kiln_files::cache_folder`]); without it
-    /// no hashes are computed, and the link is measured by each process that streams.
+    /// The folder of the hash cache for image metadata, of the measured link to a GPU and of compiled kernels
+    /// ([`kiln_files::cache_folder`]); without it no hashes are computed, the link is measured by each process that streams, and
+    /// kernels are compiled by each process.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -213,9 +205,22 @@ impl Setup {
         }
     }
 
+    /// The GPU by Vulkan, Metal or DirectX 12 that this setup names, or that is taken automatically: if there is no CUDA GPU, and no
+    /// option asks for what such a GPU does not compute with.
+    pub fn portable(&self) -> Option<PortableDevice> {
+        let is_possible = !matches!(self.weight_type, LinearWeightType::Kept(_))
+            && self.dtype != DTypeChoice::Bf16
+            && matches!(self.compute, ComputeType::Auto | ComputeType::Native);
+        match self.device {
+            DeviceChoice::Portable(device) => Some(device),
+            DeviceChoice::Auto if is_possible => automatic(),
+            DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Cuda(_) => None,
+        }
+    }
+
     /// Refuses what a GPU by Vulkan, Metal or DirectX 12 does not compute with.
     fn check_portable(&self) -> Result<()> {
-        let Some(device) = self.device.portable() else { return Ok(()) };
+        let DeviceChoice::Portable(device) = self.device else { return Ok(()) };
         if let LinearWeightType::Kept(kind) = self.weight_type {
             let expected = format!("auto: {device} computes with weights in f16 and f32 only");
             return Err(Error::value("weight_type", kind, &expected));
@@ -229,7 +234,7 @@ impl Setup {
 
     /// Whether matrices stay as their files store them.
     pub fn keeps_stored(&self) -> bool {
-        self.weight_type.keeps_stored() && self.device.portable().is_none()
+        self.weight_type.keeps_stored() && self.portable().is_none()
     }
 
     /// The type of weights and activations on a GPU by Vulkan, Metal or DirectX 12.
@@ -256,6 +261,29 @@ impl Setup {
         DevicePoolConfig { keep: self.memory.cuda_malloc, ceiling }
     }
 
+    /// Opens the GPU of [`Self::portable`]. One that was taken automatically and cannot be opened is left out.
+    fn open_portable(&self) -> Result<Option<Arc<Gpu>>> {
+        // A CUDA GPU that is open is quickly looked at.
+        if self.device == DeviceChoice::Auto && kiln_ops::device::open_gpu(0).is_ok() {
+            return Ok(None);
+        }
+        let Some(device) = self.portable() else { return Ok(None) };
+        match device.open(self.cache_dir.as_deref()) {
+            Ok(gpu) => {
+                if self.device == DeviceChoice::Auto {
+                    tracing::info!("running on {device}: there is no CUDA GPU");
+                }
+                Ok(Some(gpu))
+            }
+            Err(error) if self.device == DeviceChoice::Auto => {
+                tracing::warn!("running on the CPU: {error}");
+                leave_automatic();
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Opens the device, and starts the threads of the engine's own pool.
     ///
     /// # Errors
@@ -263,8 +291,9 @@ impl Setup {
     pub fn resolve(&self) -> Result<ResolvedDevice> {
         self.check()?;
         let threads = Threads::new(self.threads, self.cpus.as_ref())?;
-        let gpu = self.device.portable().map(PortableDevice::open).transpose()?;
+        let gpu = self.open_portable()?;
         let device = match self.device {
+            _ if gpu.is_some() => Device::Cpu,
             DeviceChoice::Cpu | DeviceChoice::Portable(_) => Device::Cpu,
             DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
                 if error.is_without_driver() {
@@ -290,6 +319,9 @@ impl Setup {
         };
         let matrices = self.weight_type.resolve(dtype);
         let backend = gpu.map(|gpu| gpu.backend());
+        if let Some(backend) = &backend {
+            backend.set_limit(self.memory.budget.map(|budget| budget.0 as u64));
+        }
         Ok(ResolvedDevice { device, backend, dtype, matrices, pool, threads })
     }
 }

@@ -1,6 +1,6 @@
 //! Fills segments from a source.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
@@ -29,8 +29,8 @@ pub struct Placement {
     pub dtype: DType,
     /// The type of the linear layers' matrices, if it differs ([`SlabType`]).
     pub matrices: Option<MatrixType>,
-    /// The device whose operators read the slabs, if it is not candle's. Slabs are then in host memory, row by row, and each is
-    /// copied to the device when a network first uses it.
+    /// The device whose operators read the slabs, if it is not candle's. Slabs are packed in host memory, row by row, and then copied
+    /// to the device one by one.
     pub backend: Option<Arc<dyn Backend>>,
 }
 
@@ -81,7 +81,7 @@ pub struct LoadReport {
 pub fn load(segments: &[Segment], source: &dyn ParamSource, placement: &Placement) -> Result<LoadReport> {
     let start = Instant::now();
     check_all(segments, source)?;
-    if placement.device.is_cpu() && source.shared().is_none() {
+    if placement.device.is_cpu() && placement.backend.is_none() && source.shared().is_none() {
         let layout = placement.layout_on(&Device::Cpu);
         let slabs = kept_or_packed(segments, source, placement.slab(), layout)?;
         for (segment, slab) in segments.iter().zip(slabs) {
@@ -121,10 +121,16 @@ pub(crate) fn load_one(segment: &Segment, source: &dyn ParamSource, placement: &
     let (types, layout) = (placement.slab(), placement.layout_on(device));
     let make = || packed_one(segment, source, types, layout);
     let slab = match place(segment, source, types, layout) {
-        Some((shared, name)) if device.is_cpu() => shared.slab(name, make)?,
+        Some((shared, name)) if device.is_cpu() && placement.backend.is_none() => shared.slab(name, make)?,
         _ => Arc::new(make()?),
     };
-    set(segment, &slab, device, (types, layout))
+    match placement.backend.as_ref().filter(|_| !segment.on_host()) {
+        Some(backend) => {
+            segment.set_slab(Some(Slab::new(segment, &slab, types, layout)?.upload(backend)?));
+            Ok(())
+        }
+        None => set(segment, &slab, device, (types, layout)),
+    }
 }
 
 /// Sets a segment's slab, on `device`.
@@ -333,7 +339,7 @@ impl Slab {
             Ok(Some(View::Weight(Weight::packed(&packed, param.packing, layout, &stacked)?)))
         };
         let stacks = segment.stacks().iter().map(stack).collect::<Result<_>>()?;
-        Ok(Self { views, stacks, memory: slab.clone(), held: None, uploaded: OnceLock::new() })
+        Ok(Self { views, stacks, memory: Some(slab.clone()), held: None })
     }
 }
 

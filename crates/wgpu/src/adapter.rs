@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use kiln_ops::portable::BackendMemory;
 use serde::{Deserialize, Serialize};
+
+use crate::memory::memory;
 
 /// The interface of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,6 +41,8 @@ pub struct Adapter {
     pub driver: String,
     /// Whether it is a program that computes on the CPU, such as Mesa's lavapipe.
     pub is_software: bool,
+    /// Whether it is known to be a GPU of this machine, with memory of its own or without. Those of virtual machines are not known to be.
+    pub is_hardware: bool,
     /// Whether it has memory of its own. Others share the memory of the CPU.
     pub is_discrete: bool,
     /// Whether shaders can compute with f16.
@@ -89,6 +94,11 @@ fn matrices(adapter: &wgpu::Adapter, api: Api) -> Option<Matrices> {
 }
 
 impl Adapter {
+    /// Its memory now; `None` if its driver does not report it.
+    pub fn memory(&self) -> Option<BackendMemory> {
+        memory(&self.adapter, self.is_discrete)
+    }
+
     /// `None` if it lacks what kernels need.
     fn of(adapter: wgpu::Adapter) -> Option<Self> {
         let info = adapter.get_info();
@@ -104,6 +114,7 @@ impl Adapter {
             name: info.name,
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             is_software: info.device_type == wgpu::DeviceType::Cpu,
+            is_hardware: matches!(info.device_type, wgpu::DeviceType::DiscreteGpu | wgpu::DeviceType::IntegratedGpu),
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
             matrices: matrices(&adapter, api),

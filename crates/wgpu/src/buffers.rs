@@ -17,7 +17,17 @@ const GRANULE: u64 = 1024;
 pub(crate) struct Buffers {
     device: wgpu::Device,
     largest: u64,
-    free: Mutex<BTreeMap<u64, Vec<wgpu::Buffer>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Free buffers by their size.
+    free: BTreeMap<u64, Vec<wgpu::Buffer>>,
+    /// Bytes of all buffers.
+    bytes: u64,
+    /// The most that there may be.
+    limit: Option<u64>,
 }
 
 /// A buffer that returns to its pool when it is dropped.
@@ -31,46 +41,70 @@ impl Buffers {
     pub(crate) fn new(device: &wgpu::Device) -> Self {
         let limits = device.limits();
         let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
-        Self { device: device.clone(), largest, free: Mutex::default() }
+        Self { device: device.clone(), largest, state: Mutex::default() }
     }
 
     /// A buffer of at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfGpuMemory`], after which [`Self::trim`] may help.
     pub(crate) fn get(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let size = (bytes as u64).max(1).next_multiple_of(GRANULE);
         if size > self.largest {
             let message = format!("a tensor takes {size} bytes, and a buffer of this GPU has {} at most", self.largest);
             return Err(Error::Backend(message));
         }
-        let free = self.free.lock().get_mut(&size).and_then(Vec::pop);
-        let buffer = match free {
-            Some(buffer) => buffer,
-            None => match self.create(size) {
-                Ok(buffer) => buffer,
-                // Free buffers of other sizes may have the memory.
-                Err(_) => {
-                    self.trim();
-                    self.create(size)?
-                }
-            },
-        };
+        let free = self.state.lock().free.get_mut(&size).and_then(Vec::pop);
+        let buffer = free.map_or_else(|| self.create(size), Ok)?;
         Ok(Buffer { buffer: Some(buffer), pool: Arc::downgrade(self) })
     }
 
-    /// Gives the memory of free buffers back to the driver.
+    /// Sets the most bytes of all buffers. Returns whether there are more.
+    pub(crate) fn set_limit(&self, limit: Option<u64>) -> bool {
+        let mut state = self.state.lock();
+        state.limit = limit;
+        limit.is_some_and(|limit| state.bytes > limit)
+    }
+
+    /// Gives the memory of free buffers back to the driver, once the work that used it is complete.
     pub(crate) fn trim(&self) {
-        self.free.lock().clear();
-        // The driver frees memory once the work that used it is complete.
+        let free = {
+            let mut state = self.state.lock();
+            let free = std::mem::take(&mut state.free);
+            state.bytes -= free.iter().map(|(size, buffers)| size * buffers.len() as u64).sum::<u64>();
+            free
+        };
+        drop(free);
         let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
     }
 
     fn create(&self, size: u64) -> Result<wgpu::Buffer> {
+        self.reserve(size)?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let buffer =
             self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false });
         match pollster::block_on(scope.pop()) {
             None => Ok(buffer),
-            Some(error) => Err(Error::OutOfGpuMemory { bytes: size, message: error.to_string() }),
+            Some(error) => {
+                self.state.lock().bytes -= size;
+                Err(Error::OutOfGpuMemory { bytes: size, message: error.to_string() })
+            }
+        }
+    }
+
+    /// Counts a buffer that is made next.
+    fn reserve(&self, size: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        match state.limit.filter(|limit| state.bytes + size > *limit) {
+            None => {
+                state.bytes += size;
+                Ok(())
+            }
+            Some(limit) => {
+                let message = format!("{} of the {limit} bytes that are allowed are taken", state.bytes);
+                Err(Error::OutOfGpuMemory { bytes: size, message })
+            }
         }
     }
 }
@@ -91,7 +125,7 @@ impl Memory for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let (Some(buffer), Some(pool)) = (self.buffer.take(), self.pool.upgrade()) {
-            pool.free.lock().entry(buffer.size()).or_default().push(buffer);
+            pool.state.lock().free.entry(buffer.size()).or_default().push(buffer);
         }
     }
 }

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kiln_ops::portable::{Backend, Call, Memory, PortableTensor};
+use kiln_ops::portable::{Backend, BackendMemory, Call, Memory, PortableTensor};
 use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
 use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, MATRICES, Matrices};
 use crate::buffers::{Buffer, Buffers};
 use crate::dispatch::Dispatch;
+use crate::kernel_store::{KernelStore, StoredKernels};
 use crate::operators;
 use crate::pipelines::{IMMEDIATES, Pipelines};
 use crate::queue::Queue;
@@ -19,6 +20,7 @@ use crate::queue::Queue;
 #[derive(Debug)]
 pub struct Gpu {
     name: String,
+    adapter: Adapter,
     has_f16: bool,
     is_software: bool,
     matrices: Option<Matrices>,
@@ -39,10 +41,19 @@ impl Gpu {
     /// # Errors
     /// [`Error::Backend`] if the driver refuses.
     pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
+        Self::open_with(adapter, None)
+    }
+
+    /// Opens a GPU whose compiled kernels come from a store, and go there.
+    ///
+    /// # Errors
+    /// See [`Gpu::open`].
+    pub fn open_with(adapter: &Adapter, store: Option<Box<dyn KernelStore>>) -> Result<Arc<Self>> {
         let limits = adapter.adapter.limits();
         let workgroup_memory = limits.max_compute_workgroup_storage_size as usize;
         // Traces need timestamps.
-        let mut features = wgpu::Features::IMMEDIATES | (adapter.adapter.features() & wgpu::Features::TIMESTAMP_QUERY);
+        let optional = wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY;
+        let mut features = wgpu::Features::IMMEDIATES | (adapter.adapter.features() & optional);
         if adapter.has_f16 {
             features |= wgpu::Features::SHADER_F16;
         }
@@ -65,15 +76,17 @@ impl Gpu {
         let (device, queue) = pollster::block_on(adapter.adapter.request_device(&descriptor)).map_err(refused)?;
         let buffers = Arc::new(Buffers::new(&device));
         let nothing = buffers.get(1)?;
+        let stored = store.and_then(|store| StoredKernels::open(&device, &adapter.adapter.get_info(), store));
         tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
         Ok(Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
+            adapter: adapter.clone(),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
             matrices: adapter.matrices,
             workgroup_memory,
             buffers,
-            pipelines: Pipelines::new(&device),
+            pipelines: Pipelines::new(&device, stored),
             queue: Queue::new(device, queue),
             nothing,
             frequencies: Mutex::default(),
@@ -113,6 +126,17 @@ impl Gpu {
         self.queue.add(dispatch)
     }
 
+    /// A buffer, for which the memory of free ones is given back if there is no other.
+    fn new_buffer(&self, bytes: usize) -> Result<Buffer> {
+        match self.buffers.get(bytes) {
+            Err(error) if error.is_out_of_memory() => {
+                self.trim();
+                self.buffers.get(bytes)
+            }
+            other => other,
+        }
+    }
+
     /// The buffer of a tensor of this GPU.
     pub(crate) fn buffer<'a>(&self, tensor: &'a PortableTensor) -> Result<&'a Buffer> {
         let buffer = tensor.memory().as_any().downcast_ref();
@@ -150,18 +174,36 @@ impl Backend for Gpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(self.buffers.get(bytes)?))
+        Ok(Arc::new(self.new_buffer(bytes)?))
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn Memory>> {
-        let buffer = self.buffers.get(bytes.len())?;
+        let buffer = self.new_buffer(bytes.len())?;
         self.queue.write(&buffer, bytes)?;
         Ok(Arc::new(buffer))
     }
 
+    fn memory(&self) -> Option<BackendMemory> {
+        self.adapter.memory()
+    }
+
+    fn set_limit(&self, bytes: Option<u64>) {
+        if self.buffers.set_limit(bytes) {
+            self.trim();
+        }
+    }
+
+    fn trim(&self) {
+        // Work that waits holds its buffers.
+        self.queue.flush();
+        self.buffers.trim();
+    }
+
     fn download(&self, tensor: &PortableTensor) -> Result<Vec<u8>> {
         let size = tensor.dtype().size_in_bytes();
-        self.queue.read(self.buffer(tensor)?, tensor.offset() * size, tensor.elements() * size)
+        let bytes = self.queue.read(self.buffer(tensor)?, tensor.offset() * size, tensor.elements() * size)?;
+        self.pipelines.save();
+        Ok(bytes)
     }
 
     fn copy(&self, from: &PortableTensor, to: &PortableTensor) -> Result<()> {

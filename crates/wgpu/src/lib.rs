@@ -20,17 +20,22 @@
 //!
 //! [`Backend`]: kiln_ops::portable::Backend
 
-#![deny(unsafe_code)] // allowed where shaders are compiled
+#![deny(unsafe_code)] // allowed where shaders are compiled and kept, and where drivers are asked for memory
 
 mod adapter;
 mod buffers;
 mod dispatch;
 mod gpu;
+mod kernel_store;
+mod memory;
 mod operators;
 mod pipelines;
 mod queue;
+#[cfg(test)]
+mod translations;
 mod unroll;
 mod view;
 
 pub use adapter::{Adapter, Api, Matrices, adapters};
 pub use gpu::Gpu;
+pub use kernel_store::KernelStore;

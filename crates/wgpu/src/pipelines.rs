@@ -9,6 +9,7 @@ use candle_core::DType;
 use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
 
+use crate::kernel_store::StoredKernels;
 use crate::unroll::unroll;
 
 /// A kernel with its constants.
@@ -99,7 +100,7 @@ impl Kernel {
     }
 
     /// The whole source.
-    fn text(&self) -> Result<String> {
+    pub(crate) fn text(&self) -> Result<String> {
         let mut text = String::new();
         let has_f16 = self.types.iter().any(|(_, dtype)| *dtype == DType::F16);
         text.push_str(if has_f16 { "enable f16;\n" } else { "" });
@@ -177,6 +178,8 @@ pub(crate) struct Pipelines {
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     /// By the number of bindings.
     layouts: Mutex<HashMap<usize, Arc<Layout>>>,
+    /// Kernels of earlier processes, and their store.
+    stored: Option<StoredKernels>,
 }
 
 #[derive(Debug)]
@@ -195,8 +198,13 @@ pub(crate) struct Layout {
 pub(crate) const IMMEDIATES: u32 = 128;
 
 impl Pipelines {
-    pub(crate) fn new(device: &wgpu::Device) -> Self {
-        Self { device: device.clone(), compiled: Mutex::default(), layouts: Mutex::default() }
+    pub(crate) fn new(device: &wgpu::Device, stored: Option<StoredKernels>) -> Self {
+        Self { device: device.clone(), compiled: Mutex::default(), layouts: Mutex::default(), stored }
+    }
+
+    /// Keeps new kernels for the next process.
+    pub(crate) fn save(&self) {
+        self.stored.iter().for_each(StoredKernels::save);
     }
 
     /// The compiled kernel, which has `bindings` buffers and writes the last one.
@@ -223,11 +231,12 @@ impl Pipelines {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: self.stored.as_ref().map(StoredKernels::cache),
         });
         if let Some(error) = pollster::block_on(scope.pop()) {
             return Err(Error::Backend(format!("the kernel {} was refused: {error}", kernel.name)));
         }
+        self.stored.iter().for_each(StoredKernels::added);
         let pipeline = Arc::new(Pipeline { pipeline, layout });
         self.compiled.lock().insert(kernel, pipeline.clone());
         Ok(pipeline)

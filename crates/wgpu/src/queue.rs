@@ -74,6 +74,11 @@ impl Queue {
         Ok(())
     }
 
+    /// Submits all work so far.
+    pub(crate) fn flush(&self) {
+        self.submit(&mut self.state.lock());
+    }
+
     /// Writes bytes, after all work so far.
     pub(crate) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<()> {
         let mut state = self.state.lock();

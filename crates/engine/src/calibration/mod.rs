@@ -109,9 +109,10 @@ impl Calibration {
         watch: &mut dyn FnMut(CalibrationEvent) -> ControlFlow<()>,
     ) -> Result<Self> {
         let Some(first) = jobs.first() else { return Err(Error::value("prompts", "empty", "at least one prompt")) };
-        if let DeviceChoice::Cuda(_) = setup.device {
+        if let DeviceChoice::Cuda(_) | DeviceChoice::Portable(_) = setup.device {
             return Err(Error::value("device", setup.device, "cpu: layers are measured on the CPU"));
         }
+        let setup = &Setup { device: DeviceChoice::Cpu, ..setup.clone() };
         if setup.eight_bits(false).is_some() {
             return Err(Error::value("compute", setup.compute, "native: layers are compared with their own type"));
         }

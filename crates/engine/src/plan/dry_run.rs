@@ -72,26 +72,35 @@ impl Networks<'_> {
     /// keeps stays for those after it.
     pub(super) fn dry_run(&self, on: ExecutionTarget, work: &Workload) -> Result<DryRun> {
         let target = on.target;
-        let device = MetaDevice::with_matrices(target, self.dtype, on.matrices);
-        let _kept = device.ledger().hold(target.kept(self.dtype));
+        let device = match on.is_portable {
+            true => MetaDevice::portable(self.dtype),
+            false => MetaDevice::with_matrices(target, self.dtype, on.matrices),
+        };
+        let _kept = device.ledger().hold(on.kept());
         let mut run = DryRun { stages: Vec::new(), flop: PassFlop::default(), second_flop: PassFlop::default() };
         let tilings = work.vae.tilings(work.max_height(), target);
         // What denoising leaves for decoding, and for the next pass.
         let mut held: Option<MetaTensor> = None;
         for (pass, of_pass, stages) in work.passes() {
             let second = work.second.filter(|_| pass == Pass::Second);
-            let (ways, flop) = self.pass(&device, (&of_pass, second), &tilings, &mut held, &stages)?;
+            let (mut ways, flop) = self.pass((&device, on.kept()), (&of_pass, second), &tilings, &mut held, &stages)?;
+            for (_, ways) in ways.iter_mut().filter(|(stage, _)| on.is_portable && stage.is_on_host()) {
+                let conditions = |(tiling, bytes): &(Tiling, StageBytes)| {
+                    (*tiling, StageBytes { conditions: bytes.conditions, ..StageBytes::default() })
+                };
+                *ways = ways.iter().map(conditions).collect();
+            }
             run.stages.extend(ways.into_iter().map(|(stage, ways)| StageRun { stage, pass, ways }));
             *(if pass == Pass::First { &mut run.flop } else { &mut run.second_flop }) = flop;
         }
         Ok(run)
     }
 
-    /// Runs the stages of one pass, which has latents of the one before in `held` and leaves its own there. Returns what each
+    /// Runs the stages of one pass on a device whose operators keep some bytes. The pass has latents of the one before in `held` and leaves its own there. Returns what each
     /// stage holds, and the operations of a step.
     fn pass(
         &self,
-        device: &MetaDevice,
+        (device, kept): (&MetaDevice, usize),
         (work, second): (&Workload, Option<SecondPassWork>),
         tilings: &[Tiling],
         held: &mut Option<MetaTensor>,
@@ -115,7 +124,7 @@ impl Networks<'_> {
                 inputs.bytes() + scheduled.iter().map(MetaTensor::bytes).sum::<usize>()
             };
             let conditions = conditions.iter().map(of).sum();
-            let (peak, workspace) = (device.ledger().peak(), target.kept(self.dtype) + device.kept());
+            let (peak, workspace) = (device.ledger().peak(), kept + device.kept());
             let waiting = device.ledger().peak_reserved().saturating_sub(peak);
             device.ledger().trim(host_memory::TRIM_ABOVE);
             device.ledger().reset_peak();

@@ -307,6 +307,7 @@ impl Planner {
             Network::Kl(..) => decoder_dtype(model.family, &model.vae, dtype),
             Network::Tiny(..) => dtype,
         };
+        let decoder_dtype = on.decoder_dtype(decoder_dtype);
         let downscale = model.vae.downscale();
         let others = || self.others.iter().filter(|_| work.refiner_steps > 0);
         let of_images = |control: &dyn Control| {
@@ -375,6 +376,7 @@ impl Planner {
             count: work.refiner_steps,
             flop: of_flop(flop),
         }));
+        all.retain(|(spec, _)| !(on.is_portable && spec.is_on_host()));
         let components = ComponentSet::new(all);
         Ok(Measures {
             stages,

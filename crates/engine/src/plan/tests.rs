@@ -156,7 +156,7 @@ fn text_encoders_leave_before_the_networks_stream_or_take_turns() {
     let plan = planner.choose(&work, on, 7_200_000_000).unwrap();
     assert!(plan.mode == Mode::Full && !plan.keeps_text_encoders && plan.peak() <= 7_200_000_000, "{plan:?}");
     assert_eq!(plan.tiling, all.tiling);
-    assert_eq!(plan.described(on.target), "full, text encoders leave");
+    assert_eq!(plan.described(&on), "full, text encoders leave");
     let stage = |plan: &Plan, stage| *plan.stage(stage).unwrap();
     let freed = stage(&all, Stage::Denoise).weights - stage(&plan, Stage::Denoise).weights;
     assert!(freed > 1_400_000_000 && stage(&plan, Stage::Encode).weights == stage(&all, Stage::Encode).weights);
@@ -167,7 +167,7 @@ fn text_encoders_leave_before_the_networks_stream_or_take_turns() {
     assert!(plan.seconds_per_batch < planner.plan(Mode::Medvram, &work, on, None).unwrap().seconds_per_batch);
     // On the CPU they always leave, and nothing is said of it.
     let cpu = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::BF16);
-    assert_eq!(planner.plan(Mode::Full, &work, cpu, None).unwrap().described(cpu.target), "full");
+    assert_eq!(planner.plan(Mode::Full, &work, cpu, None).unwrap().described(&cpu), "full");
 }
 
 /// In 8-bit floats half of the bytes of the covered layers are copied; the others stay in f16.

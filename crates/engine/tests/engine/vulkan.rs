@@ -1,6 +1,11 @@
 //! Whole images on a GPU by Vulkan, Metal or DirectX 12, compared with those of the CPU. Mesa's lavapipe is such a GPU for tests.
 
-use kiln_engine::{DTypeChoice, DeviceChoice, MemoryOptions, ModeChoice, PortableDevice, Request, Setup};
+use std::ops::ControlFlow;
+
+use kiln_engine::{
+    DTypeChoice, DeviceChoice, Engine, Event, ExecutionTarget, MemoryOptions, Mode, ModeChoice, ModelFolder, Planner,
+    PortableDevice, Request, Result, Setup, Workload,
+};
 use kiln_testkit::{deviation, fixtures, repository};
 
 use crate::support::{bits, cpu, images, latents, load, request, tiny};
@@ -73,4 +78,55 @@ fn vulkan_refuses_what_it_does_not_compute_with() {
     let weights = Setup { weight_type: "q8_0".parse().unwrap(), ..gpu(DTypeChoice::F16, ModeChoice::Full) };
     let message = refused(weights);
     assert!(message.contains("`weight_type`") && message.contains("f16 and f32 only"), "{message}");
+}
+
+/// The bits of the latents, and how often the engine went on with less of the model in memory.
+fn draw_in(engine: &mut Engine, request: &Request) -> Result<(Vec<u32>, usize)> {
+    let job = request.resolve(engine.model())?;
+    let (mut found, mut smaller) = (Vec::new(), 0);
+    engine.txt2img(&job, &mut |event| {
+        match event {
+            Event::Image(image) => found.push(*image),
+            Event::Smaller { .. } => smaller += 1,
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok((bits(&found), smaller))
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, or Mesa's lavapipe"]
+fn vulkan_plans_hold_and_without_memory_a_smaller_mode_runs() {
+    // Not the device of the other tests, which run at the same time.
+    let device: PortableDevice = "vulkan:0".parse().unwrap();
+    let setup = |mode| Setup { device: DeviceChoice::Portable(device), ..gpu(DTypeChoice::F32, mode) };
+    let folder = repository().join("models/emoji");
+    let request = request("a red apple", (192, 192), 1, 42);
+    let opened = device.open(None).unwrap().backend();
+    let mut full = load(&folder, &setup(ModeChoice::Full));
+    let (expected, _) = draw_in(&mut full, &request).unwrap();
+    let model = ModelFolder::open(&folder).unwrap();
+    let (planner, work) = (Planner::new(&model, None).unwrap(), Workload::of(&request.resolve(&model).unwrap()));
+    let on = ExecutionTarget::of(&setup(ModeChoice::Full)).0;
+    let peak = |mode| planner.plan(mode, &work, on, None).unwrap().peak();
+    let peaks = [Mode::Full, Mode::Medvram, Mode::LOWVRAM].map(peak);
+    println!("planned: {peaks:?}");
+    assert!(peaks[2] < peaks[1] && peaks[1] < peaks[0], "{peaks:?}");
+    drop(full);
+    // A plan is as large as its run.
+    for (mode, peak) in [ModeChoice::Full, ModeChoice::Medvram, ModeChoice::Lowvram].into_iter().zip(peaks) {
+        let mut engine = load(&folder, &setup(mode));
+        opened.set_limit(Some((peak + peak / 16) as u64));
+        let (found, smaller) = draw_in(&mut engine, &request).unwrap();
+        assert!(found == expected && smaller == 0, "{mode:?}: {smaller} times in a smaller mode");
+    }
+    let mut engine = load(&folder, &setup(ModeChoice::Full));
+    opened.set_limit(Some((peaks[0] / 8 * 7) as u64));
+    let (found, smaller) = draw_in(&mut engine, &request).unwrap();
+    assert!(found == expected && smaller > 0, "{smaller} times in a smaller mode");
+    opened.set_limit(Some(1 << 20));
+    let error = draw_in(&mut engine, &request).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    opened.set_limit(None);
 }

@@ -35,6 +35,8 @@ struct State {
     /// The type of the matrices of linear layers, if it differs.
     matrices: Option<MatrixType>,
     ledger: Ledger,
+    /// Whether it is a GPU of [`kiln_ops::portable::Backend`].
+    is_portable: bool,
     /// The buffer that the calling thread keeps ([`Workspace::kept`]).
     kept: RefCell<Option<Held>>,
     flop: RefCell<FlopCount>,
@@ -49,12 +51,23 @@ impl MetaDevice {
     /// Like [`MetaDevice::new`], for networks with another type for the matrices of linear layers.
     pub fn with_matrices(target: Target, dtype: DType, matrices: Option<MatrixType>) -> Self {
         let rounding = if target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool };
-        Self::with_ledger(target, dtype, matrices, Ledger::new(rounding))
+        Self::with_ledger(target, (dtype, matrices), Ledger::new(rounding), false)
     }
 
-    fn with_ledger(target: Target, dtype: DType, matrices: Option<MatrixType>, ledger: Ledger) -> Self {
+    /// A GPU of [`kiln_ops::portable::Backend`]. Its operators take no memory besides operands and results; results that go into
+    /// another tensor are there twice for a moment.
+    pub fn portable(dtype: DType) -> Self {
+        Self::with_ledger(Target::Gpu, (dtype, None), Ledger::new(Rounding::Gpu), true)
+    }
+
+    fn with_ledger(
+        target: Target,
+        (dtype, matrices): (DType, Option<MatrixType>),
+        ledger: Ledger,
+        is_portable: bool,
+    ) -> Self {
         let (kept, flop) = (RefCell::default(), RefCell::default());
-        Self(Rc::new(State { target, dtype, matrices, ledger, kept, flop }))
+        Self(Rc::new(State { target, dtype, matrices, ledger, is_portable, kept, flop }))
     }
 
     /// The device on which a network would run.
@@ -96,9 +109,14 @@ impl MetaDevice {
             Target::Cpu { .. } => self.clone(),
             Target::Gpu => {
                 let ledger = Ledger::new(Rounding::Exact);
-                Self::with_ledger(Target::Cpu { threads: 1 }, self.0.dtype, self.0.matrices, ledger)
+                Self::with_ledger(Target::Cpu { threads: 1 }, (self.0.dtype, self.0.matrices), ledger, false)
             }
         }
+    }
+
+    /// Whether it is a GPU of [`kiln_ops::portable::Backend`].
+    pub(super) fn is_portable(&self) -> bool {
+        self.0.is_portable
     }
 
     /// Whether both are the same device.
@@ -118,6 +136,9 @@ impl MetaDevice {
 
     /// Counts an operator's workspace in addition to its operands and output.
     pub(super) fn takes(&self, workspace: Workspace) {
+        if self.0.is_portable {
+            return;
+        }
         let Workspace { call, kept } = workspace;
         let mut buffer = self.0.kept.borrow_mut();
         if kept > buffer.as_ref().map_or(0, Held::bytes) {

@@ -58,6 +58,8 @@ impl TensorLike for MetaTensor {
         let Cost { shape, dtype, before, temporaries, workspace, flop } = operation.cost(device.target())?;
         device.takes(before);
         let _temporaries: Vec<_> = temporaries.iter().map(|(shape, dtype)| device.tensor(shape, *dtype)).collect();
+        let is_copied = device.is_portable() && operation.out().is_some();
+        let _result = is_copied.then(|| device.tensor(&shape, dtype));
         let y = operation.out().cloned().unwrap_or_else(|| device.tensor(&shape, dtype));
         device.takes(workspace);
         if flop > 0.0 {

@@ -17,7 +17,7 @@ pub trait Backend: Debug + Send + Sync {
     /// Memory of `bytes` bytes, with any contents.
     ///
     /// # Errors
-    /// [`crate::Error::Backend`] if the device has no such memory.
+    /// [`crate::Error::OutOfGpuMemory`] if the device has no such memory, and [`crate::Error::Backend`] if no buffer may be so large.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
 
     /// Memory with these bytes.
@@ -25,6 +25,16 @@ pub trait Backend: Debug + Send + Sync {
     /// # Errors
     /// The errors of [`Backend::allocate`].
     fn upload(&self, bytes: &[u8]) -> Result<Arc<dyn Memory>>;
+
+    /// The memory that a process may use now; `None` if the driver does not report it.
+    fn memory(&self) -> Option<BackendMemory>;
+
+    /// Refuses memory beyond `bytes` bytes in all from now on, and gives back what waits beyond it; `None` for no limit but the
+    /// device's.
+    fn set_limit(&self, bytes: Option<u64>);
+
+    /// Gives memory that waits for the next request back to the driver, once the work that uses it is complete.
+    fn trim(&self);
 
     /// The bytes of a contiguous tensor, once all work that was queued before is complete.
     ///
@@ -57,6 +67,17 @@ pub trait Backend: Debug + Send + Sync {
     /// # Errors
     /// The errors of `work`, and [`crate::Error::Backend`] if the device failed.
     fn timed(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<f64>;
+}
+
+/// Bytes of a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackendMemory {
+    /// The bytes that this process may still take. The total if the driver does not say how many are taken.
+    pub free: u64,
+    /// All bytes that a process may have.
+    pub total: u64,
+    /// Whether they are a part of the host's memory.
+    pub is_shared: bool,
 }
 
 /// Memory of a [`Backend`], which is free again once it is dropped and the work that uses it is complete.

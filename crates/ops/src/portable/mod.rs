@@ -8,6 +8,6 @@ mod backend;
 mod call;
 mod tensor;
 
-pub use backend::{Backend, Memory};
+pub use backend::{Backend, BackendMemory, Memory};
 pub use call::Call;
 pub use tensor::{PortableStatistics, PortableTensor, PortableWeight};

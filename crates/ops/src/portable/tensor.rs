@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 
 use super::{Backend, Memory};
+use crate::cpu::scratch::bytes;
 use crate::error::{Error, Result};
 use crate::group_norm::GroupNorm;
 use crate::matrix::MatrixType;
@@ -215,6 +216,21 @@ impl PortableWeight {
         Ok(Self(PortableTensor::new(backend, memory, &weight.shape(), offset, weight.tensor().dtype())))
     }
 
+    /// A weight row by row: `(n, k)` or `(c_out, kh, kw, c_in)`, a view of the same memory if it is contiguous.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for any other rank.
+    pub fn plain(tensor: &PortableTensor) -> Result<Self> {
+        match *tensor.dims() {
+            [n, k] => Ok(Self(tensor.reshape(&[n, 1, 1, k])?)),
+            [_, _, _, _] => Ok(Self(tensor.contiguous()?)),
+            _ => {
+                let expected = "(n, k) or (c_out, kh, kw, c_in)".into();
+                Err(Error::Shape { op: "weight", operand: "tensor", expected, found: tensor.dims().to_vec() })
+            }
+        }
+    }
+
     /// `(c_out, kh, kw, c_in)`, contiguous.
     pub fn tensor(&self) -> &PortableTensor {
         &self.0
@@ -262,12 +278,18 @@ fn contiguous_strides(dims: &[usize]) -> Vec<usize> {
 ///
 /// # Errors
 /// [`Error::Backend`] if the device has no memory for it, or for other types than f32, f16 and bf16.
-pub(crate) fn upload_flat(backend: &dyn Backend, flat: &Tensor) -> Result<Arc<dyn Memory>> {
-    if !matches!(flat.dtype(), DType::F32 | DType::F16 | DType::BF16) {
-        let found = flat.dtype().as_str();
-        return Err(Error::Backend(format!("tensors of {found} are not uploaded, expected f32, f16 or bf16")));
-    }
-    let mut bytes = Vec::with_capacity(flat.elem_count() * flat.dtype().size_in_bytes());
-    flat.write_bytes(&mut bytes)?;
-    backend.upload(&bytes)
+fn upload_flat(backend: &dyn Backend, flat: &Tensor) -> Result<Arc<dyn Memory>> {
+    let (storage, layout) = flat.storage_and_layout();
+    let (Storage::Cpu(values), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
+        return Err(Error::Backend("a tensor that is not contiguous in host memory is not uploaded".into()));
+    };
+    backend.upload(match values {
+        CpuStorage::F32(values) => bytes(&values[start..end]),
+        CpuStorage::F16(values) => bytes(&values[start..end]),
+        CpuStorage::BF16(values) => bytes(&values[start..end]),
+        _ => {
+            let found = flat.dtype().as_str();
+            return Err(Error::Backend(format!("tensors of {found} are not uploaded, expected f32, f16 or bf16")));
+        }
+    })
 }

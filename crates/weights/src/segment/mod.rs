@@ -202,12 +202,13 @@ impl Segment {
         Ok(())
     }
 
-    /// The flat memory of the slab, what keeps it known to those that share it, and the added biases; `None` without a slab.
+    /// The flat memory of the slab, what keeps it known to those that share it, and the added biases; `None` without a slab, or
+    /// if it is in the memory of a device that is not candle's.
     pub(crate) fn contents(&self) -> Option<Contents> {
         let slab = self.cell.slab.read();
         let slab = slab.as_ref()?;
         let biases = self.cell.added_biases.read().clone();
-        Some(Contents { memory: slab.memory.clone(), held: slab.held.clone(), biases })
+        Some(Contents { memory: slab.memory.clone()?, held: slab.held.clone(), biases })
     }
 
     /// Replaces the added biases by tensors, by the index of the layer's matrix.

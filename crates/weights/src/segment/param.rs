@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
 use kiln_ops::{EightBits, MatrixType, Weight};
 
-use super::slab::{Slab, View};
+use super::slab::View;
 use super::{Cell, RowSource};
 use crate::error::{Error, Result};
 use crate::table::read_rows;
@@ -35,10 +35,7 @@ impl Param {
     /// # Errors
     /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn tensor(&self) -> Result<Tensor> {
-        self.view(|view| match view {
-            View::Tensor(tensor) => Ok(tensor.clone()),
-            View::Weight(weight) => Ok(weight.tensor().clone()),
-        })
+        self.view(View::tensor)
     }
 
     /// The rows `indices` of a table `(rows, channels)` in host memory, `(indices.len(), channels)`: from the slab, or read from the
@@ -65,10 +62,7 @@ impl Param {
     /// # Errors
     /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn weight(&self) -> Result<Weight> {
-        let weight = self.view(|view| match view {
-            View::Weight(weight) => Ok(weight.clone()),
-            View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
-        })?;
+        let weight = self.view(View::weight)?;
         let observer = self.cell.observers.read().get(&self.index).cloned();
         Ok(match observer {
             Some(observer) => weight.observed(observer),
@@ -91,12 +85,12 @@ impl Param {
         self.cell.added_biases.read().get(&self.index).cloned()
     }
 
-    /// [`Self::tensor`] in the memory of `backend`.
+    /// [`Self::tensor`] in the memory of `backend`, a copy unless [`load`](crate::load()) put it there.
     ///
     /// # Errors
-    /// The errors of [`Self::tensor`], and [`kiln_ops::Error::Backend`] if the device has no memory for the slab.
+    /// The errors of [`Self::tensor`], and [`kiln_ops::Error::Backend`] if it is in host memory and the device has no memory for it.
     pub fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
-        self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable(slab, backend)))?
+        self.view(|view| view.portable(backend))
     }
 
     /// [`Self::weight`] in the memory of `backend`.
@@ -104,7 +98,7 @@ impl Param {
     /// # Errors
     /// The errors of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight in a storage type of its own.
     pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
-        self.cell.with(|slab| slab.views.get(self.index).map(|view| view.portable_weight(slab, backend)))?
+        self.view(|view| view.portable_weight(backend))
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {
@@ -156,10 +150,7 @@ impl StackedParam {
     /// # Errors
     /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights, or the matrices have several types.
     pub fn weight(&self) -> Result<Weight> {
-        self.view(|view| match view {
-            View::Weight(weight) => Ok(weight.clone()),
-            View::Tensor(tensor) => Ok(Weight::plain(tensor)?),
-        })
+        self.view(View::weight)
     }
 
     /// `(layers * n)` of biases, a view into the slab.
@@ -167,19 +158,15 @@ impl StackedParam {
     /// # Errors
     /// [`Error::NotLoaded`](crate::Error::NotLoaded) if the segment has no weights.
     pub fn tensor(&self) -> Result<Tensor> {
-        self.view(|view| match view {
-            View::Tensor(tensor) => Ok(tensor.clone()),
-            View::Weight(weight) => Ok(weight.tensor().clone()),
-        })
+        self.view(View::tensor)
     }
 
-    /// [`Self::tensor`] in the memory of `backend`.
+    /// [`Self::tensor`] in the memory of `backend`, a copy unless [`load`](crate::load()) put it there.
     ///
     /// # Errors
     /// See [`Param::portable`].
     pub fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
-        let view = |slab: &Slab| Some(slab.stacks.get(self.index)?.as_ref()?.portable(slab, backend));
-        self.cell.with(view)?
+        self.view(|view| view.portable(backend))
     }
 
     /// [`Self::weight`] in the memory of `backend`.
@@ -187,8 +174,7 @@ impl StackedParam {
     /// # Errors
     /// See [`Param::portable_weight`].
     pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
-        let view = |slab: &Slab| Some(slab.stacks.get(self.index)?.as_ref()?.portable_weight(slab, backend));
-        self.cell.with(view)?
+        self.view(|view| view.portable_weight(backend))
     }
 
     fn view<T>(&self, get: impl FnOnce(&View) -> Result<T>) -> Result<T> {

@@ -1,11 +1,11 @@
 //! The memory of a loaded segment.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use candle_core::Tensor;
 use kiln_ops::Weight;
-use kiln_ops::portable::{Backend, Memory, PortableTensor, PortableWeight};
+use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
 
 use crate::error::Result;
 
@@ -15,22 +15,21 @@ pub(crate) struct Slab {
     pub(crate) views: Vec<View>,
     /// One for each [`Stack`]; `None` for matrices in 8-bit integers or of several types, which are read one by one.
     pub(crate) stacks: Vec<Option<View>>,
-    /// The memory of all views, flat.
-    pub(crate) memory: Tensor,
+    /// The memory of all views, flat; `None` if it is that of a device that is not candle's.
+    pub(crate) memory: Option<Tensor>,
     /// Keeps a slab on the CPU known to those that share it.
     pub(crate) held: Option<Arc<Tensor>>,
-    /// The copy in the memory of a device that is not candle's, once a network has used it there.
-    pub(crate) uploaded: OnceLock<Arc<dyn Memory>>,
 }
 
 impl Slab {
-    /// The copy of the slab's memory in that of `backend`, which is made by the first call.
-    pub(crate) fn uploaded(&self, backend: &Arc<dyn Backend>) -> Result<Arc<dyn Memory>> {
-        if let Some(memory) = self.uploaded.get() {
-            return Ok(memory.clone());
-        }
-        let copy = PortableTensor::upload(backend, &self.memory)?.memory().clone();
-        Ok(self.uploaded.get_or_init(|| copy).clone())
+    /// This slab in the memory of `backend`. That of the host is free afterwards.
+    pub(crate) fn upload(self, backend: &Arc<dyn Backend>) -> Result<Self> {
+        let Some(memory) = &self.memory else { return Ok(self) };
+        let uploaded = PortableTensor::upload(backend, memory)?;
+        let view = |view: &View| view.upload(&uploaded);
+        let views = self.views.iter().map(view).collect::<Result<_>>()?;
+        let stacks = self.stacks.iter().map(|stack| stack.as_ref().map(view).transpose()).collect::<Result<_>>()?;
+        Ok(Self { views, stacks, memory: None, held: None })
     }
 }
 
@@ -59,28 +58,67 @@ pub(crate) enum View {
     Tensor(Tensor),
     /// A weight that is packed for a matrix product.
     Weight(Weight),
+    /// A tensor in the memory of a device that is not candle's.
+    UploadedTensor(PortableTensor),
+    /// A weight in the memory of a device that is not candle's.
+    UploadedWeight(PortableWeight),
 }
 
 impl View {
-    /// The tensor in the memory of `backend`. `slab` has this view.
-    pub(crate) fn portable(&self, slab: &Slab, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
-        let tensor = match self {
-            Self::Tensor(tensor) => tensor,
-            Self::Weight(weight) => weight.tensor(),
-        };
-        let offset = tensor.layout().start_offset();
-        Ok(PortableTensor::new(backend, slab.uploaded(backend)?, tensor.dims(), offset, tensor.dtype()))
-    }
-
-    /// The weight in the memory of `backend`. `slab` has this view.
-    pub(crate) fn portable_weight(&self, slab: &Slab, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
-        let memory = slab.uploaded(backend)?;
+    /// This view of a slab whose copy is `memory`.
+    fn upload(&self, memory: &PortableTensor) -> Result<Self> {
+        let backend = memory.backend();
         Ok(match self {
             Self::Tensor(tensor) => {
-                PortableWeight::new(backend, memory, tensor.layout().start_offset(), &Weight::plain(tensor)?)?
+                let offset = tensor.layout().start_offset();
+                let memory = memory.memory().clone();
+                Self::UploadedTensor(PortableTensor::new(backend, memory, tensor.dims(), offset, tensor.dtype()))
             }
             Self::Weight(weight) => {
-                PortableWeight::new(backend, memory, weight.tensor().layout().start_offset(), weight)?
+                let offset = weight.tensor().layout().start_offset();
+                Self::UploadedWeight(PortableWeight::new(backend, memory.memory().clone(), offset, weight)?)
+            }
+            Self::UploadedTensor(tensor) => Self::UploadedTensor(tensor.clone()),
+            Self::UploadedWeight(weight) => Self::UploadedWeight(weight.clone()),
+        })
+    }
+
+    /// The tensor in the memory of candle's device, or a copy in host memory.
+    pub(crate) fn tensor(&self) -> Result<Tensor> {
+        Ok(match self {
+            Self::Tensor(tensor) => tensor.clone(),
+            Self::Weight(weight) => weight.tensor().clone(),
+            Self::UploadedTensor(tensor) => tensor.download()?,
+            Self::UploadedWeight(weight) => weight.tensor().download()?,
+        })
+    }
+
+    /// The weight in the memory of candle's device, or a copy in host memory.
+    pub(crate) fn weight(&self) -> Result<Weight> {
+        Ok(match self {
+            Self::Weight(weight) => weight.clone(),
+            Self::Tensor(_) | Self::UploadedTensor(_) | Self::UploadedWeight(_) => Weight::plain(&self.tensor()?)?,
+        })
+    }
+
+    /// The tensor in the memory of `backend`: a copy if it is in host memory.
+    pub(crate) fn portable(&self, backend: &Arc<dyn Backend>) -> Result<PortableTensor> {
+        Ok(match self {
+            Self::UploadedTensor(tensor) => tensor.clone(),
+            Self::UploadedWeight(weight) => weight.tensor().clone(),
+            Self::Tensor(_) | Self::Weight(_) => PortableTensor::upload(backend, &self.tensor()?)?,
+        })
+    }
+
+    /// The weight in the memory of `backend`: a copy if it is in host memory.
+    pub(crate) fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
+        Ok(match self {
+            Self::UploadedWeight(weight) => weight.clone(),
+            Self::UploadedTensor(tensor) => PortableWeight::plain(tensor)?,
+            Self::Tensor(_) | Self::Weight(_) => {
+                let weight = self.weight()?;
+                let memory = PortableTensor::upload(backend, weight.tensor())?.memory().clone();
+                PortableWeight::new(backend, memory, 0, &weight)?
             }
         })
     }

@@ -155,7 +155,7 @@ impl Shared {
             let slab = slab.and_then(|slab| Slab::new(segment, &slab, self.types, layout));
             // The copy to a device runs in parallel with the operators too.
             let slab = slab.and_then(|slab| match &self.placement.backend {
-                Some(backend) => slab.uploaded(backend).map(|_| slab),
+                Some(backend) => slab.upload(backend),
                 None => Ok(slab),
             });
             let seconds = start.elapsed().as_secs_f64();

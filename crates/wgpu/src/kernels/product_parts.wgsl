@@ -13,5 +13,5 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
     for (var part = 1u; part < PARTS; part++) {
         sum += sums[part * count + index];
     }
-    y[p.y / 4u + index] = finished(index / (p.n / 4u), index % (p.n / 4u) * 4u, sum);
+    y[p.y / 4u + index] = vec4<Y>(finished(index / (p.n / 4u), index % (p.n / 4u) * 4u, sum));
 }

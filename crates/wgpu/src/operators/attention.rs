@@ -122,9 +122,14 @@ impl Blocks {
     /// The largest blocks for which a workgroup has memory; `None` if there are none, or the GPU has no matrices.
     fn of(gpu: &Gpu, head_dim: usize) -> Option<Self> {
         let matrices = gpu.matrices()?;
-        let wide = Some(head_dim.next_multiple_of(matrices.side)).filter(|&wide| wide <= WIDEST)?;
-        let blocks = [8, 4, 2].map(|subgroups| Self { queries: subgroups * matrices.side, keys: 32, wide, matrices });
-        blocks.into_iter().find(|blocks| blocks.memory() <= gpu.workgroup_memory())
+        let mut blocks = Self::all(matrices, head_dim).filter(|blocks| blocks.wide <= WIDEST);
+        blocks.find(|blocks| blocks.memory() <= gpu.workgroup_memory())
+    }
+
+    /// All blocks for a head, the largest ones first.
+    fn all(matrices: Matrices, head_dim: usize) -> impl Iterator<Item = Self> {
+        let wide = head_dim.next_multiple_of(matrices.side);
+        [8, 4, 2].into_iter().map(move |count| Self { queries: count * matrices.side, keys: 32, wide, matrices })
     }
 
     /// Bytes of workgroup memory: keys, values and weights in f16, and scores in f32, in rows with padding.
@@ -148,4 +153,12 @@ impl Blocks {
             .with("LOADS", (self.keys * self.wide / 8).div_ceil(threads))
             .with("VECTORS", self.keys / 4 * side / lanes)
     }
+}
+
+/// The kernels with these matrices.
+#[cfg(test)]
+pub(super) fn matrix_kernels(matrices: Matrices) -> Vec<Kernel> {
+    let heads = [40, 128];
+    let blocks = heads.iter().flat_map(|&head| Blocks::all(matrices, head).map(move |blocks| (head, blocks)));
+    blocks.map(|(head, blocks)| blocks.kernel().with("HEAD", head)).collect()
 }

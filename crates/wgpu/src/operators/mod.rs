@@ -12,7 +12,11 @@ mod timestep;
 use kiln_ops::portable::{Call, PortableTensor};
 use kiln_ops::{Activation, Error, Map, Result};
 
+#[cfg(test)]
+use crate::adapter::Matrices;
 use crate::gpu::Gpu;
+#[cfg(test)]
+use crate::pipelines::Kernel;
 pub(crate) use norm::moments;
 pub(crate) use rearrange::copy;
 
@@ -53,7 +57,10 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
         Call::Rope(op) => rope::rope(gpu, op, y),
         Call::TimestepEmbedding(op) => timestep::embedding(gpu, op, y),
         Call::Upsample(op) => rearrange::upsample(gpu, op, y),
-        other => Err(Error::Backend(format!("the operator {} does not run on this kind of GPU yet", other.name()))),
+        other => Err(Error::Backend(format!(
+            "the operator {} does not run on this kind of GPU yet; `device` cpu runs it",
+            other.name()
+        ))),
     }
 }
 
@@ -84,4 +91,15 @@ fn activation(function: Activation) -> &'static str {
         Activation::GeluTanh => "fn function(x: f32, a: f32, b: f32) -> f32 { return gelu_tanh(x); }\n",
         Activation::Relu => "fn function(x: f32, a: f32, b: f32) -> f32 { return relu(x); }\n",
     }
+}
+
+/// The kernels with cooperative matrices, with the constants that do not follow from operands' presence or types: for all kinds of
+/// matrices, tiles and common heads.
+#[cfg(test)]
+pub(crate) fn matrix_kernels() -> Vec<Kernel> {
+    let kinds = [(16, 32), (8, 8)].map(|(side, lanes)| Matrices { side, lanes });
+    kinds
+        .into_iter()
+        .flat_map(|kind| product::matrix_kernels(kind).into_iter().chain(attention::matrix_kernels(kind)))
+        .collect()
 }

@@ -8,6 +8,8 @@ use kiln_ops::{
 
 use super::tiles::Tiles;
 use super::{IDENTITY, activation, width};
+#[cfg(test)]
+use crate::adapter::Matrices;
 use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
@@ -184,4 +186,11 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
 /// Workgroups in three dimensions: columns, and rows in two.
 fn groups(rows: usize, columns: usize) -> [usize; 3] {
     [columns, rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)]
+}
+
+/// The kernels with these matrices.
+#[cfg(test)]
+pub(super) fn matrix_kernels(matrices: Matrices) -> Vec<Kernel> {
+    // Of exact and other depths in turn.
+    Tiles::all(matrices).zip([320, 36, 320]).map(|(tiles, k)| tiles.kernel(matrices, k)).collect()
 }

@@ -35,7 +35,7 @@ impl Tiles {
     /// The tiles for a result `(m, n)`; `None` if the GPU has no matrices, or no memory for any.
     pub(super) fn of(gpu: &Gpu, m: usize, n: usize) -> Option<(Self, Matrices)> {
         let matrices = gpu.matrices()?;
-        let fits = |tiles: &Self| tiles.is_for(matrices) && tiles.memory(matrices) <= gpu.workgroup_memory();
+        let fits = |tiles: &Self| tiles.memory(matrices) <= gpu.workgroup_memory();
         let seconds = |tiles: &Self| {
             let count = tiles.count(m, n);
             // Parts of k fill the GPU if there are few tiles.
@@ -45,11 +45,16 @@ impl Tiles {
             };
             waves * (tiles.rows * tiles.columns) as f64 / tiles.rate
         };
-        let found = ALL.into_iter().filter(fits);
+        let found = Self::all(matrices).filter(fits);
         Some((found.min_by(|a, b| seconds(a).total_cmp(&seconds(b)))?, matrices))
     }
 
-    /// The tiles of a result `(m, n)`.
+    /// All tiles whose threads divide their rows.
+    pub(super) fn all(matrices: Matrices) -> impl Iterator<Item = Self> {
+        ALL.into_iter().filter(move |tiles| tiles.is_for(matrices))
+    }
+
+    /// The number of tiles of a result `(m, n)`.
     fn count(&self, m: usize, n: usize) -> usize {
         m.div_ceil(self.rows) * n.div_ceil(self.columns)
     }

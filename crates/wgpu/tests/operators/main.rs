@@ -1,8 +1,10 @@
 //! Each operator on a GPU, or on Mesa's lavapipe, compared with the CPU: in f32, and in f16 if the GPU has it.
 //!
-//! Without a Vulkan driver these tests are ignored: `KILN_TEST_WGPU=1` requires one.
+//! These tests need a driver, and are ignored without `--ignored`.
 
 mod harness;
 mod layers;
 mod maps;
+mod memory;
 mod rows;
+mod stored;
