@@ -387,6 +387,11 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
         let bytes = crate::base64_image::decode("references", &image.to_string_lossy())?;
         *image = store(&mut folder, &format!("reference-{i}"), &bytes)?;
     }
+    for (i, region) in request.regions.iter_mut().enumerate() {
+        let Some(text) = region.mask.take() else { continue };
+        let bytes = crate::base64_image::decode("regions", &text.to_string_lossy())?;
+        region.mask = Some(store(&mut folder, &format!("region-{i}"), &bytes)?);
+    }
     image_prompts::store_inputs(request, &mut folder)?;
     Ok(folder)
 }
@@ -396,6 +401,7 @@ fn check_inputs(request: &Request, folder: Option<&TempDir>) -> Result<(), Refus
     let controls = request.controls.iter().map(|control| control.image.as_deref());
     let images = [request.init.as_deref(), request.mask.as_deref()].into_iter().chain(controls).flatten();
     let images = images.chain(request.references.iter().map(PathBuf::as_path)).chain(image_prompts::inputs(request));
+    let images = images.chain(request.regions.iter().filter_map(|region| region.mask.as_deref()));
     let is_stored = |path: &Path| folder.is_some_and(|folder| path.parent() == Some(folder.path()));
     match images.filter(|path| !is_stored(path)).count() {
         0 => Ok(()),

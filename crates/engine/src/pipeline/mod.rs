@@ -8,7 +8,9 @@
 //! the guided step ([`GuidedStep`]), groups of a [`crate::RunningBatch`] and networks by themselves.
 
 mod ahead_noise;
+mod areas;
 pub(crate) mod batch;
+mod blended_texts;
 mod block_cache;
 mod call_rows;
 mod calls;

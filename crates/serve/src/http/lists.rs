@@ -237,6 +237,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
         OptionKind::Loras => ("loras", None, None),
         OptionKind::Controls => ("controls", None, None),
         OptionKind::IpAdapters => ("ip_adapters", None, None),
+        OptionKind::Regions => ("regions", None, None),
         OptionKind::Model => ("model", None, None),
         OptionKind::Upscaler(_) => ("upscaler", None, None),
         _ => return None,

@@ -7,6 +7,7 @@ mod comfy_graphs;
 mod comfy_images;
 mod comfy_nodes;
 mod comfy_page;
+mod comfy_regions;
 mod connections;
 mod control;
 mod costs;
