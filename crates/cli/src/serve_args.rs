@@ -9,6 +9,7 @@ use kiln_engine::ByteSize;
 use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 
 use crate::help::ACCESS;
+use crate::preview_args::PreviewArgs;
 use crate::run_args::{PromptCache, RunArgs};
 use crate::values::{parse_as, parse_count, parse_size};
 
@@ -139,6 +140,9 @@ pub struct ServeArgs {
     max_connections_per_address: usize,
 
     #[command(flatten)]
+    previews: PreviewArgs,
+
+    #[command(flatten)]
     pub served: Served,
 }
 
@@ -210,7 +214,7 @@ impl ServeArgs {
             models,
             model_aliases: self.model_alias,
             model_options: self.served.run.model_options(),
-            setups: self.served.run.setups()?,
+            setups: self.served.run.setups()?.into_iter().map(|setup| self.previews.apply(setup)).collect(),
             limits: Limits {
                 pixels: self.max_pixels,
                 steps: self.max_steps,

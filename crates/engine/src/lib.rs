@@ -85,8 +85,8 @@ pub use kiln_scheduler::{
 pub use kiln_setup::{
     AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, HostWeights,
     LayerScales, LinearWeightType, Link, LinkChoice, LinkRate, LinkSource, Machine, MemoryOptions, Mode, ModeChoice,
-    Overlap, Parallel, PortableDevice, PortableInfo, ResolvedDevice, Result, Room, SecondDevice, Setup, Threads,
-    VaeMemory, devices, host_bytes, proceed, start_threads, usual_threads,
+    Overlap, Parallel, PortableDevice, PortableInfo, PreviewMethod, PreviewOptions, ResolvedDevice, Result, Room,
+    SecondDevice, Setup, Threads, VaeMemory, devices, host_bytes, proceed, start_threads, usual_threads,
 };
 pub use kiln_weights::SharedSlabs;
 pub use loaded_controls::control_configs;

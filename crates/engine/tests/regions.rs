@@ -79,7 +79,7 @@ fn an_image_is_the_same_in_every_mode_and_batch() {
     }
 }
 
-/// Rectangles in pixels stay where they are in a larger second pass, and shares grow with it.
+/// Rectangles in pixels keep their place in a larger second pass, and shares grow with it.
 #[test]
 fn a_second_pass_has_its_own_rectangles() {
     let mut engine = tiny("sd1", &cpu());

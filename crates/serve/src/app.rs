@@ -203,6 +203,7 @@ impl App {
             request: shown,
             warnings,
             total_images: job.images(),
+            size: job.final_size(),
             batches: job.batch_count,
             control: control.clone(),
         });

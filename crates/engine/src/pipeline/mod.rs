@@ -38,6 +38,7 @@ mod network_parts;
 pub(crate) mod overlap;
 mod overlap_thread;
 pub(crate) mod preview;
+pub(crate) mod previewer;
 mod projection;
 pub(crate) mod prompt_inputs;
 pub(crate) mod recorded;

@@ -21,7 +21,7 @@ pub struct RegionUse {
     /// A rectangle in shares of the image's sides, 0 to 1, in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<[f64; 4]>,
-    /// An image that is white where the part acts and black where it does not. With a mask no border fades.
+    /// An image that is white for the part and black elsewhere. With a mask no border fades.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<PathBuf>,
     /// Whether the rectangle is the smallest one around the mask.

@@ -106,7 +106,7 @@ pub(crate) struct PreviewView {
     pub(crate) step: usize,
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// `image/png`.
+    /// `image/png`, or `image/jpeg` for larger ones.
     #[serde(rename = "type")]
     pub(crate) media_type: &'static str,
     /// The file in Base64.
