@@ -37,6 +37,9 @@ pub struct ServeArgs {
     /// of such a size is then as fast as others.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     warm: Vec<(usize, usize)>,
+    /// Stays ready while memory is too short for the next images, by the plan of the last ones. Otherwise /readyz answers 503 then.
+    #[arg(long)]
+    ready_without_memory: bool,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
     #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = parse_count)]
     max_per_client: usize,
@@ -236,6 +239,7 @@ impl ServeArgs {
             front_end: self.front_end_root,
             user_dir: self.user_directory,
             warm: self.warm.clone(),
+            memory_readiness: !self.ready_without_memory,
             control_dir: self.control_dir,
             ip_adapters_dir: self.ip_adapters_dir,
             upscaler_dir: self.upscaler_dir,

@@ -32,6 +32,7 @@ mod loaded_controls;
 mod loaded_model;
 mod loaded_prompts;
 mod memory_manager;
+mod memory_need;
 mod networks;
 mod open_files;
 pub mod pipeline;
@@ -91,6 +92,7 @@ pub use kiln_setup::{
 pub use kiln_weights::SharedSlabs;
 pub use loaded_controls::control_configs;
 pub use loaded_prompts::{PromptPlan, prompt_blocks, prompt_plans};
+pub use memory_need::MemoryNeed;
 pub use pipeline::event::{Event, OnEvent, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;

@@ -28,6 +28,7 @@ use crate::intake::Intake;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
 use crate::lora_list::{self, LoraList};
 use crate::memory_shares::MemoryShares;
+use crate::memory_watch::{MemoryWatch, Pressure};
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
@@ -56,6 +57,7 @@ pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) scheduler: Scheduler,
     pub(crate) metrics: Arc<Metrics>,
+    memory: MemoryWatch,
     /// The images of the folder `output`.
     pub(crate) gallery: Gallery,
     pub(crate) tokens: TokenCounter,
@@ -128,6 +130,7 @@ impl App {
             web_jobs: Current::default(),
             comfy: Comfy::new(options.user_dir.clone()),
             loras: LoraList::default(),
+            memory: MemoryWatch::default(),
             options,
             models,
             scheduler,
@@ -135,6 +138,11 @@ impl App {
             traces,
             runtime,
         }
+    }
+
+    /// Whether there is memory for the next images.
+    pub(crate) fn memory_pressure(&self) -> Pressure {
+        self.memory.look(|| self.scheduler.memory_needs())
     }
 
     /// Checks a request and has it wait for its turn.

@@ -152,7 +152,7 @@ mod tests {
         assert!(message(Some("taesd/odd")).contains("take a TAESD that was made for this model"));
     }
 
-    /// What fails once is not tried again.
+    /// A decoder that fails once is not tried again.
     #[test]
     fn a_taesd_that_fails_leaves_factors() {
         let previewer = open(PreviewMethod::Auto, Some("taesd/default")).unwrap();
