@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((pressure.is_low, pressure.readings[0].available, pressure.reason()), (false, 4 * MIB, None));
         let pressure = Pressure::of(vec![reading("gpu", 1, 2000), reading("gpu", 1024, 2048)], false);
         let reason = pressure.reason().unwrap();
-        assert_eq!(reason, "not enough memory: 1.0 GiB of the GPU are available, and the next images need 2.0 GiB");
+        assert_eq!(reason, "not enough memory: 1.00 GiB of the GPU are available, and the next images need 2.00 GiB");
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn previews_by_taesd_are_larger() {
         assert_eq!((found.width() as u64, found.height() as u64), (side, side));
     }
     assert!(previews(&Served::start(with(PreviewMethod::None)), 64).is_empty());
-    assert_eq!(served.get("/v1/lists").json()["models"][0]["previews"], true);
+    assert_eq!(served.get("/v1/capabilities").json()["models"][0]["previews"], true);
 }
 
 #[test]

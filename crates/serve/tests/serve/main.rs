@@ -12,6 +12,7 @@ mod connections;
 mod control;
 mod costs;
 mod devices;
+mod edit_models;
 mod edits;
 mod flow_models;
 mod gallery;
@@ -20,6 +21,9 @@ mod jobs;
 mod load;
 mod openai;
 mod page;
+/// The tiny model of the engine's tests.
+#[path = "../../../engine/tests/support/qwen_edit.rs"]
+mod qwen_edit;
 mod silent;
 mod support;
 mod texts;
