@@ -11,7 +11,9 @@ use crate::pipeline::conditioning::{ConditioningPlan, Row};
 /// # Errors
 /// [`crate::Error::Candle`] for texts of other widths.
 pub(super) fn blend(plan: &mut ConditioningPlan, mut encoded: Vec<TextTensors>) -> Result<Vec<TextTensors>> {
-    let mut known: Vec<((usize, Vec<(usize, f32)>), usize)> = Vec::new();
+    /// A text and those that are blended into it.
+    type Key = (usize, Vec<(usize, f32)>);
+    let mut known: Vec<(Key, usize)> = Vec::new();
     for row in &mut plan.rows {
         let Row::Texts { texts, blend, .. } = row else { continue };
         if blend.is_empty() {
