@@ -2,8 +2,8 @@
 
     python tests/reference/make.py [PART ...] [--emoji DIR] [--merges FILE] [--taesd DIR] [--scripts DIR] [--webui DIR]
 
-Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, rules, refiner, control, adapters, ip_adapter, guidance, lengths, emoji, steps,
-single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `rules`, `control`, `adapters`, `ip_adapter`, `guidance`, `lengths`, `single_file`, `lora`, `lcm` and
+Without a part, all of them in order: models, stages, taesd, samplers, pipeline, image_to_image, inpaint, rules, refiner, control, adapters, ip_adapter, guidance, lengths, regions, emoji, steps,
+single_file, lora, lcm, lora_bias, flop. `stages`, `pipeline`, `image_to_image`, `inpaint`, `rules`, `control`, `adapters`, `ip_adapter`, `guidance`, `lengths`, `regions`, `single_file`, `lora`, `lcm` and
 `lora_bias` need `models`; `refiner` needs `inpaint`; `steps` needs `pipeline` and `emoji`; `single_file` needs `--scripts`, and is left out without. `prompts` is made where it is named; it needs a checkout
 of AUTOMATIC1111's web UI and the packages lark and compel.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "rules", "refiner", "control", "adapters", "ip_adapter", "guidance", "lengths", "emoji", "steps", "single_file",
+    "models", "stages", "taesd", "samplers", "pipeline", "image_to_image", "inpaint", "rules", "refiner", "control", "adapters", "ip_adapter", "guidance", "lengths", "regions", "emoji", "steps", "single_file",
     "lora", "lcm", "lora_bias", "flop",
 )
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +55,7 @@ def main():
     import pipeline
     import prompts
     import refiner
+    import regions
     import rules
     import samplers
     import single_file
@@ -77,6 +78,7 @@ def main():
         "guidance": guidance.main,
         "refiner": refiner.main,
         "lengths": lengths.main,
+        "regions": regions.main,
         "emoji": lambda: emoji.main(args.emoji),
         "steps": lambda: steps.main(args.emoji),
         "single_file": lambda: single_file.main(args.scripts),

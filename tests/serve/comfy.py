@@ -274,8 +274,15 @@ def control(server):
     }
     graph["3"]["inputs"].update(positive=["12", 0], negative=["12", 1])
     guided = made(server, graph)
+    parts = copy.deepcopy(GRAPH)
+    parts["10"] = {"class_type": "CLIPTextEncode", "inputs": {"text": "a green pear", "clip": ["4", 1]}}
+    area = {"conditioning": ["10", 0], "x": 0.5, "y": 0.0, "width": 0.5, "height": 1.0, "strength": 1.0}
+    parts["11"] = {"class_type": "ConditioningSetAreaPercentage", "inputs": area}
+    parts["12"] = {"class_type": "ConditioningCombine", "inputs": {"conditioning_1": ["6", 0], "conditioning_2": ["11", 0]}}
+    parts["3"]["inputs"]["positive"] = ["12", 0]
+    assert made(server, parts) != made(server, GRAPH), "a second text has an area"
     for changes, node, kind in [
-        ({"12": {"class_type": "ConditioningAverage", "inputs": {}}}, "12", "missing_node_type"),
+        ({"12": {"class_type": "ConditioningConcat", "inputs": {}}}, "12", "missing_node_type"),
         ({"5": {"class_type": "EmptyLatentImage", "inputs": {"width": SIZE - 4, "height": SIZE, "batch_size": 1}}}, "5", "custom_validation_failed"),
         ({"10": {"class_type": "LoadImage", "inputs": {"image": "../../etc/passwd"}}}, "10", "value_not_in_list"),
     ]:

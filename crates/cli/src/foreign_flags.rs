@@ -83,7 +83,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["cuda-device", "device-id", "gpu"], "use --device cuda:N"),
     (&["deterministic"], "it is not needed: the same request gives the same image"),
     (&["output-directory", "output-path", "outdir", "output-dir"], "use -o or --output"),
-    (&["preview-method", "preview-path"], "use --preview FILE.png or --preview terminal"),
+    (&["preview-path"], "use --preview FILE.png or --preview terminal"),
     (&["preview-interval"], "use --preview-every N"),
     (&["listen", "port", "server-name", "host", "listen-ip"], "use --listen HOST:PORT, of kiln serve"),
     (&["api", "nowebui"], "it is not needed: kiln serve has the APIs and the page"),

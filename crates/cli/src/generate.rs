@@ -39,7 +39,7 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     args.run.start_threads()?;
     args.run.one_setup()?; // refuses devices before files come from the Hub
     args.run.fetch(&mut args.loras, &mut args.controls, &mut args.ip_adapters)?;
-    let (mut options, mut setup) = (args.run.model_options(), args.run.one_setup()?);
+    let (mut options, mut setup) = (args.run.model_options(), args.previews.apply(args.run.one_setup()?));
     let mut like = args.like.as_deref().map(Like::read).transpose()?;
     let path = match (&args.run.model, &like) {
         (None, Some(like)) => like.locate_model(setup.cache_dir.as_deref())?,
@@ -119,9 +119,6 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     if args.run.model.is_none() && like.is_none() {
         small_model::announce(&model);
     }
-    if previews.is_some() && model.latent_rgb().is_none() {
-        caution!("there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json)");
-    }
     // A file that is the standard output must not be mixed with other lines.
     let others = [
         latents.as_ref().map(LatentsFile::file),
@@ -150,6 +147,11 @@ pub fn run(mut args: Common, kind: Kind<'_>) -> Result<()> {
     let mut engine = Engine::load_for(model.clone(), &setup, first, &mut on_load)?;
     if let Some(file) = trace {
         engine.trace(file);
+    }
+    if previews.is_some() && !engine.has_previews() {
+        caution!(
+            "there are no previews: the colors of this model's latents are not known (`latent_rgb` in kiln.json), and no TAESD is given"
+        );
     }
     engine.preview_every(previews.as_ref().map(|_| args.preview_every.unwrap_or(1)));
     for (number, (job, output)) in jobs.iter().zip(&mut outputs).enumerate() {

@@ -55,7 +55,20 @@ const GROUPS: &[(&str, &[&str])] = &[
     (INPUT, &["init", "img2img"]),
     (REFINER, &["refiner"]),
     (ADAPTERS, &["loras", "controls", "ip_adapters", "references", "reference_size", "lora_dir", "embeddings_dir"]),
-    (OUTPUT, &["output", "overwrite", "json", "png_level", "preview", "preview_every", "latents_out"]),
+    (
+        OUTPUT,
+        &[
+            "output",
+            "overwrite",
+            "json",
+            "png_level",
+            "preview",
+            "preview_every",
+            "preview_method",
+            "preview_taesd",
+            "latents_out",
+        ],
+    ),
     (
         DEVICE,
         &[

@@ -41,6 +41,7 @@ mod plan;
 mod preprocess;
 mod preprocess_args;
 mod preview;
+mod preview_args;
 mod progress;
 mod pull;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use kiln_engine::ByteSize;
 use kiln_serve::{Access, GalleryAccess, Limits, ServeOptions, Tls};
 
 use crate::help::ACCESS;
+use crate::preview_args::PreviewArgs;
 use crate::run_args::{PromptCache, RunArgs};
 use crate::values::{parse_as, parse_count, parse_size};
 
@@ -36,6 +37,9 @@ pub struct ServeArgs {
     /// of such a size is then as fast as others.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     warm: Vec<(usize, usize)>,
+    /// Stays ready while memory is too short for the next images, by the plan of the last ones. Otherwise /readyz answers 503 then.
+    #[arg(long)]
+    ready_without_memory: bool,
     /// The most jobs of one client that run at once while others wait; 0 is for no limit.
     #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = parse_count)]
     max_per_client: usize,
@@ -139,6 +143,9 @@ pub struct ServeArgs {
     max_connections_per_address: usize,
 
     #[command(flatten)]
+    previews: PreviewArgs,
+
+    #[command(flatten)]
     pub served: Served,
 }
 
@@ -210,7 +217,7 @@ impl ServeArgs {
             models,
             model_aliases: self.model_alias,
             model_options: self.served.run.model_options(),
-            setups: self.served.run.setups()?,
+            setups: self.served.run.setups()?.into_iter().map(|setup| self.previews.apply(setup)).collect(),
             limits: Limits {
                 pixels: self.max_pixels,
                 steps: self.max_steps,
@@ -232,6 +239,7 @@ impl ServeArgs {
             front_end: self.front_end_root,
             user_dir: self.user_directory,
             warm: self.warm.clone(),
+            memory_readiness: !self.ready_without_memory,
             control_dir: self.control_dir,
             ip_adapters_dir: self.ip_adapters_dir,
             upscaler_dir: self.upscaler_dir,

@@ -7,6 +7,7 @@ use kiln_engine::{BatchSize, ControlUse, IpAdapterUse, LoraName, LoraUse, Reques
 
 use crate::option_args::{CommonArgs, HiresArgs};
 use crate::preview::PreviewTo;
+use crate::preview_args::PreviewArgs;
 use crate::run_args::RunArgs;
 use crate::values::parse_positive;
 
@@ -71,6 +72,8 @@ pub struct Common {
     /// Steps between previews. There are five a second at most. Default: 1.
     #[arg(long, value_name = "N", requires = "preview", allow_negative_numbers = true, value_parser = parse_positive)]
     pub preview_every: Option<usize>,
+    #[command(flatten)]
+    pub previews: PreviewArgs,
     /// Writes a trace of the second step by operator, for ui.perfetto.dev. A .json file, replaced if it exists.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

@@ -28,7 +28,7 @@ use crate::pipeline::decode::Latents;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::event::{Event, OnEvent, Stage, Timings};
 use crate::pipeline::overlap::OverlappedNetworks;
-use crate::pipeline::preview::images;
+use crate::pipeline::previewer::Previewer;
 use crate::pipeline::recorded::RecordedStep;
 use crate::pipeline::reference_inputs::EncodedReferences;
 use crate::pipeline::run::{BatchRequest, BatchSink, BatchTimes, Progress, run_batch};
@@ -62,6 +62,7 @@ pub struct Engine {
     pub(crate) trace: Option<TraceFile>,
     /// Calls of the denoiser between two previews.
     pub(crate) preview_every: Option<usize>,
+    previewer: Previewer,
     /// The caller that takes part in jobs.
     pub(crate) steering: Option<Arc<dyn Steering>>,
     /// After all that runs there.
@@ -174,6 +175,7 @@ impl Engine {
         first.second = SecondDenoiser::open(setup, &model, (&placement, layers.as_deref()), pool.as_ref())?;
         let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
         first.recorded = RecordedStep::with_budget(budget);
+        let previewer = Previewer::open(&model, setup, &placement, &options)?;
         let networks = Networks {
             first,
             others: Vec::new(),
@@ -198,6 +200,7 @@ impl Engine {
             timings: Timings::default(),
             trace: None,
             preview_every: None,
+            previewer,
             steering: None,
             _operators: operators,
             pool,
@@ -299,22 +302,24 @@ impl Engine {
     }
 
     /// Has the jobs that follow send [`Event::Preview`](crate::Event::Preview) after every so many calls of the denoiser, at most
-    /// five times a second; `None` turns this off. Models without known colors send none.
+    /// five times a second; `None` turns this off. Models without previews send none ([`Self::has_previews`]).
     pub fn preview_every(&mut self, calls: Option<usize>) {
-        self.preview_every = calls.filter(|_| self.model.latent_rgb().is_some());
+        self.preview_every = calls.filter(|_| self.has_previews());
     }
 
-    /// Small images of what a batch is about to become, one pixel for each latent. None where
-    /// [`RunningBatch::keep_prediction`] kept nothing, or no factors are known for the model's autoencoder
-    /// ([`kiln_models::ModelFolder::latent_rgb`]).
+    /// Whether there are previews of the model's images: by factors that are known for its autoencoder
+    /// ([`kiln_models::ModelFolder::latent_rgb`]), or by TAESD ([`Setup::previews`]).
+    pub fn has_previews(&self) -> bool {
+        self.previewer.is_on()
+    }
+
+    /// Small images of what a batch is about to become: one pixel for each latent, or by TAESD at most 512 pixels a side. None if
+    /// [`RunningBatch::keep_prediction`] kept nothing, or without [`Self::has_previews`].
     ///
     /// # Errors
     /// Errors of the tensors.
     pub fn preview(&self, running: &RunningBatch, id: GroupId) -> Result<Vec<Rgb8Image>> {
-        match (running.prediction(id), self.model.latent_rgb()) {
-            (Some(latents), Some(colors)) => images(latents, colors),
-            _ => Ok(Vec::new()),
-        }
+        running.prediction(id).map_or(Ok(Vec::new()), |latents| self.previewer.images(latents))
     }
 
     /// An image in the size `width` by `height`, by a filter or by the network in a file. It runs in the memory that the weights

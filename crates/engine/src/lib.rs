@@ -32,6 +32,7 @@ mod loaded_controls;
 mod loaded_model;
 mod loaded_prompts;
 mod memory_manager;
+mod memory_need;
 mod networks;
 mod open_files;
 pub mod pipeline;
@@ -85,12 +86,13 @@ pub use kiln_scheduler::{
 pub use kiln_setup::{
     AutoChoice, CardInfo, ComputeScales, ComputeType, CpuSet, DeviceChoice, DeviceList, Devices, Error, HostWeights,
     LayerScales, LinearWeightType, Link, LinkChoice, LinkRate, LinkSource, Machine, MemoryOptions, Mode, ModeChoice,
-    Overlap, Parallel, PortableDevice, PortableInfo, ResolvedDevice, Result, Room, SecondDevice, Setup, Threads,
-    VaeMemory, devices, host_bytes, proceed, start_threads, usual_threads,
+    Overlap, Parallel, PortableDevice, PortableInfo, PreviewMethod, PreviewOptions, ResolvedDevice, Result, Room,
+    SecondDevice, Setup, Threads, VaeMemory, devices, host_bytes, proceed, start_threads, usual_threads,
 };
 pub use kiln_weights::SharedSlabs;
 pub use loaded_controls::control_configs;
 pub use loaded_prompts::{PromptPlan, prompt_blocks, prompt_plans};
+pub use memory_need::MemoryNeed;
 pub use pipeline::event::{Event, OnEvent, Stage, Timings};
 pub use pipeline::running::{GroupId, RunningBatch};
 pub use pipeline::shared_texts::TextStore;

@@ -49,7 +49,9 @@ impl PromptCounter {
             let job = Job { parsed: Parsed::default(), ..pass.clone() };
             for image in 0..if job.has_choices() { job.images() } else { 1 } {
                 let prompts = job.prompts(image);
-                let parts = prompts.parts.iter().map(|part| &part.schedule);
+                let blended = job.regions.iter().flat_map(|region| &region.using.blend);
+                let blended: Vec<_> = blended.map(|blend| PromptSchedule::new(&blend.text, job.steps)).collect();
+                let parts = prompts.parts.iter().map(|part| &part.schedule).chain(&blended);
                 for (field, tokens) in fields
                     .into_iter()
                     .zip([self.count(&job, parts, most)?, self.count(&job, [&prompts.negative], most)?])

@@ -18,7 +18,9 @@ pub fn python_type(row: &OptionRow) -> String {
         OptionKind::File => "ImageLike".into(),
         OptionKind::Files => "Sequence[ImageLike]".into(),
         OptionKind::Borders => "Mapping[str, int] | str".into(),
-        OptionKind::Loras | OptionKind::Controls | OptionKind::IpAdapters => "Sequence[str | Mapping[str, Any]]".into(),
+        OptionKind::Loras | OptionKind::Controls | OptionKind::IpAdapters | OptionKind::Regions => {
+            "Sequence[str | Mapping[str, Any]]".into()
+        }
         _ => "str".into(),
     }
 }

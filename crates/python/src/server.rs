@@ -100,6 +100,7 @@ impl Server {
                 job_prefix: settings.job_prefix,
                 access: Access { keys: settings.keys, ..Access::default() },
                 tls: None,
+                memory_readiness: true,
                 otlp: None,
             };
             kiln_serve::Server::start(options).map_err(of_server)

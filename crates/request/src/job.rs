@@ -27,6 +27,7 @@ use crate::options::SizeOptions;
 use crate::prompts::{Parsed, ParsedPrompt};
 use crate::reference::Reference;
 use crate::refiner::{DenoiserSpan, Refiner};
+use crate::regions::Region;
 use crate::request::Rng;
 use crate::seeds::SeedOptions;
 use crate::wildcards::Wildcards;
@@ -114,6 +115,8 @@ pub struct Job {
     pub controls: Vec<Control>,
     /// IP-Adapters, each with its image.
     pub ip_adapters: Vec<IpAdapter>,
+    /// The places of the parts of the prompt.
+    pub regions: Vec<Region>,
     /// Reference images.
     pub references: Vec<Reference>,
     /// The model of the last steps, if any.

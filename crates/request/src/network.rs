@@ -189,6 +189,12 @@ impl NetworkOptions {
         let sag = || (self.sag_scale > 0.0).then(|| ("sag_scale", format!("{:?}", self.sag_scale)));
         pag.or_else(sag).or_else(freeu).or_else(cache).or_else(shrink)
     }
+
+    /// The option that changes the network, if one does.
+    pub(crate) fn first_change(&self) -> Option<&'static str> {
+        let first = self.name_of_first().map(|(name, _)| name);
+        first.or_else(|| self.block_cache.map(|_| "block_cache"))
+    }
 }
 
 impl Request {

@@ -185,6 +185,7 @@ mod tests {
             extra_channels: kiln_models::ExtraChannels::None,
             controls: Vec::new(),
             ip_adapters: Vec::new(),
+            regions: Vec::new(),
             references: Vec::new(),
             refiner: None,
             refining: Default::default(),

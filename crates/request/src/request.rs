@@ -123,6 +123,7 @@ impl Request {
             extra_channels: model.extra_channels(),
             controls: Vec::new(),
             ip_adapters: Vec::new(),
+            regions: self.prepare_regions()?,
             references,
             refiner,
             refining: RefinerOptions::of(self),
@@ -146,6 +147,7 @@ impl Request {
         job.check_extra_channels(model)?;
         job.check_rule(model)?;
         job.check_block_cache("steps")?;
+        job.check_regions(model)?;
         job.spans(model)?; // what schedules refuse, they refuse before anything is loaded
         let hires = self.second_pass(&job, model)?;
         let job = Job { hires, ..job };

@@ -252,6 +252,9 @@ impl Like {
                     }
                     adapter.model = found.unwrap_or_else(|| adapter.model.clone());
                 }
+                for mask in request.regions.iter_mut().filter_map(|region| region.mask.as_mut()) {
+                    *mask = PathBuf::from(mask.file_name().unwrap_or_default());
+                }
                 let hash = own.refiner.as_ref().and_then(|refiner| refiner.sha256.as_deref());
                 request.refiner = request.refiner.map(|name| found_refiner(&name, hash, setup));
                 self.warnings.extend(request.drop_foreign(model));

@@ -175,6 +175,7 @@ impl Origin {
                 .flat_map(|input| &input.files)
                 .chain(job.controls.iter().filter_map(|control| control.file.as_ref()))
                 .chain(job.ip_adapters.iter().flat_map(|adapter| &adapter.files))
+                .chain(job.regions.iter().filter_map(|region| region.file.as_ref()))
                 .chain(job.references.iter().filter_map(|reference| reference.file.as_ref()))
                 .cloned()
                 .chain(self.upscaler(job))

@@ -28,6 +28,7 @@ use crate::intake::Intake;
 use crate::jobs::{Current, Entry, JobListener, Jobs, NewJob, cut_text, cut_texts};
 use crate::lora_list::{self, LoraList};
 use crate::memory_shares::MemoryShares;
+use crate::memory_watch::{MemoryWatch, Pressure};
 use crate::metrics::Metrics;
 use crate::models::{Model, Models};
 use crate::named_files;
@@ -56,6 +57,7 @@ pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) scheduler: Scheduler,
     pub(crate) metrics: Arc<Metrics>,
+    memory: MemoryWatch,
     /// The images of the folder `output`.
     pub(crate) gallery: Gallery,
     pub(crate) tokens: TokenCounter,
@@ -128,6 +130,7 @@ impl App {
             web_jobs: Current::default(),
             comfy: Comfy::new(options.user_dir.clone()),
             loras: LoraList::default(),
+            memory: MemoryWatch::default(),
             options,
             models,
             scheduler,
@@ -135,6 +138,11 @@ impl App {
             traces,
             runtime,
         }
+    }
+
+    /// Whether there is memory for the next images.
+    pub(crate) fn memory_pressure(&self) -> Pressure {
+        self.memory.look(|| self.scheduler.memory_needs())
     }
 
     /// Checks a request and has it wait for its turn.
@@ -203,6 +211,7 @@ impl App {
             request: shown,
             warnings,
             total_images: job.images(),
+            size: job.final_size(),
             batches: job.batch_count,
             control: control.clone(),
         });
@@ -387,6 +396,11 @@ pub(crate) fn store_inputs(request: &mut Request) -> Result<Option<TempDir>, Ref
         let bytes = crate::base64_image::decode("references", &image.to_string_lossy())?;
         *image = store(&mut folder, &format!("reference-{i}"), &bytes)?;
     }
+    for (i, region) in request.regions.iter_mut().enumerate() {
+        let Some(text) = region.mask.take() else { continue };
+        let bytes = crate::base64_image::decode("regions", &text.to_string_lossy())?;
+        region.mask = Some(store(&mut folder, &format!("region-{i}"), &bytes)?);
+    }
     image_prompts::store_inputs(request, &mut folder)?;
     Ok(folder)
 }
@@ -396,6 +410,7 @@ fn check_inputs(request: &Request, folder: Option<&TempDir>) -> Result<(), Refus
     let controls = request.controls.iter().map(|control| control.image.as_deref());
     let images = [request.init.as_deref(), request.mask.as_deref()].into_iter().chain(controls).flatten();
     let images = images.chain(request.references.iter().map(PathBuf::as_path)).chain(image_prompts::inputs(request));
+    let images = images.chain(request.regions.iter().filter_map(|region| region.mask.as_deref()));
     let is_stored = |path: &Path| folder.is_some_and(|folder| path.parent() == Some(folder.path()));
     match images.filter(|path| !is_stored(path)).count() {
         0 => Ok(()),

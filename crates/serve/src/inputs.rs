@@ -57,7 +57,7 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
     let options = limits.input_images();
     let image =
         |field: &str, path: &Path| checked(field, &read_file(path, &options).map_err(Refused::unread)?, &options);
-    let mut cost = Cost::default();
+    let (mut cost, mut kept_masks) = (Cost::default(), 0usize);
     let mut add = |pixels: usize| cost.reading = cost.reading.saturating_add(image_bytes(pixels));
     let mut results = request.width.unwrap_or(0).saturating_mul(request.height.unwrap_or(0));
     let mut has_input = false;
@@ -75,6 +75,11 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
     }
     for path in request.ip_adapters.iter().flat_map(|adapter| [&adapter.image, &adapter.mask]).flatten() {
         add(image("ip_adapters", path)?.pixels());
+    }
+    for path in request.regions.iter().filter_map(|region| region.mask.as_ref()) {
+        let pixels = image("regions", path)?.pixels();
+        add(pixels);
+        kept_masks = kept_masks.saturating_add(pixels);
     }
     let mut kept_references = 0usize;
     for path in &request.references {
@@ -117,6 +122,7 @@ pub(crate) fn cost(request: &Request, multiple: usize, limits: &Limits) -> Resul
         }
     }
     let controls = request.controls.len().saturating_mul(CONTROL_PIXEL).saturating_mul(results.min(limits.pixels));
+    cost.kept = cost.kept.saturating_add(kept_masks);
     cost.kept = cost.kept.saturating_add(controls).saturating_add(kept_references.saturating_mul(REFERENCE_PIXEL));
     Ok(cost)
 }

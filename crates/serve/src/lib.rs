@@ -43,6 +43,7 @@
 //!     job_prefix: None,
 //!     access: Access::default(),
 //!     tls: None,
+//!     memory_readiness: true,
 //!     otlp: None,
 //! })?;
 //! println!("http://{}", server.address());
@@ -69,6 +70,7 @@ mod intake;
 mod jobs;
 mod lora_list;
 mod memory_shares;
+mod memory_watch;
 mod metrics;
 mod models;
 mod named_files;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::memory_watch::{Pressure, Reading};
 use crate::scheduler::{End, Load};
 use crate::traces::SpanCounts;
 
@@ -33,6 +34,9 @@ pub struct Metrics {
     pub out_of_memory: Counter,
     texts: Family<Texts, Gauge>,
     memory: Family<Memory, Gauge>,
+    available: Family<Memory, Gauge>,
+    needed: Family<Memory, Gauge>,
+    low: Gauge,
     requests: Family<Request, Counter>,
     request: Histogram,
     /// Spans of traces.
@@ -103,6 +107,9 @@ impl Default for Metrics {
             out_of_memory: Counter::default(),
             texts: Family::default(),
             memory: Family::default(),
+            available: Family::default(),
+            needed: Family::default(),
+            low: Gauge::default(),
             requests: Family::default(),
             request: seconds(),
             spans: SpanCounts::default(),
@@ -123,6 +130,12 @@ impl Default for Metrics {
         registry.register("out_of_memory", "Runs that were tried again in less memory", metrics.out_of_memory.clone());
         registry.register("texts", "Texts by where their encoding came from", metrics.texts.clone());
         registry.register_with_unit("memory", "Memory in use", Unit::Bytes, metrics.memory.clone());
+        let help = "Memory that is available for images";
+        registry.register_with_unit("memory_available", help, Unit::Bytes, metrics.available.clone());
+        let help = "Memory that the next images need besides what is in use";
+        registry.register_with_unit("memory_needed", help, Unit::Bytes, metrics.needed.clone());
+        let help = "Whether memory is too short for the next images: 1 or 0";
+        registry.register("memory_low", help, metrics.low.clone());
         registry.register("requests", "Answered requests", metrics.requests.clone());
         registry.register_with_unit("request", "Time of a request", Unit::Seconds, metrics.request.clone());
         registry.register("trace_spans_sent", "Spans that the collector of traces has", metrics.spans.sent.clone());
@@ -172,6 +185,15 @@ impl Metrics {
         }
         if let Some(bytes) = sum.gpu_memory {
             self.memory.get_or_create(&Memory { of: "gpu" }).set(whole(bytes));
+        }
+    }
+
+    /// The memory for the next images, of each kind that of the device with the most left.
+    pub(crate) fn pressure(&self, pressure: &Pressure) {
+        self.low.set(i64::from(pressure.is_low));
+        for Reading { of, available, needed } in pressure.readings.iter().rev() {
+            self.available.get_or_create(&Memory { of }).set(whole(*available));
+            self.needed.get_or_create(&Memory { of }).set(whole(*needed));
         }
     }
 

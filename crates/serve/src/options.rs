@@ -45,6 +45,8 @@ pub struct ServeOptions {
     /// Sizes, width and height, of which an image is made whenever a model was loaded: the first request of such a size is then as
     /// fast as others, and the server is ready only when they are made.
     pub warm: Vec<(usize, usize)>,
+    /// Whether the server is not ready while memory is too short for the next images.
+    pub memory_readiness: bool,
     /// The folder of control networks that requests name.
     pub control_dir: Option<PathBuf>,
     /// The folder of IP-Adapters that requests name, with their image encoders.

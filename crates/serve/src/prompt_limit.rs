@@ -24,6 +24,8 @@ pub(crate) fn check_bytes(request: &Request, tokens: usize) -> Result<(), Refuse
         ("hires_prompt", request.hires_prompt.as_ref()),
         ("hires_negative_prompt", request.hires_negative_prompt.as_ref()),
     ];
+    let blended = request.regions.iter().flat_map(|region| &region.blend);
+    let prompts = prompts.into_iter().chain(blended.map(|blend| ("regions", Some(&blend.text))));
     match prompts.into_iter().find_map(|(name, text)| Some((name, text?.len())).filter(|(_, found)| *found > most)) {
         None => Ok(()),
         Some((name, found)) => {

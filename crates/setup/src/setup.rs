@@ -21,6 +21,7 @@ use crate::linear_weights::LinearWeightType;
 use crate::link::LinkChoice;
 use crate::memory::MemoryOptions;
 use crate::portable::{PortableDevice, automatic, leave_automatic};
+use crate::previews::PreviewOptions;
 use crate::second_device::SecondDevice;
 use crate::threads::{self, Threads};
 
@@ -117,6 +118,8 @@ pub struct Setup {
     /// A TAESD decoder that replaces the model's autoencoder, which is then not loaded: a safetensors file, or a folder
     /// in the diffusers layout.
     pub taesd: Option<PathBuf>,
+    /// How previews of running images are made.
+    pub previews: PreviewOptions,
     /// The memory options.
     pub memory: MemoryOptions,
     /// How the speed of copies to a GPU is found, which plans of streamed weights depend on. It does not change the images.
@@ -196,13 +199,13 @@ impl Setup {
         ] {
             folder.as_deref().map_or(Ok(()), |path| check_folder(path, looked_for))?;
         }
-        match self.taesd.as_deref().filter(|path| !path.exists()) {
-            None => Ok(()),
-            Some(path) => Err(Error::not_found(
-                path.to_path_buf(),
-                "`taesd`, a safetensors file with TAESD's weights or a folder with an AutoencoderTiny".into(),
-            )),
+        for (path, option) in [(&self.taesd, "`taesd`"), (&self.previews.taesd, "`preview_taesd`")] {
+            if let Some(path) = path.as_deref().filter(|path| !path.exists()) {
+                let what = "a safetensors file with TAESD's weights or a folder with an AutoencoderTiny";
+                return Err(Error::not_found(path.to_path_buf(), format!("{option}, {what}")));
+            }
         }
+        Ok(())
     }
 
     /// The GPU by Vulkan, Metal or DirectX 12 that this setup names, or that is taken automatically: if there is no CUDA GPU, and no

@@ -13,15 +13,15 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the references. Every package uses these names.
-const TESTS: [&str; 9] =
-    ["parity", "control", "adapters", "ip_adapter", "guidance", "engine", "taesd", "steps", "programs"];
+const TESTS: [&str; 10] =
+    ["parity", "control", "adapters", "ip_adapter", "guidance", "engine", "regions", "taesd", "steps", "programs"];
 /// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
 const PAGE: &str = "docs/parity.md";
 
 /// The sections of the page in order, with their introductions.
-const PARTS: [(&str, &str, &str); 18] = [
+const PARTS: [(&str, &str, &str); 19] = [
     (
         "text",
         "Text encoders",
@@ -87,6 +87,11 @@ const PARTS: [(&str, &str, &str); 18] = [
         "Final latents with a LoRA that has biases; single layers of every form have tests with bounds of 1e-5.",
     ),
     ("lengths", "Texts of unequal length", "Final latents where each row of a batch has its own text length."),
+    (
+        "regions",
+        "Areas, masks and blends of prompts",
+        "Final latents by ComfyUI's rules (`tests/reference/{comfyui,regions}.py`), each row and area by itself.",
+    ),
     ("upscale", "Upscaling networks", "Against spandrel's networks, over whole images and in strips."),
     ("vae", "Autoencoder", "`decode`: the image. `mean` and `log variance`: the output of the encoder."),
     ("taesd", "Tiny autoencoder", "TAESD's image and latents."),

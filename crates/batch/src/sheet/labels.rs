@@ -75,6 +75,7 @@ pub(super) fn shown(field: &str, value: &Value) -> String {
         (Some(OptionKind::IpAdapters), _) => list::<IpAdapterUse>(value, |adapter| {
             with_image(stem(&adapter.model), adapter.image.as_deref().map(stem), adapter.weight)
         }),
+        (Some(OptionKind::Regions), Value::Array(all)) => all.len().to_string(),
         (Some(OptionKind::Files), _) => list::<PathBuf>(value, |path| stem(path)),
         (
             Some(OptionKind::File | OptionKind::Folder | OptionKind::Model | OptionKind::Upscaler(_)),

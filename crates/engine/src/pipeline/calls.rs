@@ -6,6 +6,7 @@ use kiln_ops::trace::Trace;
 use kiln_scheduler::Evaluation;
 
 use crate::error::Result;
+use crate::pipeline::areas::AreaSteps;
 use crate::pipeline::call_rows::{interleaved, split, timesteps};
 use crate::pipeline::group::{Form, Group};
 use crate::pipeline::halves::Halves;
@@ -22,6 +23,8 @@ pub(crate) struct Call {
     step: GuidedStep,
     /// The parts of the step where two devices share it.
     halves: Option<Halves>,
+    /// The calls of the step if parts are computed for rectangles of latents.
+    areas: Option<AreaSteps>,
 }
 
 impl Call {
@@ -50,8 +53,9 @@ impl Call {
                 &joined
             }
         };
-        let output = match (&self.halves, second) {
-            (Some(halves), Some(second)) => {
+        let output = match (&self.areas, &self.halves, second) {
+            (Some(areas), ..) => areas.run(step, denoiser, input, &timesteps)?,
+            (None, Some(halves), Some(second)) => {
                 halves.run(step, (denoiser, recorded.as_deref_mut()), second, (input, &timesteps), trace)?
             }
             _ => step.run(denoiser, recorded.as_deref_mut(), input, &timesteps, trace)?,
@@ -154,17 +158,20 @@ impl Calls {
                             None => group.inputs(denoiser, dtype)?,
                         });
                     }
-                    let members = members(groups, &ids);
+                    let mut members = members(groups, &ids);
                     let step = guided(&members, &inputs, dtype)?;
                     let images = members.iter().map(|group| group.images()).sum();
-                    let halves =
-                        second.map(|second| Halves::of(&step, images, prepared_by, second)).transpose()?.flatten();
+                    let areas = area_steps(&mut members, &step, denoiser, prepared_by)?;
+                    let halves = match second.filter(|_| areas.is_none()) {
+                        Some(second) => Halves::of(&step, images, prepared_by, second)?,
+                        None => None,
+                    };
                     // Parts have prepared inputs of their own.
-                    let step = match prepared_by.filter(|_| halves.is_none()) {
+                    let step = match prepared_by.filter(|_| halves.is_none() && areas.is_none()) {
                         Some(denoiser) => step.prepared(denoiser)?,
                         None => step,
                     };
-                    Call { denoiser: number, step, groups: ids, halves }
+                    Call { denoiser: number, step, groups: ids, halves, areas }
                 }
             };
             self.active.push(call);
@@ -196,6 +203,22 @@ fn by_form(groups: &[(GroupId, Group)], number: usize) -> Vec<Vec<GroupId>> {
 /// Whether the denoiser `number` makes the next evaluation of a group.
 fn is_of(group: &Group, number: usize) -> bool {
     group.takes_part() && group.turns().current().denoiser == number
+}
+
+/// The calls of `step` for rectangles of latents. Groups that have such parts are alone in their call.
+fn area_steps(
+    members: &mut [&mut Group],
+    step: &GuidedStep,
+    denoiser: &dyn Denoiser,
+    prepared_by: Option<&dyn Denoiser>,
+) -> Result<Option<AreaSteps>> {
+    let [group] = members else { return Ok(None) };
+    if group.turns().areas().is_none() {
+        return Ok(None);
+    }
+    let inputs = group.inputs_of_any_size()?;
+    let areas = group.turns().areas();
+    areas.map(|areas| AreaSteps::new(areas, &inputs, step, denoiser, prepared_by)).transpose()
 }
 
 /// The step of some groups with these inputs at their next evaluation. A group alone has its inputs as they are.

@@ -7,9 +7,10 @@ use kiln_network::Inputs;
 use kiln_network::slots::{CONTEXT, GUIDANCE, TEXT_EMBEDS, TEXT_LENGTHS, TIME_IDS};
 use kiln_network::text::{self, TextTensors};
 use kiln_prompt::PromptSchedule;
-use kiln_request::{ParsedPrompt, SizeConditions};
+use kiln_request::{ParsedPrompt, Region, SizeConditions};
 
 use crate::error::Result;
+use crate::pipeline::areas::{Areas, normalized};
 use crate::pipeline::batch::Batch;
 
 /// The texts of a batch, and for each row of the denoiser's batch the text at each step.
@@ -24,6 +25,10 @@ pub struct ConditioningPlan {
     pub(crate) weights: Vec<f32>,
     /// Whether the first `n` rows are unconditional.
     pub(crate) guided: bool,
+    /// The places of the parts, in their order. With them the parts are averaged, and each keeps the length of its own text.
+    pub(crate) regions: Vec<Region>,
+    /// Height of the images in pixels, which says how many pixels a latent covers. 0 without regions.
+    pub(crate) height: usize,
 }
 
 /// The condition of one row.
@@ -31,8 +36,8 @@ pub struct ConditioningPlan {
 pub(crate) enum Row {
     /// Zeros, which SDXL takes instead of a missing negative prompt.
     Zeros,
-    /// The texts' numbers, by a schedule.
-    Texts { schedule: PromptSchedule, texts: Vec<usize> },
+    /// The texts' numbers, by a schedule, and those of the texts that are blended into each, with their weights.
+    Texts { schedule: PromptSchedule, texts: Vec<usize>, blend: Vec<(usize, f32)> },
 }
 
 impl ConditioningPlan {
@@ -42,7 +47,13 @@ impl ConditioningPlan {
     pub(crate) fn of(batch: &Batch<'_>, zeros: bool) -> Self {
         let (mut plan, prompts) = (Self::default(), batch.prompts());
         let k = prompts.iter().map(|prompts| prompts.parts.len()).max().unwrap_or(1);
-        let composed = k > 1 || prompts.iter().flat_map(|prompts| &prompts.parts).any(|part| part.weight != 1.0);
+        let regions = &batch.job().regions;
+        let is_weighted = match regions.is_empty() {
+            true => prompts.iter().flat_map(|prompts| &prompts.parts).any(|part| part.weight != 1.0),
+            false => regions.iter().any(Region::is_placed),
+        };
+        let composed = k > 1 || is_weighted;
+        (plan.regions, plan.height) = (regions.clone(), batch.job().height);
         plan.guided = batch.job().is_guided() || composed;
         if plan.guided {
             for prompts in &prompts {
@@ -56,7 +67,9 @@ impl ConditioningPlan {
         for number in 0..k {
             for ParsedPrompt { parts, .. } in prompts.iter().map(Arc::as_ref) {
                 let Some(part) = parts.get(number).or(parts.first()) else { continue };
-                let row = plan.row(&part.schedule);
+                let blend = regions.get(number).map_or(&[][..], |region| &region.using.blend);
+                let blend = blend.iter().map(|text| (plan.number(&text.text), text.weight as f32)).collect();
+                let row = plan.blended_row(&part.schedule, blend);
                 plan.rows.push(row);
                 if composed {
                     plan.weights.push(parts.get(number).map_or(0.0, |part| part.weight as f32));
@@ -82,9 +95,13 @@ impl ConditioningPlan {
     }
 
     fn row(&mut self, schedule: &PromptSchedule) -> Row {
+        self.blended_row(schedule, Vec::new())
+    }
+
+    fn blended_row(&mut self, schedule: &PromptSchedule, blend: Vec<(usize, f32)>) -> Row {
         let schedule = schedule.clone();
         let texts = schedule.ranges().iter().map(|stretch| self.number(&stretch.text)).collect();
-        Row::Texts { schedule, texts }
+        Row::Texts { schedule, texts, blend }
     }
 
     /// The number of a text, which is new or was there.
@@ -252,14 +269,32 @@ impl Conditions {
         self.plan.guided
     }
 
-    /// The weight of each conditional row for latents `(c, h, w)`, `(k n, c, h, w)` in f32, where a row has another weight
-    /// than 1 or an image has several.
-    pub(crate) fn weights(&self, (c, h, w): (usize, usize, usize), device: &Device) -> Result<Option<Tensor>> {
-        let weights = &self.plan.weights;
-        if weights.is_empty() {
+    /// The rectangles of latents `(h, w)` for which parts are computed; `None` if all parts are computed for the whole image.
+    ///
+    /// # Errors
+    /// [`crate::Error::Candle`] if the device has no memory.
+    pub(crate) fn areas(&self, size: (usize, usize), device: &Device) -> Result<Option<Areas>> {
+        let ConditioningPlan { regions, weights, height, .. } = &self.plan;
+        if !self.is_composed() || !regions.iter().any(|region| region.using.has_area()) {
             return Ok(None);
         }
-        let rows = Tensor::from_slice(weights, (weights.len(), 1, 1, 1), &Device::Cpu)?;
+        Areas::new((regions, weights), self.unconditional(), (size, height / size.0.max(1)), device).map(Some)
+    }
+
+    /// The weight of each conditional row for latents `(c, h, w)`, `(k n, c, h, w)` in f32, if a row has another weight than 1 or an
+    /// image has several. `None` with [`Self::areas`].
+    pub(crate) fn weights(&self, (c, h, w): (usize, usize, usize), device: &Device) -> Result<Option<Tensor>> {
+        let ConditioningPlan { regions, weights, height, .. } = &self.plan;
+        if weights.is_empty() || regions.iter().any(|region| region.using.has_area()) {
+            return Ok(None);
+        }
+        let rows = match regions.is_empty() {
+            true => Tensor::from_slice(weights, (weights.len(), 1, 1, 1), &Device::Cpu)?,
+            false => {
+                let maps = normalized(regions, weights, self.unconditional(), ((h, w), height / h.max(1)));
+                Tensor::from_vec(maps, (weights.len(), 1, h, w), &Device::Cpu)?
+            }
+        };
         Ok(Some(rows.broadcast_as((weights.len(), c, h, w))?.contiguous()?.to_device(device)?))
     }
 
@@ -305,7 +340,7 @@ impl Conditions {
     fn texts_at(&self, step: usize, of: StepRows) -> Vec<Option<usize>> {
         let text = |row: &Row| match row {
             Row::Zeros => None,
-            Row::Texts { schedule, texts } => texts.get(schedule.index_at(step)).copied(),
+            Row::Texts { schedule, texts, .. } => texts.get(schedule.index_at(step)).copied(),
         };
         let conditional = &self.plan.rows[self.unconditional()..];
         let again = if of.repeats() { conditional } else { &[] };

@@ -36,6 +36,9 @@ impl Engine {
             let expected = format!("less than the {count} evaluations of the schedule");
             return Err(Error::value("evaluation", index, expected));
         };
+        if job.has_areas() {
+            return Err(Error::value("regions", "rectangles", "masks alone, for a single evaluation"));
+        }
         self.set_refiner(job.refiner.as_ref())?;
         self.set_controls(&job.controls)?;
         self.set_ip_adapters(&job.ip_adapters)?;

@@ -262,19 +262,29 @@ impl Group {
             scale: now.within_step.map(f64::to_bits),
             rows: now.rows(),
             is_composed: conditions.is_composed(),
-            alone: self.network.alone(),
+            alone: self.network.alone().or_else(|| self.turns.areas().map(|areas| areas.number)),
             inputs: self.key.clone(),
         }
     }
 
+    /// The inputs of all rows at the next evaluation that do not depend on the size of the latents, apart from extra channels.
+    pub(crate) fn inputs_of_any_size(&mut self) -> Result<Inputs> {
+        let (step, now) = self.next();
+        let inputs = self.turns.current_mut().conditions.at(step, now.rows())?;
+        Ok(match &self.extra {
+            Some(extra) => {
+                let copies = inputs.batch() / self.images().max(1);
+                inputs.with(EXTRA_CHANNELS, extra.repeat((copies, 1, 1, 1))?)
+            }
+            None => inputs,
+        })
+    }
+
     /// The inputs of all rows at the next evaluation.
     pub(crate) fn inputs(&mut self, denoiser: &dyn Denoiser, dtype: DType) -> Result<Inputs> {
-        let (step, now) = self.next();
-        let mut inputs = self.turns.current_mut().conditions.at(step, now.rows())?;
+        let (_, now) = self.next();
+        let mut inputs = self.inputs_of_any_size()?;
         let (images, rows) = (self.images().max(1), inputs.batch());
-        if let Some(extra) = &self.extra {
-            inputs = inputs.with(EXTRA_CHANNELS, extra.repeat((rows / images, 1, 1, 1))?);
-        }
         let Turn { denoiser: number, conditions, .. } = self.turns.current();
         let unconditional = conditions.unconditional_of_image(now.on);
         let of_image = (unconditional, (rows / images).saturating_sub(unconditional));

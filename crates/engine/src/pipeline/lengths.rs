@@ -6,6 +6,7 @@
 //!
 //! 1. The texts of one schedule get empty chunks up to the longest of them.
 //! 2. The parts of a prompt (`AND`) get copies of their last token's vector up to the longest part.
+//!    With regions, as in ComfyUI, they keep their own lengths.
 //! 3. The prompt and the negative prompt get empty chunks up to the longer one if the option "Pad prompt/negative prompt"
 //!    is on. If it is off, which is the default there, each is run with its own length.
 //!
@@ -52,6 +53,9 @@ impl Lengths {
         let own: Vec<usize> = plan.rows.iter().map(own).collect();
         let unconditional = if plan.guided { n.min(own.len()) } else { 0 };
         let parts = |(i, &length): (usize, &usize)| {
+            if !plan.regions.is_empty() {
+                return length;
+            }
             let image = |row: usize| (row - unconditional) % n.max(1);
             let together = own.iter().enumerate().skip(unconditional).filter(|(row, _)| image(*row) == image(i));
             if i < unconditional { length } else { together.map(|(_, &own)| own).max().unwrap_or(length) }
@@ -136,7 +140,11 @@ mod tests {
 
     /// Rows of one image: the negative prompt's text, then one of each part.
     fn plan(rows: &[&[usize]]) -> ConditioningPlan {
-        let row = |texts: &&[usize]| Row::Texts { schedule: PromptSchedule::new("a", 4), texts: texts.to_vec() };
+        let row = |texts: &&[usize]| Row::Texts {
+            schedule: PromptSchedule::new("a", 4),
+            texts: texts.to_vec(),
+            blend: Vec::new(),
+        };
         ConditioningPlan { rows: rows.iter().map(row).collect(), guided: true, ..ConditioningPlan::default() }
     }
 

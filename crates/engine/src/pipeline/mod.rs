@@ -8,7 +8,9 @@
 //! the guided step ([`GuidedStep`]), groups of a [`crate::RunningBatch`] and networks by themselves.
 
 mod ahead_noise;
+mod areas;
 pub(crate) mod batch;
+mod blended_texts;
 mod block_cache;
 mod call_rows;
 mod calls;
@@ -36,6 +38,7 @@ mod network_parts;
 pub(crate) mod overlap;
 mod overlap_thread;
 pub(crate) mod preview;
+pub(crate) mod previewer;
 mod projection;
 pub(crate) mod prompt_inputs;
 pub(crate) mod recorded;

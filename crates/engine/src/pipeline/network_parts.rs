@@ -48,10 +48,15 @@ pub(crate) struct NetworkForm {
 /// The numbers of groups that run by themselves.
 static ALONE: AtomicU64 = AtomicU64::new(0);
 
+/// A number that no other group has, for a group that runs by itself.
+pub(crate) fn number_of_alone() -> u64 {
+    ALONE.fetch_add(1, Ordering::Relaxed)
+}
+
 impl NetworkParts {
     /// The hooks of a job.
     pub(crate) fn new(job: &Job) -> Self {
-        let alone = (job.network.sag_scale > 0.0).then(|| ALONE.fetch_add(1, Ordering::Relaxed));
+        let alone = (job.network.sag_scale > 0.0).then(number_of_alone);
         let blocks = BlockCache::of(&job.network);
         Self { options: job.network, skipped: job.guidance.slg_layers.bits(), stored: None, blocks, alone, map: None }
     }

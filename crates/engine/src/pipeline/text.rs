@@ -14,6 +14,7 @@ use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
 use crate::pipeline::batch::Batch;
+use crate::pipeline::blended_texts::blend;
 use crate::pipeline::conditioning::{ConditioningPlan, Conditions, SharedConditions, TimeIds};
 use crate::pipeline::shared_texts::{SharedTexts, TextShape};
 use crate::pipeline::text_cache::{CacheCounts, PromptCache};
@@ -266,6 +267,7 @@ impl TextEncoders {
         let heaviest = heaviest.fold(1.0, |a: f32, b| if b.abs() > a.abs() { b } else { a });
         let TextPlan { mut conditions, lengths, empty, .. } = plan;
         let empty = empty.and_then(|number| encoded.get(number)).cloned();
+        let encoded = blend(&mut conditions, encoded)?;
         let encoded = lengths.fill_texts(&mut conditions, &encoded, empty.as_ref(), self.stage.as_ref())?;
         let there = |encoded: TextTensors| on_device(&encoded, &self.device);
         let encoded = encoded.into_iter().map(there).collect::<Result<_>>()?;

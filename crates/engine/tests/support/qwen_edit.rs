@@ -5,9 +5,15 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use kiln_engine::ModelFolder;
+use kiln_engine::pipeline::{DecoderNetwork, EncoderNetwork};
 use kiln_testkit::fixtures;
-use kiln_vae::{Decoder, Encoder};
-use kiln_weights::Segments;
+
+/// Names and shapes of the parameters of segments.
+macro_rules! params {
+    ($segments:expr) => {
+        $segments.iter().flat_map(|segment| segment.params()).map(|param| (param.key.clone(), param.shape.to_vec()))
+    };
+}
 
 const CONFIGS: &[(&str, &str)] = &[
     (
@@ -49,10 +55,8 @@ fn weight(name: &str, shape: &[usize]) -> Tensor {
     values.affine(1.0 / (inputs as f64).sqrt(), 0.0).unwrap()
 }
 
-fn write(path: &Path, networks: &[&Segments]) {
-    let params = networks.iter().flat_map(|segments| segments.iter().flat_map(|segment| segment.params()));
-    let tensors: HashMap<String, Tensor> =
-        params.map(|param| (param.key.clone(), weight(&param.key, &param.shape))).collect();
+fn write(path: &Path, params: impl Iterator<Item = (String, Vec<usize>)>) {
+    let tensors: HashMap<String, Tensor> = params.map(|(key, shape)| (key.clone(), weight(&key, &shape))).collect();
     candle_core::safetensors::save(&tensors, path).unwrap();
 }
 
@@ -87,8 +91,10 @@ pub fn write_model(folder: &Path, class: &str, zero_cond_t: bool) {
     std::fs::copy(fixtures("qwen_edit/tokenizer.json"), folder.join("tokenizer/tokenizer.json")).unwrap();
     let model = ModelFolder::open(folder).unwrap();
     let text = model.family().text_stage(model.texts(), model.denoiser_config()).unwrap();
-    let (decoder, encoder) = (Decoder::new(model.vae_config()), Encoder::new(model.vae_config()));
-    write(&folder.join("text_encoder/model.safetensors"), &[text.networks()[0].segments]);
-    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), &[model.denoiser().segments()]);
-    write(&folder.join("vae/diffusion_pytorch_model.safetensors"), &[encoder.segments(), decoder.segments()]);
+    let decoder = DecoderNetwork::kl(model.vae_config().clone());
+    let encoder = EncoderNetwork::of(&decoder);
+    write(&folder.join("text_encoder/model.safetensors"), params!(text.networks()[0].segments));
+    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), params!(model.denoiser().segments()));
+    let vae = params!(encoder.segments()).chain(params!(decoder.segments()));
+    write(&folder.join("vae/diffusion_pytorch_model.safetensors"), vae);
 }

@@ -130,6 +130,14 @@ impl DevicePool {
         self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
+    /// Bytes that the pool has of the GPU, in use or not.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn reserved(&self) -> Result<u64> {
+        self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+    }
+
     /// Resets the peaks to the current values.
     ///
     /// # Errors

@@ -49,6 +49,14 @@ impl DevicePool {
         match self.0 {}
     }
 
+    /// Bytes that the pool has of the GPU, in use or not.
+    ///
+    /// # Errors
+    /// Errors of a build with CUDA.
+    pub fn reserved(&self) -> Result<u64> {
+        match self.0 {}
+    }
+
     /// Resets the peaks to the current values.
     ///
     /// # Errors

@@ -118,6 +118,7 @@ impl RequestBuilder {
             (OptionKind::Loras, Value::Array(all)) => self.request.loras = items(all)?,
             (OptionKind::Controls, Value::Array(all)) => self.request.controls = items(all)?,
             (OptionKind::IpAdapters, Value::Array(all)) => self.request.ip_adapters = items(all)?,
+            (OptionKind::Regions, Value::Array(all)) => self.request.regions = items(all)?,
             (_, value) => return self.put_checked(row, value),
         }
         self.mark(field, true);
@@ -150,6 +151,7 @@ impl RequestBuilder {
             | OptionKind::Loras
             | OptionKind::Controls
             | OptionKind::IpAdapters
+            | OptionKind::Regions
             | OptionKind::Files
             | OptionKind::Size
             | OptionKind::Numbers => self.read(row, plain),

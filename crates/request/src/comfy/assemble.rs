@@ -3,7 +3,9 @@
 use kiln_media::{NodeAt, short};
 
 use super::conditioning::Conditioning;
+use super::graph_image::MaskImage;
 use super::latent::{Latent, Masking};
+use super::placed_text::PlacedText;
 use super::problem::{Problem, Result, named};
 use super::reader::Reader;
 use super::sampling::Sampling;
@@ -12,6 +14,7 @@ use super::{Origin, Run, Stages};
 use crate::input::Rule;
 use crate::options::Request;
 use crate::reference::ReferenceSize;
+use crate::regions::RegionUse;
 use crate::settings::formats::{Taken, as_in_comfyui, dialect};
 use crate::size_conditions::SizeConditions;
 
@@ -108,6 +111,7 @@ impl<'a> Reader<'a> {
         sampling.check_levels(size)?;
         // ComfyUI also encodes empty texts.
         let negative_text = negative.as_ref().filter(|negative| negative.zeroed_by.is_none());
+        let placed = regions(positive);
         let mut request = Request {
             prompt: self.prompt(positive, guides)?,
             negative_prompt: negative_text.map(|negative| self.negative(negative)).transpose()?,
@@ -122,6 +126,7 @@ impl<'a> Reader<'a> {
             clip_skip: self.clip_skip(clip)?,
             loras: loras.iter().map(|(lora, _)| lora.clone()).collect(),
             controls: controls.iter().map(|(control, ..)| control.clone()).collect(),
+            regions: placed.iter().map(|(region, _)| region.clone()).collect(),
             // ComfyUI leaves reference images in their own size, but those that the text encoder sees.
             reference_size: (!references.is_empty()).then_some(ReferenceSize::Own),
             ..as_in_comfyui()
@@ -143,6 +148,10 @@ impl<'a> Reader<'a> {
         add(&mut origins, sampling.places.iter().map(|(field, (node, input))| (*field, *node, *input)));
         let words = Self::words_input;
         add(&mut origins, [("prompt", positive.node.0, words(positive.node))]);
+        add(&mut origins, [("regions", positive.node.0, words(positive.node))]);
+        // The last one counts.
+        let places = positive.texts.iter().filter_map(|text| text.place.node());
+        add(&mut origins, places.map(|node| ("regions", node, "strength")));
         add(&mut origins, [("model", model.checkpoint, of_model.input)]);
         add(&mut origins, negative.iter().map(|text| ("negative_prompt", text.node.0, words(text.node))));
         add(&mut origins, positive.guidance.map(|(_, node)| ("guidance", node, "guidance")));
@@ -165,6 +174,7 @@ impl<'a> Reader<'a> {
             controls: controls.into_iter().map(|(_, graph_image, _)| graph_image).collect(),
             references: references.into_iter().chain(seen).map(|(graph_image, _)| graph_image).collect(),
             image_prompts,
+            masks: placed.iter().enumerate().filter_map(|(i, (_, mask))| Some((i, (*mask)?.clone()))).collect(),
             batch: (1, node.0.into()),
             unknown: taken.unknown,
             warnings: taken.warnings,
@@ -173,30 +183,44 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The prompt of one text, or of several with equal weights.
+    /// The prompt of one text, or of several, whose places and weights are the request's regions.
     pub(super) fn prompt(&self, text: &Conditioning<'a>, guides: bool) -> Result<String> {
-        let written = |text: &&str| dialect::written(&spans(text));
-        if let [text] = &text.texts[..] {
-            return Ok(written(text));
-        }
-        if !guides {
-            let message = format!("node {} is one of several prompts, which need a cfg other than 1", named(text.node));
+        let parts: Vec<String> = text.texts.iter().map(|text| dialect::written(&spans(text.text))).collect();
+        let is_one = matches!(&text.texts[..], [one] if one.place.node().is_none());
+        if !guides && !is_one {
+            let message = format!(
+                "node {} is one of several prompts, or a prompt for a part of the image, which need a cfg other than 1",
+                named(text.node)
+            );
             return Err(Problem::of_node(text.node, message));
         }
-        let weight = 1.0 / text.texts.len() as f64;
-        let parts: Vec<String> = text.texts.iter().map(|text| format!("{} :{weight}", written(text))).collect();
         Ok(parts.join(" AND "))
     }
 
     /// The negative prompt, which is one text.
     pub(super) fn negative(&self, text: &Conditioning<'a>) -> Result<String> {
         match &text.texts[..] {
-            [text] => Ok(dialect::written(&spans(text))),
+            [one] if one.is_plain() => Ok(dialect::written(&spans(one.text))),
+            [_] => {
+                let message = format!(
+                    "node {} is a negative prompt with an area, a mask or another text, and Kiln has these for prompts alone",
+                    named(text.node)
+                );
+                Err(Problem::of_node(text.node, message))
+            }
             _ => {
                 let message = format!("node {} is one of several negative prompts, and Kiln has one", named(text.node));
                 Err(Problem::of_node(text.node, message))
             }
         }
+    }
+}
+
+/// The regions of texts without their masks, and the masks. One text for the whole image needs none.
+fn regions<'t>(text: &'t Conditioning<'_>) -> Vec<(RegionUse, Option<&'t MaskImage>)> {
+    match &text.texts[..] {
+        [one] if one.is_plain() => Vec::new(),
+        all => all.iter().map(PlacedText::region).collect(),
     }
 }
 

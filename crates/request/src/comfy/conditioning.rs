@@ -5,6 +5,7 @@ use kiln_media::NodeAt;
 use super::Named;
 use super::graph_image::GraphImage;
 use super::model::Chain;
+use super::placed_text::{Place, PlacedText};
 use super::problem::{Problem, Result, named};
 use super::reader::{MAX_CHAIN, Reader};
 use crate::control::ControlUse;
@@ -27,8 +28,8 @@ const MAX_TEXTS: usize = 32;
 
 /// The texts behind an input of a sampler.
 pub(super) struct Conditioning<'a> {
-    /// Texts that guide with equal weights; one, unless a node combines several.
-    pub(super) texts: Vec<&'a str>,
+    /// The texts whose predictions are averaged; one, unless a node combines several.
+    pub(super) texts: Vec<PlacedText<'a>>,
     /// The node of the first text.
     pub(super) node: NodeAt<'a>,
     /// The chain of nodes to the text encoders.
@@ -67,7 +68,19 @@ impl<'a> Reader<'a> {
         self.conditioning_at(self.slot(from, name)?, 0)
     }
 
-    fn conditioning_at(&self, (mut at, mut slot): (NodeAt<'a>, u64), depth: usize) -> Result<Conditioning<'a>> {
+    /// The texts behind a node's output, `depth` nodes with several texts behind the sampler.
+    ///
+    /// # Errors
+    /// [`Problem`] for nodes that a request cannot say.
+    pub(super) fn conditioning_at(
+        &self,
+        (mut at, mut slot): (NodeAt<'a>, u64),
+        depth: usize,
+    ) -> Result<Conditioning<'a>> {
+        if depth >= MAX_TEXTS {
+            return Err(Problem::of_node(at, format!("node {} combines more than {MAX_TEXTS} texts", named(at))));
+        }
+        let (mut place, mut blend, mut share) = (Place::default(), Vec::new(), 1.0);
         let (mut guidance, mut zeroed_by, mut length) = (None, None, None);
         let (mut controls, mut inpaint, mut references) = (Vec::new(), None, Vec::new());
         for _ in 0..MAX_CHAIN {
@@ -100,6 +113,12 @@ impl<'a> Reader<'a> {
                     references.extend(at.1.inputs.contains_key("latent").then_some(at));
                     "conditioning"
                 }
+                "ConditioningAverage" => {
+                    let (text, kept) = self.average(at, depth)?;
+                    blend.push((text, share * (1.0 - kept)));
+                    share *= kept;
+                    "conditioning_to"
+                }
                 "ConditioningCombine" => {
                     let all = self.combined(at, depth)?;
                     let clashes = |one: bool, other: bool| one && other;
@@ -112,7 +131,9 @@ impl<'a> Reader<'a> {
                     }
                     controls.extend(all.controls.iter().copied());
                     references.extend(all.references.iter().copied());
+                    let texts = all.texts.into_iter().map(|text| text.within(&place, &blend, share)).collect();
                     return Ok(Conditioning {
+                        texts,
                         guidance: guidance.or(all.guidance),
                         zeroed_by: zeroed_by.or(all.zeroed_by),
                         length: length.or(all.length),
@@ -122,14 +143,21 @@ impl<'a> Reader<'a> {
                         ..all
                     });
                 }
-                _ => break,
+                _ => match self.place(at)? {
+                    Some(inner) => {
+                        place = place.over(inner);
+                        "conditioning"
+                    }
+                    None => break,
+                },
             };
             (at, slot) = self.slot(at, next)?;
         }
         let class = at.1.class_type.as_str();
         let clip = |at| self.chain(at, "clip", "clip");
+        let placed = |text| vec![PlacedText::whole(text).within(&place, &blend, share)];
         if class == "CLIPTextEncode" || self.is_edit(at) {
-            let (texts, clip) = (vec![self.name(at, Self::words_input(at))?], clip(at)?);
+            let (texts, clip) = (placed(self.name(at, Self::words_input(at))?), clip(at)?);
             let sizes = None;
             return Ok(Conditioning {
                 texts,
@@ -167,16 +195,13 @@ impl<'a> Reader<'a> {
             _ => length,
         };
         let sizes = self.sizes(at)?;
-        let texts = texts.into_iter().take(1).collect();
+        let texts = placed(texts.first().copied().unwrap_or_default());
         let clip = clip(at)?;
         Ok(Conditioning { texts, node: at, clip, guidance, zeroed_by, length, sizes, controls, inpaint, references })
     }
 
     /// Several texts, whose predictions ComfyUI averages. They differ in nothing else.
     fn combined(&self, at: NodeAt<'a>, depth: usize) -> Result<Conditioning<'a>> {
-        if depth >= MAX_TEXTS {
-            return Err(Problem::of_node(at, format!("node {} combines more than {MAX_TEXTS} texts", named(at))));
-        }
         let part = |name| self.conditioning_at(self.slot(at, name)?, depth + 1);
         let (mut one, other) = (part("conditioning_1")?, part("conditioning_2")?);
         let is_plain = one.zeroed_by.is_none() && other.zeroed_by.is_none() && other.inpaint.is_none();

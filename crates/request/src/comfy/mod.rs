@@ -12,6 +12,7 @@ mod graph_image;
 mod image_prompt;
 mod latent;
 mod model;
+mod placed_text;
 mod problem;
 mod prompt_weights;
 mod reader;
@@ -98,6 +99,8 @@ pub struct Run {
     pub references: Vec<GraphImage>,
     /// The image prompts, in their order. The request has none of them.
     pub image_prompts: Vec<GraphPrompt>,
+    /// The masks of the request's regions, with the numbers of these.
+    pub masks: Vec<(usize, MaskImage)>,
     /// The number of images that share their noise, and the node that says it.
     pub batch: (u64, String),
     /// A sampler or a schedule that Kiln does not have.

@@ -57,6 +57,9 @@ impl<'a> Reader<'a> {
         }
         let mut run = self.of_sampling(&first, Some(size), decoder)?;
         let second = self.of_sampling(last, Some((wide, tall)), decoder)?;
+        if run.request.regions != second.request.regions || run.masks != second.masks {
+            return Err(differs("areas, masks or blends of their texts"));
+        }
         let request = &mut run.request;
         request.rule = Some(Rule::Comfy);
         request.hires_size = Some((wide, tall));

@@ -186,6 +186,7 @@ impl Request {
         };
         job.check_rule(model)?;
         job.check_block_cache("hires_steps")?;
+        job.check_regions(model)?;
         job.schedule(model)?;
         let (upscaler, network) = self.opened_upscaler((first.width, first.height), enlarged)?;
         let request = Request {

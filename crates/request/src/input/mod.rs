@@ -22,7 +22,7 @@ pub use paste::PasteBack;
 pub use prepare::Input;
 pub(crate) use prepare::Prepared;
 pub use read::ImageSource;
-pub(crate) use read::{read_prompt_image, read_reference};
+pub(crate) use read::{read_prompt_image, read_reference, read_region_mask};
 pub use size::InputSize;
 
 #[cfg(test)]

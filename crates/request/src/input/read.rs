@@ -136,6 +136,14 @@ pub(crate) fn read_reference(path: &Path, option: String) -> Result<(DecodedImag
     named_image("references", path, option)
 }
 
+/// Reads the mask of a region of the prompt, as [`read_prompt_image`].
+///
+/// # Errors
+/// Errors of the file.
+pub(crate) fn read_region_mask(path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
+    named_image("regions", path, option)
+}
+
 fn named_image(name: &'static str, path: &Path, option: String) -> Result<(DecodedImage, InputFile)> {
     let file = ImageFile::read(name, path)?;
     let named = NamedFile { name: file_name(path).to_string_lossy().into_owned(), sha256: Some(file.sha256) };

@@ -102,6 +102,8 @@ pub enum OptionKind {
     Controls,
     /// IP-Adapters with their images and strengths.
     IpAdapters,
+    /// Places of the parts of the prompt.
+    Regions,
 }
 
 /// The place of an option in the infotext of an image: under AUTOMATIC1111's key, if that program or an extension has
@@ -215,6 +217,7 @@ impl OptionKind {
             Self::Files => vec!["a.png;b.png".into()],
             Self::Loras => vec!["a.safetensors:0.5;b.safetensors".into()],
             Self::IpAdapters => vec!["model=a.safetensors,image=b.png,weight=0.5;model=c,embeds=d,blocks=style".into()],
+            Self::Regions => vec!["whole;pixels=64x64+0+8,strength=0.5;mask=a.png,blend=b,weight=0.3".into()],
             Self::Controls => vec!["net=a.safetensors,image=b.png,weight=0.5;net=c,mode=prompt,resize=fill".into()],
         }
     }
@@ -250,6 +253,7 @@ impl OptionKind {
             Self::Loras => "list of LoRAs".into(),
             Self::Controls => "list of controls".into(),
             Self::IpAdapters => "list of IP-Adapters".into(),
+            Self::Regions => "list of regions".into(),
         }
     }
 }

@@ -81,6 +81,29 @@ fn property(row: &OptionRow) -> Value {
                 },
             },
         }),
+        OptionKind::Regions => json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": false,
+                "properties": {
+                    "pixels": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4},
+                    "share": {"type": ["array", "null"], "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
+                    "mask": {"type": ["string", "null"]},
+                    "bounds": {"type": "boolean"},
+                    "strength": {"type": "number"},
+                    "blend": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": false,
+                            "required": ["text", "weight"],
+                            "properties": {"text": {"type": "string"}, "weight": {"type": "number"}},
+                        },
+                    },
+                },
+            },
+        }),
         OptionKind::Controls => json!({
             "type": "array",
             "items": {

@@ -21,7 +21,7 @@ use super::row::InfotextKey::{Always, Changed, Text as Body, Within};
 use super::row::OptionGroup::{Image, Input, Internal, Prompt, Sampling};
 use super::row::OptionKind::{
     Borders, Choice, Controls, File, Files, Flag, Folder, Form, IpAdapters, Loras, Model, Number, Numbers, Offset,
-    Seed, Size, Switch, Text, Upscaler, Whole,
+    Regions, Seed, Size, Switch, Text, Upscaler, Whole,
 };
 use super::row::{OptionGroup, OptionRow};
 use crate::block_set::BlockSet;
@@ -33,6 +33,7 @@ use crate::input::{Extend, InpaintArea, MaskContent, ResizeChoice, Rule, SwitchB
 use crate::lora::LoraUse;
 use crate::network::{CacheUse, FreeuFactors, FreeuVersion, PagLayers};
 use crate::reference::ReferenceSize;
+use crate::regions::RegionUse;
 use crate::request::Rng;
 use crate::settings::labels;
 use crate::size_conditions::Crop;
@@ -87,6 +88,10 @@ input_options! {
             kind: Choice(|| ReferenceSize::IDS.to_vec()), default: "model", infotext: Changed("Reference size"),
             needs: Some(References),
         }
+        /// Places of the parts of the prompt that AND separates, one for each part in their order: pixels=256x512+64+0 (width, height,
+        /// left and top) or share=0.5x1+0+0, mask=FILE, bounds=true for the rectangle around the mask, strength=0.8, blend=TEXT
+        /// with weight=0.5 for a text that is blended in, or whole. The predictions of the parts are averaged, as in ComfyUI.
+        regions: Vec<RegionUse> { kind: Regions, short_names: &["region"], group: Prompt }
         /// Number of batches.
         batch_count: Option<usize> { kind: IMAGES, default: "1" }
         /// Number of images in a batch, which are generated at once.

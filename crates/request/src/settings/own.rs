@@ -16,6 +16,7 @@ use crate::job::Job;
 use crate::lora::{LoraName, LoraUse, beside_tags, file_stem};
 use crate::options::{OptionSet, Request, find_option, set_sampling};
 use crate::reference::ReferenceSize;
+use crate::regions::Region;
 
 /// The key in a PNG.
 pub const KEY: &str = "kiln";
@@ -237,6 +238,7 @@ impl Job {
             loras: loras.iter().cloned().map(without_folder).collect(),
             controls: self.controls.iter().map(Control::request).collect(),
             ip_adapters: self.ip_adapters.iter().map(IpAdapter::request).collect(),
+            regions: self.regions.iter().map(Region::request).collect(),
             references: self.references.iter().filter_map(|one| one.name().map(PathBuf::from)).collect(),
             reference_size: self
                 .references

@@ -20,7 +20,7 @@ const BASICS = ["width", "height", "steps", "cfg_scale", "sampler", "scheduler",
 const HIRES = ["hires_scale", "hires_upscaler", "hires_strength", "hires_steps"];
 const PROMPTS = ["prompt", "negative_prompt"];
 /** Options that the page does not show: the number of images has an input of its own. */
-const HIDDEN = ["batch_count", "batch_size", "loras", "controls", "ip_adapters", "references", "init", "mask"];
+const HIDDEN = ["batch_count", "batch_size", "loras", "controls", "ip_adapters", "regions", "references", "init", "mask"];
 const SHOWN = new Set([...BASICS, ...HIRES, ...PROMPTS, ...HIDDEN, ...Input.options]);
 /** The ends of the sliders; numbers may be larger. */
 const MOST_STEPS = 60;

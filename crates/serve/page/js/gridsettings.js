@@ -9,7 +9,7 @@ const MOST = 400;
 /** Options that come first in the list. */
 const FIRST = ["prompt", "seed", "steps", "cfg_scale", "sampler", "scheduler", "strength"];
 /** Options that a grid cannot vary. */
-const NEVER = ["batch_count", "batch_size", "loras", "controls", "ip_adapters", "references", "init", "mask", "model"];
+const NEVER = ["batch_count", "batch_size", "loras", "controls", "ip_adapters", "regions", "references", "init", "mask", "model"];
 const EXAMPLES = { prompt: "apple, pear, boat", seed: "1..4", steps: "10..30/10", cfg_scale: "3, 5, 7" };
 
 /** Dispatches `change` when an axis is chosen or changed. */

@@ -20,6 +20,7 @@ const LABELS = {
   loras: "LoRAs",
   controls: "ControlNet",
   ip_adapters: "Image prompts",
+  regions: "Places of the prompt's parts",
   references: "Reference images",
   reference_size: "Size of reference images",
   batch_count: "Batches",

@@ -1,7 +1,7 @@
 /** The values of the form: what a request says, without its images. */
 
 /** Fields that are lists of objects, or images, and have a part of the page of their own. */
-const APART = ["loras", "controls", "ip_adapters", "init", "mask", "references"];
+const APART = ["loras", "controls", "ip_adapters", "regions", "init", "mask", "references"];
 
 export class Settings extends EventTarget {
   #values = new Map();

@@ -22,6 +22,7 @@ use crate::jobs::{Entry, EventView, Image, JobView, PreviewView, Seen, StepView}
 /// Kinds of binary messages and of images in them (protocol.py and `send_image` of server.py).
 const PREVIEW: u32 = 1;
 const PREVIEW_WITH_METADATA: u32 = 4;
+const JPEG: u32 = 1;
 const PNG: u32 = 2;
 
 /// Follows a prompt to its end.
@@ -185,7 +186,8 @@ impl Reporter {
             "real_node_id": self.node, "image_type": preview.media_type,
         });
         let metadata = metadata.to_string();
-        let plain = [&PREVIEW.to_be_bytes()[..], &PNG.to_be_bytes(), &file].concat();
+        let format = if preview.media_type == "image/jpeg" { JPEG } else { PNG };
+        let plain = [&PREVIEW.to_be_bytes()[..], &format.to_be_bytes(), &file].concat();
         let length = u32::try_from(metadata.len()).unwrap_or_default();
         let with =
             [&PREVIEW_WITH_METADATA.to_be_bytes()[..], &length.to_be_bytes(), metadata.as_bytes(), &file].concat();

@@ -148,7 +148,7 @@ impl Reader<'_> {
     }
 
     /// A mask: white is generated again.
-    fn mask(&self, mask: &MaskImage) -> Result<Gray8Image, Refused> {
+    pub(super) fn mask(&self, mask: &MaskImage) -> Result<Gray8Image, Refused> {
         let image = self.file(&mask.file)?;
         let found = match mask.channel {
             // Where an image has no transparency, its mask is empty there, and nothing would be generated.

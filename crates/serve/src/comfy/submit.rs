@@ -181,7 +181,8 @@ fn shown(run: &Run) -> Map<String, Value> {
         _ => Map::new(),
     };
     all.retain(|name, value| {
-        !value.is_null() && !["init", "mask", "controls", "references", "ip_adapters"].contains(&name.as_str())
+        !value.is_null()
+            && !["init", "mask", "controls", "references", "ip_adapters", "regions"].contains(&name.as_str())
     });
     all
 }
@@ -336,6 +337,12 @@ fn make_ready(app: &App, owner: &str, mut run: Run, outputs: &[Output], number: 
             let image = reader.graph_image(&prompt.image)?;
             adapter.image = Some(store(&mut files, &format!("prompt-{i}"), &png(&image)?)?);
             run.request.ip_adapters.push(adapter);
+        }
+    }
+    for (i, mask) in &run.masks {
+        let stored = store(&mut files, &format!("region-{i}"), &png(&reader.mask(mask)?)?)?;
+        if let Some(region) = run.request.regions.get_mut(*i) {
+            region.mask = Some(stored);
         }
     }
     for output in outputs.iter().filter(|output| output.run == number) {

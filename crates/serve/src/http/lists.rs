@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use kiln_engine::{
-    HiresUpscaler, OPTIONS, OptionGroup, OptionKind, OptionRow, SamplerKind, SigmaSchedule, embedding_names,
+    HiresUpscaler, ModelFolder, OPTIONS, OptionGroup, OptionKind, OptionRow, PreviewMethod, PreviewOptions,
+    SamplerKind, Setup, SigmaSchedule, embedding_names,
 };
 use kiln_request::most_references;
 use serde::Serialize;
@@ -181,6 +182,13 @@ fn lora_view(ListedLora { name, notes, .. }: &ListedLora) -> LoraView {
     LoraView { name: name.clone(), base: notes.base.clone(), trigger: notes.trigger.clone(), words }
 }
 
+/// Whether jobs of a model have previews.
+fn has_previews(setup: &Setup, model: &ModelFolder) -> bool {
+    let PreviewOptions { method, taesd } = &setup.previews;
+    let by_taesd = *method == PreviewMethod::Taesd || (*method == PreviewMethod::Auto && taesd.is_some());
+    *method != PreviewMethod::None && (model.latent_rgb().is_some() || by_taesd)
+}
+
 fn model_view(app: &App, model: &Model) -> ModelView {
     let folder = &model.folder;
     let defaults = folder.defaults();
@@ -197,7 +205,7 @@ fn model_view(app: &App, model: &Model) -> ModelView {
         inpainting: folder.takes_mask(),
         references: most_references(folder),
         edits: defaults.edits,
-        previews: folder.latent_rgb().is_some(),
+        previews: has_previews(app.options.setup(), folder),
     }
 }
 
@@ -237,6 +245,7 @@ fn option_view(row: &'static OptionRow) -> Option<OptionView> {
         OptionKind::Loras => ("loras", None, None),
         OptionKind::Controls => ("controls", None, None),
         OptionKind::IpAdapters => ("ip_adapters", None, None),
+        OptionKind::Regions => ("regions", None, None),
         OptionKind::Model => ("model", None, None),
         OptionKind::Upscaler(_) => ("upscaler", None, None),
         _ => return None,

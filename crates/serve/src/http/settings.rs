@@ -64,6 +64,7 @@ pub(super) fn without_files(mut request: Request) -> Request {
     (request.init, request.mask) = (None, None);
     request.references.clear();
     request.controls.iter_mut().for_each(|control| control.image = None);
+    request.regions.iter_mut().for_each(|region| region.mask = None);
     for adapter in &mut request.ip_adapters {
         (adapter.image, adapter.mask, adapter.embeds) = (None, None, None);
     }

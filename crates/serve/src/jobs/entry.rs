@@ -47,6 +47,8 @@ pub(crate) struct NewJob {
     pub(crate) total_images: usize,
     /// How many batches of images.
     pub(crate) batches: usize,
+    /// Width and height of the images in pixels.
+    pub(crate) size: (usize, usize),
     pub(crate) control: Arc<Control>,
 }
 
@@ -58,6 +60,8 @@ pub(crate) struct Entry {
     pub(crate) request: Map<String, Value>,
     pub(crate) total_images: usize,
     pub(crate) batches: usize,
+    /// Width and height of the images in pixels.
+    pub(crate) size: (usize, usize),
     pub(crate) control: Arc<Control>,
     /// About the bytes of the entry without what changes.
     request_bytes: usize,
@@ -127,7 +131,7 @@ pub(crate) struct Seen {
 
 impl Entry {
     pub(crate) fn new(job: NewJob) -> Arc<Self> {
-        let NewJob { id, client, model, request, warnings, total_images, batches, control } = job;
+        let NewJob { id, client, model, request, warnings, total_images, batches, size, control } = job;
         let state = State {
             status: Status::Queued,
             position: 0,
@@ -158,6 +162,7 @@ impl Entry {
             model,
             request,
             total_images,
+            size,
             batches,
             control,
             created,

@@ -147,6 +147,7 @@ mod tests {
             request: Map::from_iter([("prompt".to_string(), Value::from("x".repeat(bytes)))]),
             warnings: Vec::new(),
             total_images: 1,
+            size: (64, 64),
             batches: 1,
             control: Arc::<Control>::default(),
         })

@@ -65,6 +65,7 @@ mod tests {
             request: serde_json::Map::new(),
             warnings: Vec::new(),
             total_images: 1,
+            size: (64, 64),
             batches: 1,
             control: Arc::<Control>::default(),
         })

@@ -106,7 +106,7 @@ pub(crate) struct PreviewView {
     pub(crate) step: usize,
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// `image/png`.
+    /// `image/png`, or `image/jpeg` for larger ones.
     #[serde(rename = "type")]
     pub(crate) media_type: &'static str,
     /// The file in Base64.
@@ -155,8 +155,11 @@ fn request_of(settings: &str) -> Value {
     request
 }
 
-/// Takes the images of IP-Adapters out of a request.
+/// Takes the images of IP-Adapters and the masks of regions out of a request.
 pub(crate) fn without_inputs(request: &mut Map<String, Value>) {
+    for region in request.get_mut("regions").and_then(Value::as_array_mut).into_iter().flatten() {
+        region.as_object_mut().map(|region| region.remove("mask"));
+    }
     for adapter in request.get_mut("ip_adapters").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(adapter) = adapter.as_object_mut() {
             adapter.retain(|name, _| !FILES.contains(&name.as_str()));

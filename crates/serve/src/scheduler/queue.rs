@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kiln_engine::{Engine, Engines, Error, Result, Setup, TextStore};
+use kiln_engine::{Engine, Engines, Error, MemoryNeed, Result, Setup, TextStore};
 use kiln_models::ModelFolder;
 use parking_lot::{Condvar, Mutex};
 
@@ -229,6 +229,12 @@ impl Scheduler {
         queue.ready && !queue.draining && !self.has_ended()
     }
 
+    /// The memory that the next images of each worker with a model need.
+    pub fn memory_needs(&self) -> Vec<MemoryNeed> {
+        let queue = self.shared.queue.lock();
+        queue.seats.iter().filter(|seat| !seat.is_gone).filter_map(|seat| seat.need.clone()).collect()
+    }
+
     /// Whether new tasks are refused.
     pub fn is_draining(&self) -> bool {
         self.shared.queue.lock().draining
@@ -375,12 +381,14 @@ impl Shared {
     /// Says what a worker does, with the work of its tasks ([`Active::remaining`]) and its speed, and which models it has loaded.
     pub(super) fn publish(&self, number: usize, load: Load, (work, speed): (usize, Speed), engines: &Engines) {
         let numbers = EngineNumbers::of(engines); // asks the GPU's driver
+        let need = engines.current().and_then(Engine::memory_need);
         let mut queue = self.queue.lock();
         let seat = &mut queue.seats[number];
         seat.set_load(load, work);
         seat.speed = speed;
         seat.set_loaded(engines.models());
         seat.numbers = numbers.unwrap_or(seat.numbers);
+        seat.need = need;
         self.metrics.load(queue.load());
         self.metrics.engines(queue.seats.iter().map(|seat| seat.numbers));
     }
@@ -392,8 +400,10 @@ impl Shared {
 
     /// Says that a worker takes tasks, with the models that it has loaded.
     pub(super) fn publish_ready(&self, number: usize, engines: &Engines) {
+        let need = engines.current().and_then(Engine::memory_need);
         let mut queue = self.queue.lock();
         queue.ready = true;
+        queue.seats[number].need = need;
         queue.seats[number].set_loaded(engines.models());
     }
 

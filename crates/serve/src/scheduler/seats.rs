@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kiln_engine::MemoryNeed;
 use kiln_models::ModelFolder;
 
 use super::active::Active;
@@ -35,6 +36,8 @@ pub(super) struct Seat {
     pub(super) is_gone: bool,
     /// The counters of its engine.
     pub(super) numbers: EngineNumbers,
+    /// The memory that its next images need, if it has a model.
+    pub(super) need: Option<MemoryNeed>,
 }
 
 impl Seat {

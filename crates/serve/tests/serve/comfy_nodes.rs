@@ -136,8 +136,7 @@ fn image_prompts_that_kiln_does_not_compute_are_refused_by_name() {
     let mut without = prompted(&[]);
     without["13"]["inputs"].as_object_mut().unwrap().remove("clip_vision");
     assert!(refused(&served, &without)["13"].to_string().contains("has no clip_vision"));
-    for class in ["ConditioningAverage", "ConditioningSetArea", "ConditioningSetAreaPercentage", "ConditioningSetMask"]
-    {
+    for class in ["ConditioningConcat", "ConditioningSetTimestepRange"] {
         let errors = refused(&served, &graph_with(&[("6.class", json!(class))]));
         assert_eq!(
             (&errors["6"]["errors"][0]["type"], &errors["6"]["class_type"]),

@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kiln_engine::{PreviewMethod, PreviewOptions, Setup};
 use kiln_media::{Rgb8Image, StillFormat, encode};
 use kiln_serve::{ServeOptions, Server};
+use kiln_testkit::fixtures;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Served, alone, options, pixels};
+use crate::support::{Answer, Served, alone, cpu, options, pixels};
 
 /// A job of the tiny model.
 pub fn job(prompt: &str, steps: usize, seed: u64) -> Value {
@@ -151,6 +153,33 @@ fn events_tell_steps_previews_images_and_the_end() {
     let late = served.events(&id);
     assert_eq!(late.last().unwrap().0, "done");
     assert_eq!(late.iter().filter(|(name, _)| name == "image").count(), 1);
+}
+
+/// Previews by TAESD have the size of small images, and larger ones are JPEG.
+#[test]
+fn previews_by_taesd_are_larger() {
+    let taesd = Some(fixtures("taesd/default"));
+    let with = |method: PreviewMethod| {
+        let previews = PreviewOptions { method, taesd: taesd.clone() };
+        ServeOptions { setups: vec![Setup { previews, ..cpu() }], ..options() }
+    };
+    let previews = |served: &Served, side: u64| -> Vec<Value> {
+        let mut job = job("a pear", 20, 1);
+        (job["width"], job["height"]) = (json!(side), json!(side));
+        let events = served.events(&served.submit(&job));
+        events.into_iter().filter(|(name, _)| name == "preview").map(|(_, data)| data).collect()
+    };
+    let served = Served::start(with(PreviewMethod::Taesd));
+    for (side, kind) in [(64, "image/png"), (192, "image/jpeg")] {
+        let found = previews(&served, side);
+        let first = found.first().unwrap_or_else(|| panic!("no preview of {side}"));
+        assert_eq!((&first["width"], &first["type"]), (&json!(side), &json!(kind)));
+        let file = STANDARD.decode(first["data"].as_str().unwrap()).unwrap();
+        let found = kiln_media::decode(&file, "preview", &kiln_media::DecodeOptions::default()).unwrap();
+        assert_eq!((found.width() as u64, found.height() as u64), (side, side));
+    }
+    assert!(previews(&Served::start(with(PreviewMethod::None)), 64).is_empty());
+    assert_eq!(served.get("/v1/capabilities").json()["models"][0]["previews"], true);
 }
 
 #[test]

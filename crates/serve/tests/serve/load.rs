@@ -81,6 +81,23 @@ fn a_full_queue_says_when_to_come_back() {
     assert_eq!(served.post("/v1/jobs", job("a pear", 2, 9).to_string().as_bytes()).status, 202, "there is room");
 }
 
+/// Memory for the next images is a part of readiness and of the metrics.
+#[test]
+fn a_server_with_memory_is_ready_and_says_how_much_there_is() {
+    let served = Served::start(options());
+    served.finished(&served.submit(&job("a pear", 2, 1)));
+    assert_eq!(served.get("/readyz").status, 200);
+    let text = served.get("/metrics").text();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!(value("kiln_memory_low "), 0.0);
+    let (available, needed) =
+        (value("kiln_memory_available_bytes{of=\"host\"}"), value("kiln_memory_needed_bytes{of=\"host\"}"));
+    assert!(needed >= f64::from(32 << 20) && available > needed, "{available} of {needed}");
+}
+
 #[test]
 fn accepted_jobs_are_finished_when_the_server_stops() {
     let served = Served::start(options());

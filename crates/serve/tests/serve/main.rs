@@ -7,10 +7,12 @@ mod comfy_graphs;
 mod comfy_images;
 mod comfy_nodes;
 mod comfy_page;
+mod comfy_regions;
 mod connections;
 mod control;
 mod costs;
 mod devices;
+mod edit_models;
 mod edits;
 mod flow_models;
 mod gallery;
@@ -19,6 +21,9 @@ mod jobs;
 mod load;
 mod openai;
 mod page;
+/// The tiny model of the engine's tests.
+#[path = "../../../engine/tests/support/qwen_edit.rs"]
+mod qwen_edit;
 mod silent;
 mod support;
 mod texts;

@@ -49,6 +49,7 @@ pub fn options() -> ServeOptions {
         job_prefix: None,
         access: Access::default(),
         tls: None,
+        memory_readiness: true,
         otlp: None,
     }
 }

@@ -71,7 +71,7 @@ impl Tiles {
     /// Whether threads read whole tiles.
     fn is_for(&self, matrices: Matrices) -> bool {
         let rows = self.load_rows(matrices);
-        rows > 0 && self.rows % rows == 0 && self.columns % rows == 0
+        rows > 0 && self.rows.is_multiple_of(rows) && self.columns.is_multiple_of(rows)
     }
 
     /// Bytes of workgroup memory: a tile of each operand in f16 with its padding, and a matrix of sums of each subgroup.
@@ -105,6 +105,6 @@ impl Tiles {
             .with("DEPTH_OF_MATRICES", self.depth / side)
             .with("LOADS_A", self.rows / load_rows)
             .with("LOADS_W", self.columns / load_rows)
-            .when("EXACT", k % self.depth == 0)
+            .when("EXACT", k.is_multiple_of(self.depth))
     }
 }

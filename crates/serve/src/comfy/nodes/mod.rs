@@ -67,6 +67,7 @@ const CFG: Input = number("cfg", 8.0, 0.0, 100.0, 0.1);
 const DENOISE: Input = number("denoise", 1.0, 0.0, 1.0, 0.01);
 const BATCH: Input = whole("batch_size", 1, 1, 4096);
 const GUIDANCE: Input = number("guidance", 3.5, 0.0, 100.0, 0.1);
+const STRENGTH: Input = number("strength", 1.0, 0.0, 10.0, 0.01);
 const ETA: Input = number("eta", 1.0, 0.0, 100.0, 0.01);
 const S_NOISE: Input = number("s_noise", 1.0, 0.0, 100.0, 0.01);
 const SIGMA_MAX: Input = number("sigma_max", 14.614642, 0.0, 5000.0, 0.01);

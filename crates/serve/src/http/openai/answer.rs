@@ -76,7 +76,7 @@ fn event(entry: &Entry, wanted: &Wanted, sent: &mut Vec<usize>, news: EventView)
                 sent.resize(preview.index + 1, 0);
             }
             let count = sent.get_mut(preview.index)?;
-            let file = enlarged(&preview, wanted.format)?;
+            let file = enlarged(&preview, entry.size, wanted.format)?;
             let mut data = described(wanted, &file);
             data["partial_image_index"] = (*count).into();
             *count += 1;
@@ -113,12 +113,11 @@ fn described(wanted: &Wanted, file: &[u8]) -> Value {
     })
 }
 
-/// A preview in the size of the image: eight pixels for each of its own.
-fn enlarged(preview: &PreviewView, format: ImageFormat) -> Option<Vec<u8>> {
-    const CELL: usize = 8;
+/// A preview in the size of the image.
+fn enlarged(preview: &PreviewView, (width, height): (usize, usize), format: ImageFormat) -> Option<Vec<u8>> {
     let small = base64_image::decode("preview", &preview.data).ok()?;
     let small = decode(&small, "preview", &DecodeOptions::default()).ok()?;
-    let image = small.rgb().resize(preview.width * CELL, preview.height * CELL, Filter::Bilinear).ok()?;
+    let image = small.rgb().resize(width, height, Filter::Bilinear).ok()?;
     let format = match format {
         ImageFormat::Png => StillFormat::Png,
         ImageFormat::Jpeg(quality) => StillFormat::Jpeg(quality),

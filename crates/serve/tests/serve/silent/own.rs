@@ -115,6 +115,7 @@ fn options() -> Vec<(&'static str, Value, Value, Does, Option<Does>)> {
         ("comma_backtrack", on("prompt", json!(format!("{}, b b b b", "a ".repeat(72)))), json!(0), Bits, Some(Nothing("one chunk"))),
         ("chunk_cut", on("prompt", json!(format!("{}, b b b b", "a ".repeat(72)))), json!("word"), Bits, Some(Nothing("one chunk"))),
         ("max_length", none(), json!(77), Refused("max_length"), None),
+        ("regions", on("prompt", json!("a pear AND a fig")), json!([{}, { "share": [0, 0, 0.5, 1] }]), Bits, Some(Refused("AND separates"))),
         ("references", none(), json!([image()]), Refused("references"), None),
         ("shift", none(), json!(5), Refused("shift"), None),
         ("guidance", none(), json!(2.5), Refused("guidance"), None),
@@ -209,7 +210,23 @@ fn every_field_of_a_network_does_something_or_is_named() {
     let prompt = |more: Value| json!([with(&json!({ "model": "plain", "image": image() }), &more)]);
     let lora = |more: Value| json!([with(&json!({ "lora": { "named": "kohya" }, "text": 1.0, "unet": 1.0 }), &more)]);
     let hires = json!({ "hires_scale": 1.5, "hires_steps": 2, "sampler": "euler" });
+    let parts = || json!({ "prompt": "a pear AND a fig" });
+    let second = |more: Value| json!([{}, more]);
+    let masked = |more: Value| second(with(&json!({ "mask": mask() }), &more));
     let cases: Vec<(&str, Value, Value, Value, Does)> = vec![
+        ("regions", parts(), second(json!({})), second(json!({ "pixels": [0, 0, 32, 64] })), Bits),
+        ("regions", parts(), second(json!({})), second(json!({ "share": [0, 0, 0.5, 1] })), Bits),
+        ("regions", parts(), second(json!({})), masked(none()), Bits),
+        ("regions", parts(), second(json!({})), second(json!({ "strength": 0.5 })), Bits),
+        (
+            "regions",
+            parts(),
+            second(json!({})),
+            second(json!({ "blend": [{ "text": "a plum", "weight": 0.5 }] })),
+            Bits,
+        ),
+        ("regions", parts(), masked(none()), masked(json!({ "bounds": true })), Bits),
+        ("regions", parts(), second(json!({})), second(json!({ "mask": "/etc/hostname" })), Refused("regions")),
         ("controls", none(), control(none()), control(json!({ "image": other_image() })), Bits),
         ("controls", none(), control(none()), control(json!({ "weight": 0.5 })), Bits),
         ("controls", none(), control(none()), control(json!({ "start": 0.4 })), Bits),
