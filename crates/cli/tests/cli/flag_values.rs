@@ -321,6 +321,18 @@ pub(crate) const BAD: &[(&str, &[Bad])] = &[
         "--prompt-cache",
         &[("10001", "a number from 0 to 10000"), ("-1", WHOLE), ("0.5", WHOLE), ("all", WHOLE), ("", WHOLE)],
     ),
+    (
+        "--regions",
+        &[
+            ("half", "is none of its fields"),
+            ("share=1x1", "expected WIDTHxHEIGHT+LEFT+TOP"),
+            ("share=2x2+0+0", "expected numbers from 0 to 1"),
+            ("strength=x", NUMBER),
+            ("whole;half", "is none of its fields"),
+        ],
+    ),
+    ("--preview-method", &[("x", "expected one of auto, latent2rgb, taesd, none"), ("", "expected one of auto")]),
+    ("--preview-taesd", &[("", REQUIRED)]),
     ("--preview-every", &[("0", "at least 1"), ("2", "--preview <FILE"), ("", "at least 1")]),
     (
         "--preview",

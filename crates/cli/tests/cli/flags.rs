@@ -114,6 +114,7 @@ fn missing_files_are_named() {
         ("--model", ".", &["model_index.json: not found"]),
         ("--model", &file, &["model_index.json: is not a valid safetensors file"]),
         ("--taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for ", "--taesd"]),
+        ("--preview-taesd", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for --preview-taesd"]),
         ("--scales", "nowhere.safetensors", &["nowhere.safetensors: not found; looked for --scales"]),
         ("--unet", "nowhere.gguf", &["nowhere.gguf: not found; looked for --unet"]),
         ("--vae", "nowhere.pt", &["nowhere.pt: not found; looked for --vae"]),
@@ -206,6 +207,8 @@ fn a_flag_that_is_given_twice_is_refused() {
             "--freeu-version" => "v1",
             "--cache" => "deepcache",
             "--noise-part" => "1/4",
+            "--regions" => "whole",
+            "--preview-method" => "none",
             _ => "8", // a number, a text or a file's name
         };
         let once = if flag.value == Value::Required { format!("{}={value}", flag.long) } else { flag.long.clone() };

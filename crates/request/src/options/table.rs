@@ -88,9 +88,10 @@ input_options! {
             kind: Choice(|| ReferenceSize::IDS.to_vec()), default: "model", infotext: Changed("Reference size"),
             needs: Some(References),
         }
-        /// Places of the parts of the prompt that AND separates, one for each part in their order: pixels=256x512+64+0 (width, height,
-        /// left and top) or share=0.5x1+0+0, mask=FILE, bounds=true for the rectangle around the mask, strength=0.8, blend=TEXT
-        /// with weight=0.5 for a text that is blended in, or whole. The predictions of the parts are averaged, as in ComfyUI.
+        /// Places of the parts of the prompt that AND separates, one for each part in their order, with a semicolon between two:
+        /// pixels=256x512+64+0 (width, height, left and top) or share=0.5x1+0+0, mask=FILE, bounds=true for the rectangle around the
+        /// mask, strength=0.8, blend=TEXT with weight=0.5 for a text that is blended in, or whole. The predictions of the parts are
+        /// averaged, as in ComfyUI.
         regions: Vec<RegionUse> { kind: Regions, short_names: &["region"], group: Prompt }
         /// Number of batches.
         batch_count: Option<usize> { kind: IMAGES, default: "1" }
