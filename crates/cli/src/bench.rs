@@ -88,6 +88,9 @@ pub fn in_words(machine: &Machine) -> String {
     if machine.device != "cpu" {
         text += &format!(", {}", machine.device);
     }
+    if let Some(features) = &machine.features {
+        text += &format!(", {features}");
+    }
     text
 }
 

@@ -16,6 +16,9 @@ pub struct Machine {
     pub threads: usize,
     /// `cpu`, or the GPU's name.
     pub device: String,
+    /// The driver and the features of a GPU that is not candle's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub features: Option<String>,
 }
 
 impl Machine {
@@ -27,13 +30,13 @@ impl Machine {
             DeviceLocation::Cuda { gpu_id } => gpu(gpu_id).map_or_else(|_| "card".into(), |gpu| gpu.name),
             DeviceLocation::Metal { .. } => "card".into(),
         };
-        Self { processor: cpu_info().name, threads: rayon::current_num_threads(), device }
+        Self { processor: cpu_info().name, threads: rayon::current_num_threads(), device, features: None }
     }
 
-    /// With the name of a GPU that is not candle's, if there is one.
+    /// With the name and the features of a GPU that is not candle's, if there is one.
     pub fn with_backend(self, backend: Option<&Arc<dyn Backend>>) -> Self {
         match backend {
-            Some(backend) => Self { device: backend.name().into(), ..self },
+            Some(backend) => Self { device: backend.name().into(), features: Some(backend.features().into()), ..self },
             None => self,
         }
     }

@@ -99,6 +99,17 @@ impl Adapter {
         memory(&self.adapter, self.is_discrete)
     }
 
+    /// The driver, and the features that kernels use, in words.
+    pub(crate) fn features(&self) -> String {
+        let driver = if self.driver.is_empty() { "without a name" } else { &self.driver };
+        let f16 = if self.has_f16 { "f16" } else { "no f16" };
+        let matrices = self.matrices.map_or_else(
+            || "no matrices".to_string(),
+            |Matrices { side, lanes }| format!("matrices of {side}x{side} for {lanes} threads"),
+        );
+        format!("driver {driver}, {f16}, {matrices}")
+    }
+
     /// `None` if it lacks what kernels need.
     fn of(adapter: wgpu::Adapter) -> Option<Self> {
         let info = adapter.get_info();

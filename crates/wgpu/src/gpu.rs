@@ -20,6 +20,7 @@ use crate::queue::Queue;
 #[derive(Debug)]
 pub struct Gpu {
     name: String,
+    features: String,
     adapter: Adapter,
     has_f16: bool,
     is_software: bool,
@@ -80,6 +81,7 @@ impl Gpu {
         tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
         Ok(Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
+            features: adapter.features(),
             adapter: adapter.clone(),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
@@ -171,6 +173,10 @@ impl Gpu {
 impl Backend for Gpu {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn features(&self) -> &str {
+        &self.features
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {

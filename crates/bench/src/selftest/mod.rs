@@ -1,20 +1,25 @@
 //! A proof that a device computes what it should: each operator against the CPU in f32, and an image of a small model.
 
 mod cases;
+mod computation;
 mod image;
 mod operands;
+mod tested;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::{Machine, ModelFolder, ResolvedDevice, Setup, start_threads};
 use kiln_ops::device::supports_w8a8;
+use kiln_ops::portable::{Backend, PortableTensor};
 use serde::Serialize;
 
-use cases::Case;
+use cases::{Case, Run};
 pub use image::ImageReport;
 use operands::Operands;
+use tested::Tested;
 
 use crate::error::{Error, Result};
 
@@ -90,13 +95,10 @@ impl SelfTest {
         let setup = Setup { threads: None, ..self.setup.clone() };
         let ResolvedDevice { device, backend, dtype, .. } = setup.resolve()?;
         let mut operators = Vec::new();
-        // The operators of other GPUs have tests of their own (`kiln-wgpu`); here their image is tested.
-        for case in cases::cases().into_iter().filter(|_| backend.is_none()) {
-            if case.computed.is_some_and(|number| !device.is_cpu() && !supports_w8a8(&device, number, dtype)) {
-                continue;
-            }
+        for case in cases::cases() {
+            let Some(compute) = case.on(&device, backend.as_ref(), dtype) else { continue };
             proceed(watch(&case.name))?;
-            operators.push(case.report(&device, dtype));
+            operators.push(case.report(dtype, compute()));
         }
         let machine = Machine::new(&device).with_backend(backend.as_ref());
         let image = match &self.model {
@@ -125,16 +127,42 @@ fn proceed(flow: ControlFlow<()>) -> Result<()> {
     }
 }
 
+/// The result of a case, in host memory.
+type Compute<'a> = Box<dyn Fn() -> kiln_nn::Result<Tensor> + 'a>;
+
 impl Case {
-    fn report(&self, device: &Device, dtype: DType) -> OperatorReport {
+    /// The computation on `backend`, or else on `device`; `None` if its types are not there.
+    fn on<'a>(
+        &'a self,
+        device: &'a Device,
+        backend: Option<&'a Arc<dyn Backend>>,
+        dtype: DType,
+    ) -> Option<Compute<'a>> {
+        if let Some(backend) = backend {
+            let Run::Anywhere(computation) = &self.run else { return None };
+            let on = move || Operands::<PortableTensor>::of_device(backend, dtype);
+            return Some(Box::new(move || Tested::download(&computation.run(&mut on())?)));
+        }
+        let is_there = self.computed.is_none_or(|number| device.is_cpu() || supports_w8a8(device, number, dtype));
+        is_there.then(|| Box::new(move || self.on_candle(Operands::of_device(device, dtype))) as _)
+    }
+
+    fn on_candle(&self, mut on: Operands<Tensor>) -> kiln_nn::Result<Tensor> {
+        let result = match &self.run {
+            Run::Anywhere(computation) => computation.run(&mut on),
+            Run::OnCandle(run) => run(&mut on),
+        };
+        result?.download()
+    }
+
+    fn report(&self, dtype: DType, found: kiln_nn::Result<Tensor>) -> OperatorReport {
         // Two units in the last place of the largest result.
         let bound = self.bound.max(match dtype {
             DType::F16 => 1.0 / 512.0,
             DType::BF16 => 1.0 / 64.0,
             _ => 0.0,
         });
-        let error = (self.run)(&mut Operands::of_device(device, dtype))
-            .and_then(|found| relative_error(&found, &(self.run)(&mut Operands::exact(dtype))?));
+        let error = found.and_then(|found| relative_error(&found, &self.on_candle(Operands::exact(dtype))?));
         let (error, failure) = match error {
             Ok(error) => (Some(error), None),
             Err(error) => (None, Some(error.to_string())),
@@ -145,9 +173,7 @@ impl Case {
 
 /// The largest error, relative to the largest expected number. Infinite if a result is not a number.
 fn relative_error(found: &Tensor, expected: &Tensor) -> kiln_nn::Result<f64> {
-    let values = |x: &Tensor| -> kiln_nn::Result<Vec<f32>> {
-        Ok(x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
-    };
+    let values = |x: &Tensor| -> kiln_nn::Result<Vec<f32>> { Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?) };
     let (found, expected) = (values(found)?, values(expected)?);
     let largest = expected.iter().fold(f32::MIN_POSITIVE, |largest, value| largest.max(value.abs()));
     let errors = found.iter().zip(&expected).map(|(found, expected)| f64::from((found - expected).abs() / largest));
@@ -157,7 +183,7 @@ fn relative_error(found: &Tensor, expected: &Tensor) -> kiln_nn::Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use kiln_engine::{DTypeChoice, DeviceChoice};
+    use kiln_engine::{DTypeChoice, DeviceChoice, PortableDevice};
 
     use super::*;
 
@@ -183,11 +209,33 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+    fn vulkan_passes_in_its_types() {
+        let gpu: PortableDevice = "vulkan".parse().unwrap();
+        let adapter = gpu.find().unwrap();
+        let types = if adapter.has_f16 { &[DTypeChoice::F32, DTypeChoice::F16][..] } else { &[DTypeChoice::F32] };
+        for &dtype in types {
+            let setup = Setup { device: DeviceChoice::Portable(gpu), dtype, ..Setup::default() };
+            let report = SelfTest { setup, model: None }.run(&mut |_| ControlFlow::Continue(())).unwrap();
+            for OperatorReport { name, shape, error, bound, failure } in &report.operators {
+                let error = error.unwrap_or(f64::NAN);
+                println!("{name}, {shape}, {dtype:?}: {error:.1e} of {bound:.1e} {failure:?}");
+            }
+            assert!(report.failure().is_none(), "{}", report.failure().unwrap());
+            let named = |name: &str| report.operators.iter().any(|operator| operator.name == name);
+            assert!(named("linear") && named("grouped attention with lengths") && !named("linear, q4_k"));
+            let features = report.machine.features.unwrap();
+            assert!(report.machine.device.contains(&adapter.name) && features.contains(&adapter.driver), "{features}");
+        }
+    }
+
+    #[test]
     fn a_wrong_result_a_missing_one_and_one_that_is_no_number_fail() {
-        let run = |of_device: fn(&mut Operands) -> kiln_nn::Result<Tensor>| {
-            let run = move |on: &mut Operands| of_device(on);
-            Case { name: "test".into(), shape: String::new(), bound: 1e-4, computed: None, run: Box::new(run) }
-                .report(&Device::Cpu, DType::BF16)
+        let run = |of_device: fn(&mut Operands<Tensor>) -> kiln_nn::Result<Tensor>| {
+            let run = Run::OnCandle(Box::new(of_device));
+            let case = Case { name: "test".into(), shape: String::new(), bound: 1e-4, computed: None, run };
+            let found = case.on(&Device::Cpu, None, DType::BF16).unwrap()();
+            case.report(DType::BF16, found)
         };
         assert!(run(|on| on.tensor(&[4])).has_passed());
         // Only the tested device has another type.

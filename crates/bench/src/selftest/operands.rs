@@ -4,13 +4,13 @@ use candle_core::{DType, Device, Tensor};
 use half::f16;
 use kiln_nn::Result;
 use kiln_ops::{BlockType, EightBits, MatrixType, Packing, ROW_FACTOR, Weight};
-use kiln_weights::{EightBitLayers, Placement, RandomSource, Segments, load};
+use kiln_weights::{EightBitLayers, RandomSource, Segments, load};
 
-/// How the matrix of a linear layer is stored, and computed.
+use super::tested::Tested;
+
+/// How the matrix of a linear layer is stored, and computed, if not in the type of the activations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Stored {
-    /// In the type of the activations.
-    Plain,
     /// In the type of its file.
     Kept(MatrixType),
     /// In bytes with a scale for each row, computed in 8 bits.
@@ -26,70 +26,93 @@ fn can_be_made(kind: MatrixType) -> bool {
 }
 
 /// Random operands, from the same stream in every run.
-pub(super) struct Operands {
-    device: Device,
+pub(super) struct Operands<T: Tested> {
+    device: T::Device,
     dtype: DType,
     /// The type that the numbers are rounded to.
     rounded: DType,
     state: u64,
 }
 
-impl Operands {
+impl<T: Tested> Operands<T> {
     /// On a device in a type.
-    pub(super) fn of_device(device: &Device, dtype: DType) -> Self {
+    pub(super) fn of_device(device: &T::Device, dtype: DType) -> Self {
         Self { device: device.clone(), dtype, rounded: dtype, state: 0 }
     }
 
+    /// Numbers between -1 and 1.
+    pub(super) fn tensor(&mut self, shape: &[usize]) -> Result<T> {
+        let numbers = self.numbers(shape)?.to_dtype(self.rounded)?;
+        T::upload(&numbers.to_dtype(self.dtype)?, &self.device)
+    }
+
+    /// Numbers between -1 and 1 that are f32 on every device.
+    pub(super) fn tensor_f32(&mut self, shape: &[usize]) -> Result<T> {
+        T::upload(&self.numbers(shape)?, &self.device)
+    }
+
+    /// These numbers in f32.
+    pub(super) fn values(&self, values: &[f32]) -> Result<T> {
+        T::upload(&Tensor::new(values, &Device::Cpu)?, &self.device)
+    }
+
+    /// The kernel of a convolution `(c_out, kh, kw, c_in)`, with results of the magnitude of the inputs.
+    pub(super) fn kernel(&mut self, shape: &[usize; 4]) -> Result<T::Weight> {
+        let [_, kh, kw, c_in] = *shape;
+        let factor = 1.0 / ((kh * kw * c_in) as f64).sqrt();
+        let numbers = (self.numbers(shape)? * factor)?.to_dtype(self.rounded)?;
+        T::upload(&numbers.to_dtype(self.dtype)?, &self.device)?.plain_weight()
+    }
+
+    /// The matrix `(n, k)` of a linear layer in the type of the activations, loaded as one of a network.
+    pub(super) fn matrix(&mut self, shape: [usize; 2]) -> Result<T::Weight> {
+        self.loaded(shape, None)
+    }
+
+    fn loaded(&mut self, [n, k]: [usize; 2], stored: Option<Stored>) -> Result<T::Weight> {
+        let mut segments = Segments::default();
+        let layer = segments.add("layer", |p| p.allows_8_bits().param("weight", &[n, k], Packing::Linear));
+        if let Some(Stored::InBytes(kind)) = stored {
+            segments.set_8_bits(Some(&EightBitLayers { kind, ..EightBitLayers::default() }));
+        }
+        let kept = match stored {
+            Some(Stored::Kept(kind)) => Some(kind),
+            _ => None,
+        };
+        let placement = T::placement(&self.device, self.dtype).with_matrices(kept);
+        let seed = self.next();
+        load(&segments, &RandomSource::new(&segments, seed), &placement)?;
+        let param = layer.enter()?;
+        T::loaded(&param, &self.device)
+    }
+
+    fn numbers(&mut self, shape: &[usize]) -> Result<Tensor> {
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|_| (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect();
+        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    /// The next number of a splitmix64 stream (Steele et al., 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+impl Operands<Tensor> {
     /// In f32 on the CPU, with the numbers that have been rounded to `dtype`.
     pub(super) fn exact(dtype: DType) -> Self {
         Self { device: Device::Cpu, dtype: DType::F32, rounded: dtype, state: 0 }
     }
 
-    /// Numbers between -1 and 1.
-    pub(super) fn tensor(&mut self, shape: &[usize]) -> Result<Tensor> {
-        let numbers = self.numbers(shape)?.to_dtype(self.rounded)?;
-        Ok(numbers.to_dtype(self.dtype)?.to_device(&self.device)?)
-    }
-
-    /// Numbers between -1 and 1 that are f32 on every device.
-    pub(super) fn tensor_f32(&mut self, shape: &[usize]) -> Result<Tensor> {
-        Ok(self.numbers(shape)?.to_device(&self.device)?)
-    }
-
-    /// These numbers in f32.
-    pub(super) fn values(&self, values: &[f32]) -> Result<Tensor> {
-        Ok(Tensor::new(values, &self.device)?)
-    }
-
-    /// The kernel of a convolution `(c_out, kh, kw, c_in)`, with results of the magnitude of the inputs.
-    pub(super) fn kernel(&mut self, shape: &[usize; 4]) -> Result<Weight> {
-        let [_, kh, kw, c_in] = *shape;
-        let factor = 1.0 / ((kh * kw * c_in) as f64).sqrt();
-        let numbers = (self.numbers(shape)? * factor)?.to_dtype(self.rounded)?;
-        Ok(Weight::plain(&numbers.to_dtype(self.dtype)?.to_device(&self.device)?)?)
-    }
-
     /// The matrix `(n, k)` of a linear layer, loaded as one of a network. Types that are only read have random codes.
-    pub(super) fn matrix(&mut self, [n, k]: [usize; 2], stored: Stored) -> Result<Weight> {
-        if let Stored::Kept(kind) = stored
-            && !can_be_made(kind)
-        {
-            return self.codes(kind, [n, k]);
+    pub(super) fn stored(&mut self, shape: [usize; 2], stored: Stored) -> Result<Weight> {
+        match stored {
+            Stored::Kept(kind) if !can_be_made(kind) => self.codes(kind, shape),
+            _ => self.loaded(shape, Some(stored)),
         }
-        let mut segments = Segments::default();
-        let layer = segments.add("layer", |p| p.allows_8_bits().param("weight", &[n, k], Packing::Linear));
-        if let Stored::InBytes(kind) = stored {
-            segments.set_8_bits(Some(&EightBitLayers { kind, ..EightBitLayers::default() }));
-        }
-        let kept = match stored {
-            Stored::Kept(kind) => Some(kind),
-            _ => None,
-        };
-        let placement = Placement::new(self.device.clone(), self.dtype).with_matrices(kept);
-        let seed = self.next();
-        load(&segments, &RandomSource::new(&segments, seed), &placement)?;
-        let weight = layer.enter()?.weight()?;
-        Ok(weight)
     }
 
     /// A matrix of random codes with one scale.
@@ -117,19 +140,5 @@ impl Operands {
         let count = floats.len();
         let memory = Tensor::from_vec(floats, count, &Device::Cpu)?.to_device(&self.device)?;
         Ok(Weight::rows(&memory, kind, [n, k], 1)?)
-    }
-
-    fn numbers(&mut self, shape: &[usize]) -> Result<Tensor> {
-        let values: Vec<f32> =
-            (0..shape.iter().product()).map(|_| (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect();
-        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
-    }
-
-    /// The next number of a splitmix64 stream (Steele et al., 2014).
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }

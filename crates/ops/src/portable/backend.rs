@@ -14,6 +14,9 @@ pub trait Backend: Debug + Send + Sync {
     /// The name of the device.
     fn name(&self) -> &str;
 
+    /// Its driver with the version, and the features that kernels use, in words.
+    fn features(&self) -> &str;
+
     /// Memory of `bytes` bytes, with any contents.
     ///
     /// # Errors
