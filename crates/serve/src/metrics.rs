@@ -132,7 +132,7 @@ impl Default for Metrics {
         registry.register_with_unit("memory", "Memory in use", Unit::Bytes, metrics.memory.clone());
         let help = "Memory that is available for images";
         registry.register_with_unit("memory_available", help, Unit::Bytes, metrics.available.clone());
-        let help = "Memory that the next images need besides what is in use";
+        let help = "Memory that the next images will allocate";
         registry.register_with_unit("memory_needed", help, Unit::Bytes, metrics.needed.clone());
         let help = "Whether memory is too short for the next images: 1 or 0";
         registry.register("memory_low", help, metrics.low.clone());

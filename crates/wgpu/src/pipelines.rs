@@ -89,7 +89,7 @@ impl Kernel {
         Self { function: Some(definition), ..self }
     }
 
-    /// With a text in place of a mark: unlike a function, it leaves arrays of its caller in registers.
+    /// With a text in place of a mark: code for which a function would need pointers to all arrays of its caller.
     pub(crate) fn paste(self, mark: &'static str, text: &'static str) -> Self {
         Self { pasted: Some([mark, text]), ..self }
     }

@@ -16,11 +16,12 @@ use crate::operators::matrix_kernels;
 use crate::pipelines::{Constant, IMMEDIATES, Kernel};
 
 /// Constants that are numbers, and values that operators choose. All others are true or false.
-const NUMBERS: [(&str, &[u32]); 5] = [
+const NUMBERS: [(&str, &[u32]); 6] = [
     ("HEAD", &[40, 64, 160, 512]),
     ("KIND", &[0, 1, 2]),
     ("PART", &[5, 64]),
     ("PARTS", &[1, 3]),
+    ("SHARE", &[16, 64]),
     ("THREADS", &[64, 256]),
 ];
 /// Elements of vectors.

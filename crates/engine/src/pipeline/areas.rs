@@ -104,8 +104,8 @@ impl Areas {
         for area in &all {
             for (image, [unconditional, conditional]) in sums.iter_mut().enumerate() {
                 let (of_none, of_parts) = strengths(area, image);
-                add(unconditional, size.1, area.0, &of_none);
-                of_parts.iter().for_each(|part| add(conditional, size.1, area.0, part));
+                area.0.add(unconditional, size.1, &of_none);
+                of_parts.iter().for_each(|part| area.0.add(conditional, size.1, part));
             }
         }
         let area = |area: (LatentArea, Vec<usize>)| {
@@ -133,14 +133,6 @@ impl Areas {
 fn within(map: &[f32], width: usize, place: LatentArea) -> impl Iterator<Item = f32> + '_ {
     let rows = map.chunks_exact(width.max(1)).skip(place.top).take(place.height);
     rows.flat_map(move |row| row.iter().copied().skip(place.left).take(place.width))
-}
-
-/// Adds the values of a rectangle to a map with rows of `width`.
-fn add(map: &mut [f32], width: usize, place: LatentArea, values: &[f32]) {
-    let rows = map.chunks_exact_mut(width.max(1)).skip(place.top);
-    for (row, values) in rows.zip(values.chunks_exact(place.width.max(1))) {
-        row.iter_mut().skip(place.left).zip(values).for_each(|(to, value)| *to += value);
-    }
 }
 
 /// The calls of the denoiser for each rectangle.

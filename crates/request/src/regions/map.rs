@@ -37,6 +37,14 @@ impl LatentArea {
     pub fn whole((height, width): (usize, usize)) -> Self {
         Self { top: 0, left: 0, height, width }
     }
+
+    /// Adds the values of its latents, row by row, to a map whose rows have `width` latents.
+    pub fn add(&self, map: &mut [f32], width: usize, values: &[f32]) {
+        let rows = map.chunks_exact_mut(width.max(1)).skip(self.top);
+        for (row, values) in rows.zip(values.chunks_exact(self.width.max(1))) {
+            row.iter_mut().skip(self.left).zip(values).for_each(|(to, value)| *to += value);
+        }
+    }
 }
 
 impl Region {

@@ -129,11 +129,8 @@ impl Job {
                 let found = format!("a rectangle of {}x{} pixels", area.width * f, area.height * f);
                 return Err(problem(found, format!("sides that are multiples of {}", multiple * f)));
             }
-            let rows = sums.chunks_exact_mut(size.1.max(1)).skip(area.top);
-            for (row, strengths) in rows.zip(map.strengths.chunks_exact(area.width.max(1))) {
-                let to = row.iter_mut().skip(area.left).zip(strengths);
-                to.for_each(|(sum, strength)| *sum += part.weight as f32 * strength);
-            }
+            let strengths: Vec<f32> = map.strengths.iter().map(|strength| part.weight as f32 * strength).collect();
+            area.add(&mut sums, size.1, &strengths);
         }
         if let Some(place) = sums.iter().position(|sum| *sum <= 0.0) {
             let (x, y) = (place % size.1 * f, place / size.1 * f);

@@ -1,6 +1,6 @@
-        // Reads this thread's chunks of the tiles at element `depth` of k, and the windows' next elements. A is zero from `end` on, W
-        // may have any values there. Reads of one kind have one condition at most, or none: branches of their own make them wait for
-        // one another.
+        // Reads this thread's chunks of the tiles at element `depth` of k, and moves to the windows' next elements. A is zero from `end`
+        // on, W may have any values there. Rows share one condition: with one for each row a product of 4096 x 4096 x 4096 fell
+        // from 213 to 157 TFLOP/s on an H200.
         let at_depth = select(depth, min(depth, end - DEPTH + load_depth), EXACT) / 4u;
         let exists = EXACT || depth < end;
         is_inside = 0u;

@@ -75,7 +75,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let depth = begin + load_depth;
 /*fetch*/
     }
-    for (var next = begin / DEPTH + 1u; next * DEPTH < end + DEPTH; next++) {
+    for (var start = begin; start < end; start += DEPTH) {
         workgroupBarrier();
         /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
             let is_seen = !CONVOLUTION || (is_inside & (1u << i)) != 0u;
@@ -90,7 +90,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
             }
         }
         workgroupBarrier();
-        let depth = next * DEPTH + load_depth;
+        let depth = start + DEPTH + load_depth;
 /*fetch*/
         /*unroll*/ for (var d = 0u; d < DEPTH_OF_MATRICES; d++) {
             var rows: array<MatrixA, ROWS_OF_MATRICES>;

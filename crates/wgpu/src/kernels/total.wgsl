@@ -1,17 +1,18 @@
-// Sums over the threads of a workgroup, of which there are `THREADS`, a power of two.
+// Sums over the threads of a workgroup, of which there are `THREADS`, in shares of `SHARE` neighbors. Both are powers of two.
 
 var<workgroup> parts: array<f32, THREADS>;
 
+// The sum of the values of this thread's share.
 fn total(lane: u32, value: f32) -> f32 {
     parts[lane] = value;
     workgroupBarrier();
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        if lane < half {
+    for (var half = SHARE / 2u; half > 0u; half /= 2u) {
+        if lane % SHARE < half {
             parts[lane] += parts[lane + half];
         }
         workgroupBarrier();
     }
-    let sum = parts[0];
+    let sum = parts[lane / SHARE * SHARE];
     workgroupBarrier();
     return sum;
 }

@@ -71,6 +71,8 @@ fn width<const N: usize>(sizes: [usize; N]) -> usize {
     [4, 2].into_iter().find(|width| sizes.iter().all(|size| size % width == 0)).unwrap_or(1)
 }
 
+/// Sums over threads of a workgroup.
+const TOTAL: &str = include_str!("../kernels/total.wgsl");
 /// The places of elements in five dimensions.
 const COORDINATES: &str = include_str!("../kernels/coordinates.wgsl");
 

@@ -4,15 +4,13 @@ use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{GroupNorm, GroupNormApplyOp, GroupNormOp, LayerNormOp, ModulatedNormOp, Operand, Result, RowNorm};
 
-use super::{IDENTITY, SILU, width};
+use super::{IDENTITY, SILU, TOTAL, width};
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
 /// Elements of a group that a workgroup takes: maps with more are divided into blocks.
 const BLOCK: usize = 16384;
-/// Sums over the threads of a workgroup.
-const TOTAL: &str = include_str!("../kernels/total.wgsl");
 
 /// The mean of each group of `x` `(b, .., c)`, and the reciprocal of its standard deviation with `eps`, or the sum of squared
 /// differences, to `y` `(b, num_groups, 2)` in f32.
@@ -23,7 +21,7 @@ pub(crate) fn moments(gpu: &Gpu, x: &PortableTensor, y: &PortableTensor, eps: Op
     let pixels = x.elements() / (images * c).max(1);
     let width = width([c, c / groups, x.offset()]);
     let kernel = Kernel::new("group_norm_moments", include_str!("../kernels/moments.wgsl")).of("S", x.dtype());
-    let kernel = kernel.vectors(width).after(TOTAL).with("THREADS", 256);
+    let kernel = kernel.vectors(width).after(TOTAL).with("THREADS", 256).with("SHARE", 256);
     let block = BLOCK.div_ceil(c / groups).min(pixels);
     let blocks = pixels.div_ceil(block.max(1));
     let numbers = |y: usize| {
@@ -115,7 +113,7 @@ fn row_norm(
         _ => 0,
     };
     let kernel = Kernel::new("row_norm", include_str!("../kernels/row_norm.wgsl")).of("S", x.dtype());
-    let kernel = kernel.after(TOTAL).with("THREADS", 64);
+    let kernel = kernel.after(TOTAL).with("THREADS", 64).with("SHARE", 64);
     let kernel = kernel.when("RMS", norm == RowNorm::Rms).when("HAS_GAMMA", gamma.is_some());
     let kernel = kernel.when("HAS_BETA", beta.is_some());
     let kernel = kernel.when("HAS_SCALE", scale.is_some()).when("HAS_SHIFT", shift.is_some());

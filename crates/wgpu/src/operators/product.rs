@@ -22,12 +22,17 @@ const DIRECT: [usize; 2] = [64, 8];
 const LEAST_ROWS: usize = 32;
 /// The most rows of products that are computed row by row.
 const FEW_ROWS: usize = 8;
-/// Columns of a workgroup there.
-const COLUMNS: usize = 4;
+/// Threads of a workgroup there, and those of a column.
+const ROW_THREADS: [usize; 2] = [64, 16];
 
-/// The numbers, and the operands that are added: by elements, and by vectors of four.
+/// The numbers, and the operands that are added: by elements, the same with sums over threads, and by vectors of four.
 const ELEMENTS: &str =
     concat!(include_str!("../kernels/product_params.wgsl"), include_str!("../kernels/product_elements.wgsl"));
+const ROWS: &str = concat!(
+    include_str!("../kernels/product_params.wgsl"),
+    include_str!("../kernels/product_elements.wgsl"),
+    include_str!("../kernels/total.wgsl")
+);
 const VECTORS: &str =
     concat!(include_str!("../kernels/product_params.wgsl"), include_str!("../kernels/product_vectors.wgsl"));
 
@@ -146,11 +151,17 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let kernel = match &tiles {
         Some((tiles, matrices)) => tiles.kernel(*matrices, k),
         None if has_few_rows => Kernel::new("product_rows", include_str!("../kernels/product_rows.wgsl"))
-            .vectors(width([k, a.offset(), weight.offset()])),
+            .vectors(width([k, a.offset(), weight.offset()]))
+            .with("THREADS", ROW_THREADS[0])
+            .with("SHARE", ROW_THREADS[1]),
         None if gpu.is_software() => Kernel::new("product_direct", include_str!("../kernels/product_direct.wgsl")),
         None => Kernel::new("product", include_str!("../kernels/product.wgsl")),
     };
-    let common = if tiles.is_some() { VECTORS } else { ELEMENTS };
+    let common = match (&tiles, has_few_rows) {
+        (Some(_), _) => VECTORS,
+        (None, true) => ROWS,
+        (None, false) => ELEMENTS,
+    };
     let kernel = kernel.of("S", a.dtype()).function(function).after(common).when("CONVOLUTION", windows.channels > 0);
     let kernel = kernel.when("HAS_BIAS", bias.is_some()).when("HAS_IMAGE_BIAS", image_bias.is_some());
     let kernel = kernel.when("HAS_RESIDUAL", residual.is_some());
@@ -159,7 +170,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let buffers = |operands: [_; 2], result| operands.into_iter().chain(added).chain([result]).collect();
     let Some((tiles, _)) = tiles else {
         let [rows, columns] = match (has_few_rows, gpu.is_software()) {
-            (true, _) => [1, COLUMNS],
+            (true, _) => [1, ROW_THREADS[0] / ROW_THREADS[1]],
             (false, true) => DIRECT,
             (false, false) => TILE,
         };
