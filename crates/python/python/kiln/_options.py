@@ -140,7 +140,7 @@ class RequestOptions(TypedDict, total=False):
     """Size in which the denoiser sees reference images: model, by the model's rule, or own, the image's size rounded down to multiples of 16."""
 
     regions: Sequence[str | Mapping[str, Any]] | None
-    """Places of the parts of the prompt that AND separates, one for each part in their order: pixels=256x512+64+0 (width, height, left and top) or share=0.5x1+0+0, mask=FILE, bounds=true for the rectangle around the mask, strength=0.8, blend=TEXT with weight=0.5 for a text that is blended in, or whole. The predictions of the parts are averaged, as in ComfyUI."""
+    """Places of the parts of the prompt that AND separates, one for each part in their order, with a semicolon between two: pixels=256x512+64+0 (width, height, left and top) or share=0.5x1+0+0, mask=FILE, bounds=true for the rectangle around the mask, strength=0.8, blend=TEXT with weight=0.5 for a text that is blended in, or whole. The predictions of the parts are averaged, as in ComfyUI."""
 
     batch_count: int | None
     """Number of batches."""
