@@ -17,6 +17,28 @@ pub(crate) struct Dispatch<'a> {
     buffers: Vec<&'a Buffer>,
     numbers: Vec<u8>,
     groups: [usize; 3],
+    /// How it is divided, if the kernel's last number is the first workgroup of a dimension.
+    division: Option<Division>,
+}
+
+/// The parts in which a call can be computed.
+#[derive(Clone, Copy)]
+struct Division {
+    /// The dimension of its workgroups: 0, or 1 and 2 in one.
+    dimension: usize,
+    /// Their number there.
+    groups: usize,
+    /// Floating point operations of all.
+    flop: f64,
+}
+
+/// A part of a call: some of its workgroups.
+pub(crate) struct Part {
+    groups: [usize; 3],
+    /// The number of the first one, if the call is divided.
+    first: Option<usize>,
+    /// Floating point operations, if they are known.
+    pub(crate) flop: f64,
 }
 
 /// The numbers of a call, in the order of the kernel's `Params`.
@@ -43,7 +65,7 @@ impl<'a> Dispatch<'a> {
     /// `buffers` are those of the kernel's bindings, the result last.
     pub(crate) fn new(gpu: &Gpu, kernel: Kernel, buffers: Vec<&'a Buffer>, numbers: Numbers) -> Result<Self> {
         let pipeline = gpu.pipelines().get(kernel, buffers.len())?;
-        Ok(Self { pipeline, buffers, numbers: numbers.0, groups: [1; 3] })
+        Ok(Self { pipeline, buffers, numbers: numbers.0, groups: [1; 3], division: None })
     }
 
     /// A thread for each of `count` elements, in groups of `size`.
@@ -58,6 +80,36 @@ impl<'a> Dispatch<'a> {
         Self { groups, ..self }
     }
 
+    /// Workgroups in columns and rows, which compute `flop` floating point operations. The rows may be computed in parts: the kernel's
+    /// last number is the first row, which `numbers` lack.
+    pub(crate) fn rows(self, rows: usize, columns: usize, flop: f64) -> Self {
+        Self { groups: [columns, 1, 1], division: Some(Division { dimension: 1, groups: rows, flop }), ..self }
+    }
+
+    /// Workgroups in three dimensions, of which the first may be computed in parts, as rows in [`Dispatch::rows`].
+    pub(crate) fn blocks(self, groups: [usize; 3], flop: f64) -> Self {
+        Self { groups, division: Some(Division { dimension: 0, groups: groups[0], flop }), ..self }
+    }
+
+    /// The parts of which none has more than `most` floating point operations, unless it is a single row of workgroups.
+    pub(crate) fn parts(&self, most: f64) -> Vec<Part> {
+        let Some(Division { dimension, groups, flop }) = self.division else {
+            return vec![Part { groups: self.groups, first: None, flop: 0.0 }];
+        };
+        let count = ((flop / most).ceil() as usize).clamp(1, groups.max(1));
+        let part = |i: usize| {
+            let [first, end] = [i, i + 1].map(|i| groups * i / count);
+            let here = end - first;
+            let [columns, heads, images] = self.groups;
+            let groups = match dimension {
+                0 => [here, heads, images],
+                _ => [columns, here.min(MOST_GROUPS), here.div_ceil(MOST_GROUPS)],
+            };
+            Part { groups, first: Some(first), flop: flop / count as f64 }
+        };
+        (0..count).map(part).collect()
+    }
+
     /// The buffers for the kernel.
     pub(crate) fn bindings(&self, device: &wgpu::Device) -> wgpu::BindGroup {
         let buffers = self.buffers.iter().zip(0..);
@@ -68,15 +120,18 @@ impl<'a> Dispatch<'a> {
         device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
     }
 
-    /// Adds the call to a pass.
-    pub(crate) fn record(&self, pass: &mut wgpu::ComputePass<'static>, bindings: &wgpu::BindGroup) {
-        if self.groups.contains(&0) {
+    /// Adds a part of the call to a pass.
+    pub(crate) fn record(&self, part: &Part, pass: &mut wgpu::ComputePass<'static>, bindings: &wgpu::BindGroup) {
+        if part.groups.contains(&0) {
             return;
         }
         pass.set_pipeline(&self.pipeline.pipeline);
         pass.set_bind_group(0, bindings, &[]);
         pass.set_immediates(0, &self.numbers);
-        let [x, y, z] = self.groups.map(|groups| groups as u32);
+        if let Some(first) = part.first {
+            pass.set_immediates(self.numbers.len() as u32, &(first as u32).to_ne_bytes());
+        }
+        let [x, y, z] = part.groups.map(|groups| groups as u32);
         pass.dispatch_workgroups(x, y, z);
     }
 }

@@ -16,6 +16,11 @@ use crate::operators;
 use crate::pipelines::{IMMEDIATES, Pipelines};
 use crate::queue::Queue;
 
+/// Floating point operations that are submitted at once. Windows resets a GPU whose work takes more than two seconds, and Linux'
+/// drivers have such limits too: GPUs with memory of their own that reach 0.2 TFLOP/s keep to it, and others that reach 0.05.
+const MOST_FLOP: u64 = 400_000_000_000;
+const MOST_FLOP_SHARED: u64 = 100_000_000_000;
+
 /// An open GPU: a [`Backend`].
 #[derive(Debug)]
 pub struct Gpu {
@@ -89,7 +94,7 @@ impl Gpu {
             workgroup_memory,
             buffers,
             pipelines: Pipelines::new(&device, stored),
-            queue: Queue::new(device, queue),
+            queue: Queue::new(device, queue, if adapter.is_discrete { MOST_FLOP } else { MOST_FLOP_SHARED }),
             nothing,
             frequencies: Mutex::default(),
         }))
@@ -98,6 +103,12 @@ impl Gpu {
     /// This GPU for tensors.
     pub fn backend(self: &Arc<Self>) -> Arc<dyn Backend> {
         self.clone()
+    }
+
+    /// Submits at most `flop` floating point operations at once from now on, in parts of operators if need be. By default GPUs with
+    /// memory of their own get 4e11, and others 1e11, so that drivers with time limits do not take slow ones for stopped.
+    pub fn set_most_flop(&self, flop: u64) {
+        self.queue.set_most_flop(flop);
     }
 
     /// Whether tensors may be f16.

@@ -1,6 +1,7 @@
 //! The order of work.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
@@ -8,8 +9,7 @@ use parking_lot::Mutex;
 use crate::buffers::Buffer;
 use crate::dispatch::Dispatch;
 
-/// Dispatches between two submissions: enough that the host is ahead, and few enough that a submission takes less than the time
-/// after which Windows resets a GPU.
+/// Dispatches between two submissions, so that the GPU begins while the host adds others.
 const PART: usize = 64;
 
 /// The queue of a GPU.
@@ -18,6 +18,8 @@ pub(crate) struct Queue {
     device: wgpu::Device,
     queue: wgpu::Queue,
     state: Mutex<State>,
+    /// Floating point operations between two submissions.
+    most_flop: AtomicU64,
     /// The first error since the last time that somebody waited.
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -35,10 +37,12 @@ struct Pass {
     pass: wgpu::ComputePass<'static>,
     encoder: wgpu::CommandEncoder,
     dispatches: usize,
+    flop: f64,
 }
 
 impl Queue {
-    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue) -> Self {
+    /// The queue of a device, which submits at most `most_flop` floating point operations at once.
+    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue, most_flop: u64) -> Self {
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
         let (errors, losses) = (failure.clone(), failure.clone());
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -49,7 +53,7 @@ impl Queue {
                 losses.lock().get_or_insert_with(|| format!("the GPU was lost: {message}"));
             }
         });
-        Self { device, queue, state: Mutex::default(), failure }
+        Self { device, queue, state: Mutex::default(), most_flop: AtomicU64::new(most_flop), failure }
     }
 
     /// Adds a dispatch.
@@ -61,17 +65,29 @@ impl Queue {
             state.timed = Some(seconds + self.time(dispatch, &bindings)?);
             return Ok(());
         }
-        let work = state.pass.get_or_insert_with(|| {
-            let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
-            Pass { pass, encoder, dispatches: 0 }
-        });
-        dispatch.record(&mut work.pass, &bindings);
-        work.dispatches += 1;
-        if work.dispatches >= PART {
-            self.submit(&mut state);
+        let most = self.most_flop.load(Ordering::Relaxed) as f64;
+        for part in dispatch.parts(most) {
+            if state.pass.as_ref().is_some_and(|work| work.flop + part.flop > most) {
+                self.submit(&mut state);
+            }
+            let work = state.pass.get_or_insert_with(|| {
+                let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
+                Pass { pass, encoder, dispatches: 0, flop: 0.0 }
+            });
+            dispatch.record(&part, &mut work.pass, &bindings);
+            work.dispatches += 1;
+            work.flop += part.flop;
+            if work.dispatches >= PART {
+                self.submit(&mut state);
+            }
         }
         Ok(())
+    }
+
+    /// Submits at most so many floating point operations at once from now on.
+    pub(crate) fn set_most_flop(&self, flop: u64) {
+        self.most_flop.store(flop, Ordering::Relaxed);
     }
 
     /// Submits all work so far.
@@ -170,7 +186,9 @@ impl Queue {
         let mut pass = encoder
             .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes })
             .forget_lifetime();
-        dispatch.record(&mut pass, bindings);
+        for part in dispatch.parts(self.most_flop.load(Ordering::Relaxed) as f64) {
+            dispatch.record(&part, &mut pass, bindings);
+        }
         drop(pass);
         encoder.resolve_query_set(&queries, 0..2, &resolved, 0);
         self.queue.submit([encoder.finish()]);

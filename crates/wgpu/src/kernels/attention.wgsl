@@ -19,7 +19,7 @@ var<workgroup> factors: array<f32, 16>;
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first = group.x * QUERIES;
+    let first = (p.first + group.x) * QUERIES;
     let head = group.y;
     let image = group.z;
     let at_q = p.q + image * p.q_image + head * HEAD;

@@ -21,6 +21,8 @@ struct Params {
     limits: u32,
     y: u32,
     scale: f32,
+    // The first workgroup of queries that is computed.
+    first: u32,
 }
 
 @group(0) @binding(3) var<storage, read> bias: array<S>;

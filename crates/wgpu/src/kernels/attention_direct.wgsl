@@ -10,7 +10,7 @@ const SIDE: u32 = 8u;
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first = (group.x * 8u + lane) * SIDE;
+    let first = ((p.first + group.x) * 8u + lane) * SIDE;
     if first >= p.s {
         return;
     }

@@ -74,7 +74,7 @@ fn limited(found: vec4f, image: u32, head: u32, query: u32, key: u32, keys: u32)
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first = group.x * QUERIES;
+    let first = (p.first + group.x) * QUERIES;
     let head = group.y;
     let image = group.z;
     let at_q = (p.q + image * p.q_image + head * HEAD) / 8u;

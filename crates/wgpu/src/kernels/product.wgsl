@@ -23,7 +23,7 @@ fn window(image: u32, row: i32, column: i32, depth: u32) -> f32 {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first_row = (group.z * 65535u + group.y) * TILE;
+    let first_row = (p.first + group.z * 65535u + group.y) * TILE;
     let first_column = group.x * TILE;
     // The row of both tiles that this thread loads, and the first of its four elements.
     let load_row = lane / 4u;

@@ -9,7 +9,7 @@ const SIDE: u32 = 8u;
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first_row = ((group.z * 65535u + group.y) * 8u + lane) * SIDE;
+    let first_row = ((p.first + group.z * 65535u + group.y) * 8u + lane) * SIDE;
     let first_column = group.x * SIDE;
     if first_row >= p.m {
         return;

@@ -24,7 +24,7 @@ var<workgroup> stage: array<vec4f, SUBGROUPS * STAGE>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let first_row = (group.z * 65535u + group.y) * TILE_ROWS;
+    let first_row = (p.first + group.z * 65535u + group.y) * TILE_ROWS;
     let tiles = (p.n + TILE_COLUMNS - 1u) / TILE_COLUMNS;
     let first_column = group.x % tiles * TILE_COLUMNS;
     let part = group.x / tiles;

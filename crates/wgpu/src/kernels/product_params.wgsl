@@ -23,6 +23,8 @@ struct Params {
     pad_top: u32,
     pad_left: u32,
     width_out: u32,
+    // The first of the workgroups' rows that is computed.
+    first: u32,
 }
 
 var<immediate> p: Params;

@@ -8,7 +8,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let column = group.x * (THREADS / SHARE) + lane / SHARE;
     let place = lane % SHARE;
     let vectors = p.k / WIDTH;
-    let at_a = p.a / WIDTH + group.y * vectors;
+    let row = p.first + group.y;
+    let at_a = p.a / WIDTH + row * vectors;
     let at_w = p.w / WIDTH + min(column, p.n - 1u) * vectors;
     var sum = 0.0;
     for (var i = place; i < vectors; i += SHARE) {
@@ -16,6 +17,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
     let all = total(lane, sum);
     if place == 0u {
-        store(group.y, column, all);
+        store(row, column, all);
     }
 }

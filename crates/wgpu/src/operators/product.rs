@@ -10,7 +10,7 @@ use super::tiles::Tiles;
 use super::{IDENTITY, activation, width};
 #[cfg(test)]
 use crate::adapter::Matrices;
-use crate::dispatch::{Dispatch, MOST_GROUPS, Numbers};
+use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
@@ -144,6 +144,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let numbers = numbers.all([image_bias_row, at_residual, y.offset(), windows.pixels.max(1)]);
     let numbers = numbers.all([windows.height, windows.width, windows.channels, windows.kernel_width]);
     let numbers = numbers.all([windows.stride, windows.pad_top, windows.pad_left, windows.width_out]);
+    let flop = 2.0 * m as f64 * n as f64 * k as f64;
     let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 8 == 0)
         && [n, at_bias, at_image_bias, at_residual, y.offset()].iter().all(|size| size % 4 == 0);
     let has_few_rows = m <= FEW_ROWS && windows.channels == 0 && !gpu.is_software();
@@ -174,29 +175,26 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
             (false, true) => DIRECT,
             (false, false) => TILE,
         };
-        let groups = groups(m.div_ceil(rows), n.div_ceil(columns));
-        return gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?.groups(groups));
+        let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?;
+        return gpu.add(&call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));
     };
     let parts = tiles.parts(m, n, k);
     let kernel = kernel.with("PARTS", parts);
-    let groups = groups(m.div_ceil(tiles.rows), n.div_ceil(tiles.columns) * parts);
+    let [rows, columns] = [m.div_ceil(tiles.rows), n.div_ceil(tiles.columns) * parts];
     if parts == 1 {
         let kernel = kernel.of("Y", y.dtype());
-        return gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?.groups(groups));
+        let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?;
+        return gpu.add(&call.rows(rows, columns, flop));
     }
     let sums = PortableTensor::uninit(y.backend(), &[parts, m, n], DType::F32)?;
     let of_sums = gpu.buffer(&sums)?;
     let last =
         Kernel { name: "product_parts", source: include_str!("../kernels/product_parts.wgsl"), ..kernel.clone() };
     let kernel = kernel.of("Y", DType::F32);
-    gpu.add(&Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?.groups(groups))?;
-    let last = last.without_matrices().of("Y", y.dtype());
+    let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?;
+    gpu.add(&call.rows(rows, columns, flop))?;
+    let (last, numbers) = (last.without_matrices().of("Y", y.dtype()), numbers.u32(0));
     gpu.add(&Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
-}
-
-/// Workgroups in three dimensions: columns, and rows in two.
-fn groups(rows: usize, columns: usize) -> [usize; 3] {
-    [columns, rows.min(MOST_GROUPS), rows.div_ceil(MOST_GROUPS)]
 }
 
 /// The kernels with these matrices.

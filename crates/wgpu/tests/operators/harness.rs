@@ -18,26 +18,31 @@ pub struct Kind {
 /// The first GPU that is found, with each set of kernels that it can run: its own, and those of GPUs without cooperative matrices; for
 /// a program on the CPU, those of GPUs too. The tests run only with `--ignored`, so that a machine without a driver does not pass
 /// them; they fail there.
+pub fn kinds_of_kernels() -> Vec<(&'static str, Adapter)> {
+    let found = adapters().into_iter().next().expect("a GPU with Vulkan, Metal or DirectX 12");
+    let (mut of_gpus, mut plain) = (found.clone(), found.clone());
+    of_gpus.is_software = false;
+    (plain.is_software, plain.matrices) = (false, None);
+    let mut kinds = vec![("its own kernels", found.clone())];
+    if found.is_software && found.matrices.is_some() {
+        kinds.push(("kernels with matrices", of_gpus));
+    }
+    if found.is_software || found.matrices.is_some() {
+        kinds.push(("kernels without matrices", plain));
+    }
+    kinds
+}
+
+/// The GPU with each set of kernels.
 fn kinds() -> &'static [Kind] {
     static KINDS: OnceLock<Vec<Kind>> = OnceLock::new();
     KINDS.get_or_init(|| {
-        let found = adapters().into_iter().next().expect("a GPU with Vulkan, Metal or DirectX 12");
-        let (mut of_gpus, mut plain) = (found.clone(), found.clone());
-        of_gpus.is_software = false;
-        (plain.is_software, plain.matrices) = (false, None);
-        let mut kinds = vec![("its own kernels", found.clone())];
-        if found.is_software && found.matrices.is_some() {
-            kinds.push(("kernels with matrices", of_gpus));
-        }
-        if found.is_software || found.matrices.is_some() {
-            kinds.push(("kernels without matrices", plain));
-        }
         let open = |(name, adapter): (_, Adapter)| {
             let gpu = Gpu::open(&adapter).expect("the GPU can be opened");
             let types = if gpu.has_f16() { vec![DType::F32, DType::F16] } else { vec![DType::F32] };
             Kind { name, backend: gpu.backend(), types }
         };
-        kinds.into_iter().map(open).collect()
+        kinds_of_kernels().into_iter().map(open).collect()
     })
 }
 

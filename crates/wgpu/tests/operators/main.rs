@@ -6,5 +6,6 @@ mod harness;
 mod layers;
 mod maps;
 mod memory;
+mod parts;
 mod rows;
 mod stored;
