@@ -16,7 +16,7 @@ const WEIGHT_TYPES: &[&str] = &[
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Device: auto, cpu, cuda, or a GPU of any vendor by gpu, vulkan, metal or dx12; cuda:1 is the second GPU. kiln batch and
-    /// kiln serve take several, each with an engine: cuda:0,cuda:1, or all for all CUDA GPUs. With --parallel two make one image.
+    /// kiln serve take several, each with an engine: cuda:0,cuda:1, or all for all GPUs. With --parallel two make one image.
     #[arg(long, value_name = "DEVICE", default_value = "auto", hide_possible_values = true,
           value_parser = named::<DeviceList>(&["auto", "cpu", "cuda", "cuda:0", "gpu", "vulkan", "metal", "dx12", "all"]))]
     device: DeviceList,

@@ -8,6 +8,7 @@ use kiln_weights::SharedSlabs;
 
 use crate::cpu_set::CpuSet;
 use crate::error::{Error, Result};
+use crate::portable;
 use crate::second_device::{Parallel, SecondDevice};
 use crate::setup::{DeviceChoice, Setup};
 use crate::threads::count;
@@ -22,7 +23,7 @@ pub struct DeviceList(Named);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Named {
-    /// All GPUs; the CPU if there is none.
+    /// All GPUs with CUDA, else all of any vendor; the CPU if there is none.
     All,
     /// At least one.
     These(Vec<DeviceChoice>),
@@ -175,18 +176,22 @@ impl DeviceList {
                 Ok(found) if !found.gpus.is_empty() => {
                     Ok(found.gpus.iter().map(|gpu| DeviceChoice::Cuda(gpu.ordinal)).collect())
                 }
-                Ok(_) => {
-                    tracing::info!("running on the CPU: no GPU was found");
-                    Ok(vec![DeviceChoice::Cpu])
-                }
-                Err(error) if error.is_without_driver() => {
-                    tracing::info!("running on the CPU: {error}");
-                    Ok(vec![DeviceChoice::Cpu])
-                }
+                Ok(_) => Ok(without_cuda("no GPU with CUDA was found")),
+                Err(error) if error.is_without_driver() => Ok(without_cuda(&error.to_string())),
                 Err(error) => Err(Error::Device(format!("`device` all: {error}"))),
             },
         }
     }
+}
+
+/// All GPUs of any vendor, or the CPU for `reason`.
+fn without_cuda(reason: &str) -> Vec<DeviceChoice> {
+    let found = portable::hardware();
+    if found.is_empty() {
+        tracing::info!("running on the CPU: {reason}, and no GPU of another vendor");
+        return vec![DeviceChoice::Cpu];
+    }
+    found.into_iter().map(DeviceChoice::Portable).collect()
 }
 
 /// The setups of engines on the NUMA nodes of the CPU. Each has weights of its own, so that no engine reads them from another

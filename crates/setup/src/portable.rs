@@ -102,7 +102,7 @@ pub(crate) fn automatic() -> Option<PortableDevice> {
     static FOUND: OnceLock<Option<PortableDevice>> = OnceLock::new();
     let find = || match kiln_ops::device::gpu(0) {
         Ok(_) => None,
-        Err(_) => first(listed().iter().map(|adapter| (adapter.api, adapter.is_hardware))),
+        Err(_) => all_of(listed().iter().map(Kind::of)).first().copied(),
     };
     FOUND.get_or_init(find).filter(|_| !IS_BROKEN.load(Ordering::Relaxed))
 }
@@ -112,17 +112,33 @@ pub(crate) fn leave_automatic() {
     IS_BROKEN.store(true, Ordering::Relaxed);
 }
 
-/// The first that is hardware, with its number among those with its interface.
-fn first(found: impl Iterator<Item = (Api, bool)>) -> Option<PortableDevice> {
-    let mut before = Vec::new();
-    for (api, is_hardware) in found {
-        if is_hardware {
-            let number = before.iter().filter(|other| **other == api).count();
-            return Some(PortableDevice { api: Some(api), number });
-        }
-        before.push(api);
+/// The GPUs of a run on all of them without CUDA: those with memory of their own, or else those without. They have one interface, since
+/// Windows lists a GPU for each.
+pub(crate) fn hardware() -> Vec<PortableDevice> {
+    all_of(listed().iter().map(Kind::of))
+}
+
+/// A GPU for the choice among several.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    api: Api,
+    is_hardware: bool,
+    is_discrete: bool,
+}
+
+impl Kind {
+    fn of(adapter: &Adapter) -> Self {
+        Self { api: adapter.api, is_hardware: adapter.is_hardware, is_discrete: adapter.is_discrete }
     }
-    None
+}
+
+/// The GPUs that are hardware as the first one that is, with the same interface and kind of memory, with their numbers among those with
+/// the interface.
+fn all_of(found: impl Iterator<Item = Kind> + Clone) -> Vec<PortableDevice> {
+    let Some(first) = found.clone().find(|kind| kind.is_hardware) else { return Vec::new() };
+    let of_interface = found.filter(|kind| kind.api == first.api).enumerate();
+    let taken = of_interface.filter(|(_, kind)| kind.is_hardware && kind.is_discrete == first.is_discrete);
+    taken.map(|(number, kind)| PortableDevice { api: Some(kind.api), number }).collect()
 }
 
 /// The GPUs of this machine. They are listed once for a process: drivers take milliseconds, and servers are asked often.
@@ -147,12 +163,16 @@ mod tests {
 
     #[test]
     fn programs_are_never_taken() {
-        let name = |found: &[(Api, bool)]| first(found.iter().copied()).map(|device| device.to_string());
-        assert_eq!(name(&[]), None);
-        assert_eq!(name(&[(Api::Vulkan, false)]), None, "lavapipe alone");
-        assert_eq!(name(&[(Api::Dx12, true), (Api::Vulkan, true)]).unwrap(), "dx12:0");
-        let virtual_first = [(Api::Vulkan, false), (Api::Dx12, false), (Api::Vulkan, true)];
-        assert_eq!(name(&virtual_first).unwrap(), "vulkan:1");
+        let names = |found: &[(Api, bool, bool)]| {
+            let kinds = found.iter().map(|&(api, is_hardware, is_discrete)| Kind { api, is_hardware, is_discrete });
+            all_of(kinds).iter().map(PortableDevice::to_string).collect::<Vec<_>>()
+        };
+        use Api::{Dx12, Vulkan};
+        assert!(names(&[]).is_empty() && names(&[(Vulkan, false, false)]).is_empty(), "lavapipe alone");
+        assert_eq!(names(&[(Vulkan, false, false), (Dx12, false, false), (Vulkan, true, false)]), ["vulkan:1"]);
+        let of_windows = [(Dx12, true, true), (Vulkan, true, true), (Dx12, true, true), (Dx12, true, false)];
+        assert_eq!(names(&of_windows), ["dx12:0", "dx12:1"], "each GPU once, and none without memory of its own");
+        assert_eq!(names(&[(Vulkan, true, false), (Vulkan, true, false)]), ["vulkan:0", "vulkan:1"]);
     }
 
     #[test]
