@@ -81,7 +81,7 @@ pub use attention::{
     Attention, AttentionOp, AttentionReceivedOp, GroupedAttention, GroupedAttentionOp, MaskedAttentionOp, attention,
     attention_masked, attention_workspace, grouped_attention, supports_strided_qkv,
 };
-pub use change_sums::{ChangeSumsOp, change_sums};
+pub use change_sums::{CHANGE_PART, ChangeSumsOp, change_sums};
 pub use concat::{ConcatOp, concat_channels};
 pub use conv2d::{
     Conv2d, Conv2dEpilogue, Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, STRIP_ROWS, Slope, Strip, conv2d,

@@ -57,6 +57,28 @@ fn vulkan_begins_with_an_image() {
     assert!(error < 1e-4, "{error:e} standard deviations");
 }
 
+/// Options by which a network looks at its own tokens.
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_guides_by_attention_and_skips_blocks() {
+    let plain =
+        |steps, side| Request { negative_prompt: Some("blue".into()), ..request("a rocket", (side, side), steps, 7) };
+    let by_attention = Request { sag_scale: Some(2.0), ..plain(3, 128) };
+    let skips = Request { block_cache: Some(0.3), ..plain(12, 64) };
+    let predicts = Request { block_cache_predict: true, ..skips.clone() };
+    let [unet, transformer] = [fixtures("models/sd1"), repository().join("models/emoji-sd3")];
+    for (folder, changed) in [(&unet, by_attention), (&transformer, skips), (&transformer, predicts)] {
+        let name = folder.display();
+        let mut engines = [cpu(), gpu(DTypeChoice::F32, ModeChoice::Full)].map(|setup| load(folder, &setup));
+        let [expected, found] = engines.each_mut().map(|engine| latents(&images(engine, &changed)));
+        let error = deviation(&found, &expected).error;
+        let without = Request { sag_scale: None, block_cache: None, block_cache_predict: false, ..changed };
+        let difference = deviation(&latents(&images(&mut engines[0], &without)), &expected).error;
+        println!("{name}: {error:.1e}, {difference:.1e} without the option");
+        assert!(error < 1e-3 && difference > 20.0 * error, "{name}: {error:e} and {difference:e} standard deviations");
+    }
+}
+
 #[test]
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
 fn vulkan_draws_the_small_model() {

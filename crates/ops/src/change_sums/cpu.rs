@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Call, OP, PART};
+use super::{CHANGE_PART, Call, OP};
 use crate::backend::{Cpu, Kernel};
 use crate::cpu::math::for_every_isa;
 use crate::cpu::{Element, View};
@@ -25,8 +25,8 @@ fn typed<T: Element>(call: &Call<'_>, out: Option<&Tensor>) -> Result<Tensor> {
     let shape @ [_, parts, _] = call.shape();
     write::<f32>(OP, out, &shape, &[call.now, call.before], |result| {
         result.par_chunks_exact_mut(2).enumerate().for_each(|(i, result)| {
-            let (of, start) = (i / parts * image, i % parts * PART);
-            let part = of + start..of + image.min(start + PART);
+            let (of, start) = (i / parts * image, i % parts * CHANGE_PART);
+            let part = of + start..of + image.min(start + CHANGE_PART);
             add(&now[part.clone()], &before[part], result);
         });
     })

@@ -4,7 +4,7 @@
 use candle_core::cuda::cudarc::driver::PushKernelArg;
 use candle_core::{DType, Tensor};
 
-use super::{Call, OP, PART};
+use super::{CHANGE_PART, Call, OP};
 use crate::backend::{Cuda, Kernel};
 use crate::cuda::{self, Module};
 use crate::error::Result;
@@ -24,7 +24,7 @@ impl Kernel<Cuda> for Call<'_> {
         let name = if is_vectored { "change_sums_vectors" } else { "change_sums" };
         let kernel = KERNELS.typed(device, name, dtype)?;
         let ([new, old], to) = (addresses, cuda::address(&sums)?);
-        let (image, parts_of, part) = (self.image() as i64, cuda::count(OP, parts)?, PART as i32);
+        let (image, parts_of, part) = (self.image() as i64, cuda::count(OP, parts)?, CHANGE_PART as i32);
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&new).arg(&old).arg(&to).arg(&image).arg(&parts_of).arg(&part);

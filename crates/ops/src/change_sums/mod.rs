@@ -16,8 +16,8 @@ use crate::trace::Work;
 use crate::workspace::Target;
 
 const OP: &str = "change_sums";
-/// Elements of a part. A multiple of the elements of a vector.
-const PART: usize = 8192;
+/// Elements of a part of an image in [`change_sums`]. A multiple of the elements of a vector.
+pub const CHANGE_PART: usize = 8192;
 
 /// For each image of `now` `(b, ..)` the sums of `|now - before|` and of `|before|`, as sums of parts of the image: `(b, parts, 2)` in
 /// f32. `before` has the shape of `now`. The parts and their order depend on the size of an image alone, so that an image has the
@@ -56,7 +56,7 @@ impl<T: Operand> ChangeSumsOp<'_, T> {
 
     /// The shape of the result.
     fn shape(&self) -> [usize; 3] {
-        [self.now.dims().first().copied().unwrap_or(0), self.image().div_ceil(PART), 2]
+        [self.now.dims().first().copied().unwrap_or(0), self.image().div_ceil(CHANGE_PART), 2]
     }
 }
 
@@ -98,8 +98,8 @@ impl Operator for Call<'_> {
         let change = (now - &before)?.abs()?;
         let size = before.abs()?;
         let mut sums = Vec::with_capacity(parts);
-        for start in (0..image).step_by(PART) {
-            let len = PART.min(image - start);
+        for start in (0..image).step_by(CHANGE_PART) {
+            let len = CHANGE_PART.min(image - start);
             let of = |x: &Tensor| x.narrow(1, start, len)?.sum_keepdim(1);
             sums.push(Tensor::cat(&[of(&change)?, of(&size)?], 1)?);
         }

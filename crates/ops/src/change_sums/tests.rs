@@ -7,11 +7,11 @@ use crate::test_support::{assert_close, exact, random};
 #[test]
 fn kernel_agrees_with_the_reference() {
     // Less than a part, a whole part, and several of which the last one is shorter.
-    for shape in [vec![1, 5], vec![3, 4, 7, 33], vec![2, PART], vec![2, 77, 300]] {
+    for shape in [vec![1, 5], vec![3, 4, 7, 33], vec![2, CHANGE_PART], vec![2, 77, 300]] {
         let (now, before) = (random(&shape), random(&shape));
         let expected = Call { now: &exact(&now), before: &exact(&before) }.reference().unwrap();
         let found = change_sums(&now, &before, None).unwrap();
-        assert_eq!(found.dims(), [shape[0], shape[1..].iter().product::<usize>().div_ceil(PART), 2]);
+        assert_eq!(found.dims(), [shape[0], shape[1..].iter().product::<usize>().div_ceil(CHANGE_PART), 2]);
         assert_close(&found, &expected, 1e-5); // sums of thousands of numbers in two orders
     }
 }

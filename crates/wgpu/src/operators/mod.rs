@@ -6,6 +6,7 @@ mod norm;
 mod product;
 mod rearrange;
 mod rope;
+mod statistics;
 mod tiles;
 mod timestep;
 
@@ -29,7 +30,9 @@ pub(crate) fn run(gpu: &Gpu, call: &Call<'_, PortableTensor>, y: &PortableTensor
         Call::ActivatedLinear(op) => product::activated_linear(gpu, op, y),
         Call::Activation(op) => elementwise::unary(gpu, op.x, activation(op.function), [0.0; 2], y),
         Call::Attention(op) => attention::plain(gpu, op, y),
+        Call::AttentionReceived(op) => statistics::attention_received(gpu, op, y),
         Call::Binary(op) => elementwise::binary(gpu, op, y),
+        Call::ChangeSums(op) => statistics::change_sums(gpu, op, y),
         Call::Concat(op) => rearrange::concat(gpu, op, y),
         Call::Conv2d(op) => product::conv2d(gpu, op, y),
         Call::GatedActivation(op) => elementwise::gated_activation(gpu, op, y),

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use kiln_ops::{
-    Activation, Attention, AttentionOp, GatedActivationOp, GatedResidualOp, GegluOp, GroupedAttention,
-    GroupedAttentionOp, LayerNormOp, LinearOp, MaskedAttentionOp, ModulatedNormOp, PremultiplyOp, RopeOp, RopePairs,
-    RowNorm,
+    Activation, Attention, AttentionOp, AttentionReceivedOp, ChangeSumsOp, GatedActivationOp, GatedResidualOp, GegluOp,
+    GroupedAttention, GroupedAttentionOp, LayerNormOp, LinearOp, MaskedAttentionOp, ModulatedNormOp, PremultiplyOp,
+    RopeOp, RopePairs, RowNorm,
 };
 
 use crate::harness::{both, check, compare, for_types, pair, weight};
@@ -186,5 +186,31 @@ fn vulkan_views_and_types() {
         // Views of f16 may begin within four bytes.
         let odd = both(&converted).gpu.narrow(0, 1, 1).unwrap().reshape(&[40]).unwrap().narrow(0, 1, 3).unwrap();
         compare("an odd offset", &converted.flatten_all().unwrap().narrow(0, 41, 3).unwrap(), &odd);
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_attention_that_keys_receive() {
+    for_types(|dtype| {
+        for (num_heads, head_dim, s, t) in [(2, 40, 65, 65), (5, 64, 9, 130), (1, 160, 64, 64)] {
+            let c = num_heads * head_dim;
+            let [q, k] = [pair(1, &[2, s, c], dtype), pair(2, &[2, t, c], dtype)];
+            let config = Attention { num_heads, causal: false };
+            let cpu = AttentionReceivedOp { q: &q.cpu, k: &k.cpu, config };
+            check("attention_received", &cpu, &AttentionReceivedOp { q: &q.gpu, k: &k.gpu, config }, &q.gpu);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_changes_of_tokens() {
+    for_types(|dtype| {
+        for dims in [[1, 5, 3], [3, 70, 129], [2, 64, 256]] {
+            let [now, before] = [pair(1, &dims, dtype), pair(2, &dims, dtype)];
+            let cpu = ChangeSumsOp { now: &now.cpu, before: &before.cpu };
+            check("change_sums", &cpu, &ChangeSumsOp { now: &now.gpu, before: &before.gpu }, &now.gpu);
+        }
     });
 }
