@@ -49,6 +49,8 @@ pub struct Adapter {
     pub has_f16: bool,
     /// The cooperative matrices that kernels multiply; `None` if the GPU has none of a kind that they know.
     pub matrices: Option<Matrices>,
+    /// Whether drivers choose the number of threads of a subgroup for each kernel. Kernels with matrices are checked then.
+    pub has_many_subgroups: bool,
 }
 
 /// Square matrices of f16 that a subgroup multiplies, with sums in f32.
@@ -56,7 +58,7 @@ pub struct Adapter {
 pub struct Matrices {
     /// Rows and columns: 16, or 8.
     pub side: usize,
-    /// Threads of a subgroup.
+    /// Threads of a subgroup, or the most of them. Smaller subgroups compute some matrices twice.
     pub lanes: usize,
 }
 
@@ -75,12 +77,14 @@ pub fn adapters() -> Vec<Adapter> {
 pub(crate) const MATRICES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
 
-/// The largest of an adapter's matrices that kernels know. Subgroups must have one size, because a kernel cannot choose it. Metal's
-/// matrices are left out: its shaders load them from scalars only, and kernels keep vectors.
+/// The largest subgroups for which kernels with matrices are written.
+const MOST_LANES: u32 = 128;
+
+/// The largest of an adapter's matrices that kernels know. Metal's matrices are left out: its shaders load them from scalars only, and
+/// kernels keep vectors.
 fn matrices(adapter: &wgpu::Adapter, api: Api) -> Option<Matrices> {
     let info = adapter.get_info();
-    let is_known =
-        api == Api::Vulkan && adapter.features().contains(MATRICES) && info.subgroup_min_size == info.subgroup_max_size;
+    let is_known = api == Api::Vulkan && adapter.features().contains(MATRICES) && info.subgroup_max_size <= MOST_LANES;
     let found = adapter.cooperative_matrix_properties();
     let has = |side: u32| {
         found.iter().any(|found| {
@@ -129,6 +133,7 @@ impl Adapter {
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
             matrices: matrices(&adapter, api),
+            has_many_subgroups: info.subgroup_min_size != info.subgroup_max_size,
             adapter,
         })
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kiln_ops::portable::{Backend, BackendMemory, Call, Memory, PortableTensor};
 use kiln_ops::{Error, Operand, Result, TimestepEmbedding};
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, MATRICES, Matrices};
 use crate::buffers::{Buffer, Buffers};
+use crate::check::matrices_agree;
 use crate::dispatch::Dispatch;
 use crate::kernel_store::{KernelStore, StoredKernels};
 use crate::operators;
@@ -30,6 +32,10 @@ pub struct Gpu {
     has_f16: bool,
     is_software: bool,
     matrices: Option<Matrices>,
+    /// Whether kernels multiply them.
+    uses_matrices: AtomicBool,
+    /// Threads that a workgroup can have.
+    workgroup_threads: usize,
     /// Bytes of memory that a workgroup can have.
     workgroup_memory: usize,
     buffers: Arc<Buffers>,
@@ -73,7 +79,7 @@ impl Gpu {
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
             required_features: features,
-            required_limits: wgpu::Limits { max_immediate_size: IMMEDIATES, ..limits },
+            required_limits: wgpu::Limits { max_immediate_size: IMMEDIATES, ..limits.clone() },
             experimental_features: experimental,
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
@@ -84,20 +90,35 @@ impl Gpu {
         let nothing = buffers.get(1)?;
         let stored = store.and_then(|store| StoredKernels::open(&device, &adapter.adapter.get_info(), store));
         tracing::debug!(gpu = adapter.name, driver = adapter.driver, api = %adapter.api, "opened");
-        Ok(Arc::new(Self {
+        let gpu = Arc::new(Self {
             name: format!("{} ({})", adapter.name, adapter.api),
             features: adapter.features(),
             adapter: adapter.clone(),
             has_f16: adapter.has_f16,
             is_software: adapter.is_software,
             matrices: adapter.matrices,
+            uses_matrices: AtomicBool::new(true),
+            workgroup_threads: limits.max_compute_invocations_per_workgroup as usize,
             workgroup_memory,
             buffers,
             pipelines: Pipelines::new(&device, stored),
             queue: Queue::new(device, queue, if adapter.is_discrete { MOST_FLOP } else { MOST_FLOP_SHARED }),
             nothing,
             frequencies: Mutex::default(),
-        }))
+        });
+        if adapter.matrices.is_some() && adapter.has_many_subgroups {
+            let agree = matrices_agree(&gpu);
+            let problem = match &agree {
+                Ok(true) => None,
+                Ok(false) => Some("their results are wrong".to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            gpu.use_matrices(problem.is_none());
+            if let Some(problem) = problem {
+                tracing::warn!("{} computes without cooperative matrices: {problem}", gpu.name);
+            }
+        }
+        Ok(gpu)
     }
 
     /// This GPU for tensors.
@@ -123,7 +144,17 @@ impl Gpu {
 
     /// The cooperative matrices that it multiplies, if it has them.
     pub(crate) fn matrices(&self) -> Option<Matrices> {
-        self.matrices
+        self.matrices.filter(|_| self.uses_matrices.load(Ordering::Relaxed))
+    }
+
+    /// Has kernels multiply cooperative matrices, or not.
+    pub(crate) fn use_matrices(&self, uses: bool) {
+        self.uses_matrices.store(uses, Ordering::Relaxed);
+    }
+
+    /// Threads that a workgroup can have.
+    pub(crate) fn workgroup_threads(&self) -> usize {
+        self.workgroup_threads
     }
 
     /// Bytes of memory that a workgroup can have.

@@ -24,6 +24,7 @@
 
 mod adapter;
 mod buffers;
+mod check;
 mod dispatch;
 mod gpu;
 mod kernel_store;

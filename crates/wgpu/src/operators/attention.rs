@@ -124,7 +124,7 @@ impl Blocks {
     fn of(gpu: &Gpu, head_dim: usize) -> Option<Self> {
         let matrices = gpu.matrices()?;
         let mut blocks = Self::all(matrices, head_dim).filter(|blocks| blocks.wide <= WIDEST);
-        blocks.find(|blocks| blocks.memory() <= gpu.workgroup_memory())
+        blocks.find(|blocks| blocks.memory() <= gpu.workgroup_memory() && blocks.threads() <= gpu.workgroup_threads())
     }
 
     /// All blocks for a head, the largest ones first.
@@ -138,10 +138,15 @@ impl Blocks {
         2 * self.keys * (self.wide + 8) * 2 + self.queries * (self.keys + 8) * (2 + 4) + 16
     }
 
+    /// Threads of a workgroup: a subgroup for each row of matrices.
+    fn threads(&self) -> usize {
+        self.queries * self.matrices.lanes / self.matrices.side
+    }
+
     /// The kernel with the constants of these blocks.
     fn kernel(&self) -> Kernel {
         let Matrices { side, lanes } = self.matrices;
-        let threads = self.queries * lanes / side;
+        let threads = self.threads();
         Kernel::new("attention_matrix", include_str!("../kernels/attention_matrix.wgsl"))
             .with_matrices(side)
             .with("LANES", lanes)

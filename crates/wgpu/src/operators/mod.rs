@@ -102,7 +102,7 @@ fn activation(function: Activation) -> &'static str {
 /// matrices, tiles and common heads.
 #[cfg(test)]
 pub(crate) fn matrix_kernels() -> Vec<Kernel> {
-    let kinds = [(16, 32), (8, 8)].map(|(side, lanes)| Matrices { side, lanes });
+    let kinds = [(16, 32), (16, 64), (8, 8)].map(|(side, lanes)| Matrices { side, lanes });
     kinds
         .into_iter()
         .flat_map(|kind| product::matrix_kernels(kind).into_iter().chain(attention::matrix_kernels(kind)))

@@ -35,7 +35,10 @@ impl Tiles {
     /// The tiles for a result `(m, n)`; `None` if the GPU has no matrices, or no memory for any.
     pub(super) fn of(gpu: &Gpu, m: usize, n: usize) -> Option<(Self, Matrices)> {
         let matrices = gpu.matrices()?;
-        let fits = |tiles: &Self| tiles.memory(matrices) <= gpu.workgroup_memory();
+        let fits = |tiles: &Self| {
+            let threads = tiles.subgroups() * matrices.lanes;
+            tiles.memory(matrices) <= gpu.workgroup_memory() && threads <= gpu.workgroup_threads()
+        };
         let seconds = |tiles: &Self| {
             let count = tiles.count(m, n);
             // Parts of k fill the GPU if there are few tiles.

@@ -24,7 +24,11 @@ pub fn kinds_of_kernels() -> Vec<(&'static str, Adapter)> {
     of_gpus.is_software = false;
     (plain.is_software, plain.matrices) = (false, None);
     let mut kinds = vec![("its own kernels", found.clone())];
-    if found.is_software && found.matrices.is_some() {
+    if let (true, Some(matrices)) = (found.is_software, &mut of_gpus.matrices) {
+        let plain = *matrices;
+        matrices.lanes *= 2;
+        kinds.push(("kernels with matrices for larger subgroups", of_gpus.clone()));
+        of_gpus.matrices = Some(plain);
         kinds.push(("kernels with matrices", of_gpus));
     }
     if found.is_software || found.matrices.is_some() {

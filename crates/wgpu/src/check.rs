@@ -1,0 +1,52 @@
+//! Whether a driver computes as expected with cooperative matrices.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use kiln_ops::portable::{PortableTensor, PortableWeight};
+use kiln_ops::{Attention, AttentionOp, LinearOp, Result};
+
+use crate::gpu::Gpu;
+
+/// Rows, columns and inputs of a product that has the edges of every tile.
+const PRODUCT: [usize; 3] = [200, 168, 192];
+/// Tokens and channels of attention, which has two heads.
+const TOKENS: [usize; 2] = [70, 128];
+/// The largest difference of attention's results, which are weighted means of integers up to 2.
+const BOUND: f32 = 0.02;
+
+/// Whether a product and attention have the results with cooperative matrices that they have without.
+///
+/// # Errors
+/// [`kiln_ops::Error::Backend`] if the driver refuses a kernel, or fails.
+pub(crate) fn matrices_agree(gpu: &Arc<Gpu>) -> Result<bool> {
+    gpu.use_matrices(true);
+    let with = results(gpu)?;
+    gpu.use_matrices(false);
+    let without = results(gpu)?;
+    // No comparison with a number that is not one is true.
+    let agrees = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= BOUND);
+    Ok(with.iter().zip(&without).all(agrees))
+}
+
+/// The results of both operators. Elements are integers, so that those of the product are exact in f16.
+fn results(gpu: &Arc<Gpu>) -> Result<[Vec<f32>; 2]> {
+    let backend = gpu.backend();
+    let tensor = |dims: &[usize], factor: usize| {
+        let value = |i: usize| ((i * factor / 7) % 5) as f32 - 2.0;
+        let values: Vec<f32> = (0..dims.iter().product()).map(value).collect();
+        PortableTensor::upload(&backend, &Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(DType::F16)?)
+    };
+    let [m, n, k] = PRODUCT;
+    let (x, weight) = (tensor(&[1, m, k], 11)?, PortableWeight::plain(&tensor(&[n, k], 17)?)?);
+    let product = x.apply(&LinearOp { x: &x, weight: &weight, bias: None, residual: None })?;
+    let [tokens, channels] = TOKENS;
+    let [q, k, v] = [13, 19, 23].map(|factor| tensor(&[1, tokens, channels], factor));
+    let (q, k, v) = (q?, k?, v?);
+    let config = Attention { num_heads: 2, causal: false };
+    let attention = q.apply(&AttentionOp { q: &q, k: &k, v: &v, config })?;
+    let values = |tensor: PortableTensor| -> Result<Vec<f32>> {
+        Ok(tensor.download()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    };
+    Ok([values(product)?, values(attention)?])
+}
