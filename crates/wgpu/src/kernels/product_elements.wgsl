@@ -3,7 +3,7 @@
 @group(0) @binding(2) var<storage, read> bias: array<S>;
 @group(0) @binding(3) var<storage, read> image_bias: array<S>;
 @group(0) @binding(4) var<storage, read> residual: array<S>;
-@group(0) @binding(5) var<storage, read_write> y: array<S>;
+@group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
 // Writes the element of the result in row `r` and column `c`, if it has them.
 fn store(r: u32, c: u32, sum: f32) {
@@ -20,6 +20,6 @@ fn store(r: u32, c: u32, sum: f32) {
     if HAS_RESIDUAL {
         value += f32(residual[p.residual + r * p.n + c]);
     }
-    y[p.y + r * p.n + c] = S(function(value, 0.0, 0.0));
+    y[p.y + r * p.n + c] = Y(function(value, 0.0, 0.0));
 }
 

@@ -7,7 +7,7 @@
 @group(0) @binding(5) var<storage, read_write> y: array<vec4<Y>>;
 
 // Columns `c` to `c + 3` of row `r` of the result.
-fn finished(r: u32, c: u32, sums: vec4f) -> vec4<S> {
+fn finished(r: u32, c: u32, sums: vec4f) -> vec4f {
     var value = sums;
     if HAS_BIAS {
         value += vec4f(bias[(p.bias + c) / 4u]);
@@ -21,5 +21,5 @@ fn finished(r: u32, c: u32, sums: vec4f) -> vec4<S> {
     for (var i = 0u; i < 4u; i++) {
         value[i] = function(value[i], 0.0, 0.0);
     }
-    return vec4<S>(value);
+    return value;
 }

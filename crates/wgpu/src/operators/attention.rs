@@ -1,5 +1,7 @@
 //! Attention.
 
+mod wide;
+
 use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{AttentionOp, GroupedAttention, GroupedAttentionOp, MaskedAttentionOp, Operand, Result};
@@ -63,6 +65,10 @@ fn run(
     };
     let head_dim = c / num_heads.max(1);
     let scale = scale.unwrap_or(1.0 / (head_dim as f64).sqrt());
+    let is_plain = bias.is_none() && !causal && matches!(limits, Limits::All);
+    if is_plain && head_dim > WIDEST && num_heads == num_kv_heads && !gpu.is_software() {
+        return wide::attention(gpu, [q, k, v], (num_heads, scale), y);
+    }
     let [q, k, v] = [Rows::of(q)?, Rows::of(k)?, Rows::of(v)?];
     let bias_image = match bias {
         Some(bias) if bias.dims().first() != Some(&1) => num_heads * s * t,

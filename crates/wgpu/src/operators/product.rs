@@ -90,6 +90,12 @@ pub(super) fn activated_linear(
     super::copy(gpu, &result, &place)
 }
 
+/// `y = a weight^T` in the type of `y`, for `a` `(.., k)` and a weight `(n, 1, 1, k)`.
+pub(super) fn plain(gpu: &Gpu, a: &PortableTensor, weight: &PortableTensor, y: &PortableTensor) -> Result<()> {
+    let (bias, image_bias, residual) = (None, None, None);
+    run(gpu, Product { a, weight, bias, image_bias, residual, function: IDENTITY, windows: None }, y)
+}
+
 /// The columns of `x` are the rows of a product whose weight is the matrix; the result's columns are its rows.
 pub(super) fn premultiply(gpu: &Gpu, op: &PremultiplyOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
     let columns = &op.x.permuted(&[0, 2, 1]).contiguous()?;
@@ -101,9 +107,7 @@ pub(super) fn premultiply(gpu: &Gpu, op: &PremultiplyOp<'_, PortableTensor>, y: 
     let weight = &matrix.reshape(&[m, 1, 1, k])?;
     let rows = y.permuted(&[0, 2, 1]);
     let result = PortableTensor::uninit(y.backend(), rows.dims(), y.dtype())?;
-    let plain =
-        Product { a: columns, weight, bias: None, image_bias: None, residual: None, function: IDENTITY, windows: None };
-    run(gpu, plain, &result)?;
+    plain(gpu, columns, weight, &result)?;
     super::copy(gpu, &result, &rows)
 }
 
@@ -175,7 +179,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
             (false, true) => DIRECT,
             (false, false) => TILE,
         };
-        let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?;
+        let call = Dispatch::new(gpu, kernel.of("Y", y.dtype()), buffers([of_a, of_weight], of_y), numbers)?;
         return gpu.add(&call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));
     };
     let parts = tiles.parts(m, n, k);

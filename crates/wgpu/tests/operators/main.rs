@@ -5,8 +5,8 @@
 mod harness;
 mod layers;
 mod maps;
-mod matrices;
 mod memory;
 mod parts;
 mod rows;
 mod stored;
+mod subgroups;

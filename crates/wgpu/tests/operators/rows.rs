@@ -38,7 +38,9 @@ fn vulkan_a_matrix_times_matrices() {
 #[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
 fn vulkan_attention() {
     for_types(|dtype| {
-        for (num_heads, head_dim, s, t) in [(2, 40, 65, 65), (3, 64, 20, 77), (1, 160, 33, 40), (1, 512, 17, 17)] {
+        for (num_heads, head_dim, s, t) in
+            [(2, 40, 65, 65), (3, 64, 20, 77), (1, 160, 33, 40), (1, 512, 17, 17), (1, 512, 304, 304), (2, 256, 24, 40)]
+        {
             let c = num_heads * head_dim;
             let [q, k, v] = [pair(1, &[2, s, c], dtype), pair(2, &[2, t, c], dtype), pair(3, &[2, t, c], dtype)];
             for causal in [false, true].into_iter().filter(|causal| !causal || s == t) {
