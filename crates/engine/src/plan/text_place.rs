@@ -16,8 +16,8 @@ impl Planner {
     /// `on` with the place of this model's text encoders: on the GPU, unless they alone made a smaller memory mode necessary there. Then they
     /// run on the CPU, next to which the other networks need not be read again for each image.
     ///
-    /// The place decides on the bits of an image. It depends on the model and on the GPU's `memory` or the budget alone: not on the mode,
-    /// the size of images, or the memory that is free now.
+    /// The place decides on the bits of an image. It depends on the model and on all of the GPU's `memory` alone: not on options, the size of
+    /// images, or the memory that is free now. The budget of `options` takes the place of a memory that is not known.
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
@@ -27,11 +27,13 @@ impl Planner {
         options: &MemoryOptions,
         memory: Option<DeviceMemory>,
     ) -> Result<ExecutionTarget> {
-        let options = MemoryOptions { held_by_others: 0, ..options.clone() };
-        let usual = memory.map(|memory| memory.total.without(memory.total.bytes / OTHERS));
-        let Some(room) = Room::of_budget(&options, on.target).or(usual).filter(|_| on.is_portable) else {
-            return Ok(on);
+        let usual = |memory: DeviceMemory| {
+            // That of all engines which share the GPU.
+            let total = memory.total.bytes.saturating_mul(options.shared_by.max(1));
+            Room::given(total - total / OTHERS)
         };
+        let room = memory.map(usual).or(Room::of_budget(options, on.target));
+        let Some(room) = room.filter(|_| on.is_portable) else { return Ok(on) };
         // Without the networks that jobs add.
         let own = Self::of_configurations(&self.model)?;
         let work = own.work([None; 2], None, 1)?;
@@ -64,26 +66,73 @@ impl Planner {
 mod tests {
     use candle_core::DType;
     use kiln_files::ByteSize;
-    use kiln_models::Preset;
+    use kiln_models::{Architecture, Preset};
 
     use super::*;
     use crate::memory::ModeChoice;
 
     const GIB: usize = 1 << 30;
 
+    fn planner(preset: Preset) -> Planner {
+        Planner::of_configurations(&Architecture::preset(preset).unwrap()).unwrap()
+    }
+
     fn place(preset: Preset, gib: usize, options: &MemoryOptions) -> ExecutionTarget {
-        let planner = Planner::of_configurations(&kiln_models::Architecture::preset(preset).unwrap()).unwrap();
         let memory = DeviceMemory::new(0, (gib * GIB) as u64);
-        planner.place_texts(ExecutionTarget::portable(2, DType::F16), options, Some(memory)).unwrap()
+        planner(preset).place_texts(ExecutionTarget::portable(2, DType::F16), options, Some(memory)).unwrap()
     }
 
     #[test]
-    fn probe() {
-        for preset in Preset::ALL {
-            for gib in [4, 6, 8, 10, 12, 16, 24, 32, 48] {
-                let on = place(preset, gib, &MemoryOptions::default());
-                println!("{preset:?} {gib} {}", on.has_texts_on_gpu());
+    fn texts_are_on_the_gpu_unless_they_cost_a_mode() {
+        let plain = MemoryOptions::default();
+        for (preset, gib, expected) in [
+            (Preset::Sd15, 4, true),
+            (Preset::Sdxl, 8, true),
+            (Preset::Sd35Medium, 24, true),
+            // All but T5 fits.
+            (Preset::Sd35Medium, 8, false),
+            (Preset::Sd35Medium, 12, false),
+            // The denoiser streams anyway.
+            (Preset::FluxDev, 16, true),
+        ] {
+            let on = place(preset, gib, &plain);
+            assert_eq!(on.has_texts_on_gpu(), expected, "{preset:?} with {gib} GiB on {}", on.device());
+        }
+        let planner = planner(Preset::Sd35Medium);
+        let work = planner.work([None; 2], None, 1).unwrap();
+        let on = place(Preset::Sd35Medium, 12, &plain);
+        let there = on.with_texts_on_host(false);
+        let peak = |on| planner.plan(Mode::Full, &work, on, None).unwrap().peak();
+        assert!(peak(there) - peak(on) > 9 * GIB, "T5 has 4.8e9 parameters");
+        assert!(planner.plan(Mode::Full, &work, there, None).unwrap().keeps_text_encoders);
+    }
+
+    #[test]
+    fn the_place_does_not_depend_on_options_and_on_what_is_free() {
+        let planner_of_sd35 = planner(Preset::Sd35Medium);
+        let portable = ExecutionTarget::portable(2, DType::F16);
+        let there = |options: &MemoryOptions, memory| {
+            planner_of_sd35.place_texts(portable, options, memory).unwrap().has_texts_on_gpu()
+        };
+        for (mode, budget) in [
+            (ModeChoice::Auto, Some(8)),
+            (ModeChoice::Lowvram, None),
+            (ModeChoice::Full, Some(40)),
+            (ModeChoice::Medvram, None),
+        ] {
+            let budget = budget.map(|gib: usize| ByteSize(gib * GIB));
+            for (total, free, shared_by) in [(16, 2, 1), (16, 16, 1), (24, 2, 2), (24, 24, 1)] {
+                let options =
+                    MemoryOptions { mode, budget, held_by_others: GIB, shared_by, ..MemoryOptions::default() };
+                let memory = DeviceMemory::new((free * GIB) as u64, (total * GIB) as u64).shared_by(shared_by);
+                assert_eq!(there(&options, Some(memory)), total == 24, "{options:?}");
             }
         }
+        let of_budget = |gib| MemoryOptions { budget: Some(ByteSize(gib * GIB)), ..MemoryOptions::default() };
+        assert!(there(&of_budget(24), None) && !there(&of_budget(8), None), "no such GPU is here");
+        let on = ExecutionTarget::new(kiln_ops::Target::Gpu, DType::F16);
+        let small = Some(DeviceMemory::new(0, 8 << 30));
+        let on = planner(Preset::Sd35Medium).place_texts(on, &MemoryOptions::default(), small).unwrap();
+        assert!(on.has_texts_on_gpu(), "CUDA");
     }
 }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_engine::{DTypeChoice, Emphasis, ModeChoice, ModelFolder, Overlap, Planner, Request, Setup};
+use kiln_engine::{
+    DTypeChoice, Emphasis, LoraName, LoraUse, ModeChoice, ModelFolder, Overlap, Planner, Request, Setup,
+};
 use kiln_testkit::{deviation, fixtures};
 
-use crate::support::{bits, cpu, images, latents, load, request, sd3, tiny};
+use crate::support::{bits, cpu, images, latents, load, qwen_edit, request, sd3, tiny};
 use crate::vulkan::gpu;
 
 /// More than a chunk of 75 tokens, with weights.
@@ -83,8 +85,9 @@ fn vulkan_text_encoders_take_loras() {
         }
     }
     // Biases of layers that have none.
-    let setup = |setup| Setup { lora_dir: Some(fixtures("lora")), ..setup };
-    check(&fixtures("models/sd1"), &setup, &request("a cat<lora:bias:0.8>", (64, 64), 2, 3));
+    let lora = LoraName::File(fixtures("lora/bias/adapter_model.safetensors"));
+    let loras = vec![LoraUse { lora, text: 0.8, unet: 0.8 }];
+    check(&fixtures("models/sd1"), &|setup| setup, &Request { loras, ..request("a cat", (64, 64), 2, 3) });
 }
 
 #[test]
@@ -97,6 +100,16 @@ fn vulkan_texts_have_embeddings_masks_and_skipped_layers() {
     for (emphasis, clip_skip) in [(Emphasis::Compel, None), (Emphasis::Comfy, Some(2)), (Emphasis::Original, Some(1))] {
         check(&fixtures("models/sd1"), &setup, &Request { emphasis, clip_skip, ..plain.clone() });
     }
+}
+
+/// The language model of Qwen with its vision tower.
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_language_models_see_images() {
+    let folder = tempfile::tempdir().unwrap();
+    qwen_edit::write_model(folder.path(), "QwenImageEditPlusPipeline", false);
+    let references = vec![fixtures("inpaint/image.png"), qwen_edit::second()];
+    check(folder.path(), &|setup| setup, &Request { references, ..request("make it night", (64, 64), 2, 3) });
 }
 
 #[test]
