@@ -114,19 +114,16 @@ mod tests {
         let there = |options: &MemoryOptions, memory| {
             planner_of_sd35.place_texts(portable, options, memory).unwrap().has_texts_on_gpu()
         };
-        for (mode, budget) in [
-            (ModeChoice::Auto, Some(8)),
-            (ModeChoice::Lowvram, None),
-            (ModeChoice::Full, Some(40)),
-            (ModeChoice::Medvram, None),
+        for (mode, budget, (total, free, shared_by)) in [
+            (ModeChoice::Auto, Some(8), (24, 24, 1)),
+            (ModeChoice::Lowvram, None, (24, 2, 2)),
+            (ModeChoice::Full, Some(40), (16, 16, 1)),
+            (ModeChoice::Medvram, None, (16, 2, 1)),
         ] {
             let budget = budget.map(|gib: usize| ByteSize(gib * GIB));
-            for (total, free, shared_by) in [(16, 2, 1), (16, 16, 1), (24, 2, 2), (24, 24, 1)] {
-                let options =
-                    MemoryOptions { mode, budget, held_by_others: GIB, shared_by, ..MemoryOptions::default() };
-                let memory = DeviceMemory::new((free * GIB) as u64, (total * GIB) as u64).shared_by(shared_by);
-                assert_eq!(there(&options, Some(memory)), total == 24, "{options:?}");
-            }
+            let options = MemoryOptions { mode, budget, held_by_others: GIB, shared_by, ..MemoryOptions::default() };
+            let memory = DeviceMemory::new((free * GIB) as u64, (total * GIB) as u64).shared_by(shared_by);
+            assert_eq!(there(&options, Some(memory)), total == 24, "{options:?}");
         }
         let of_budget = |gib| MemoryOptions { budget: Some(ByteSize(gib * GIB)), ..MemoryOptions::default() };
         assert!(there(&of_budget(24), None) && !there(&of_budget(8), None), "no such GPU is here");
