@@ -17,7 +17,7 @@ use kiln_engine::pipeline::{
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
-use kiln_network::text::{TextNetwork, TextStage};
+use kiln_network::text::{TextDevice, TextNetwork, TextStage};
 use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_scheduler::{Convention, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
@@ -45,6 +45,8 @@ struct Call<'a> {
     device: &'a Device,
     dtype: DType,
     text: Box<dyn TextStage>,
+    /// The device of the text encoders.
+    text_device: TextDevice,
     unet: Box<dyn Denoiser>,
     decoder: Network,
     schedule: Arc<Schedule>,
@@ -63,6 +65,7 @@ impl Meter<'_, '_> {
             device: self.device,
             dtype,
             text: self.text_stage()?,
+            text_device: TextDevice::of(&self.placement(dtype)),
             unet: self.unet()?,
             decoder: Network::of(model),
             schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
@@ -127,7 +130,7 @@ impl Call<'_> {
     /// The texts, one after another as a run encodes them, as the conditions of all images.
     fn conditions(&self) -> Result<Conditions> {
         let plan = ConditioningPlan::plain(self.n, "1", self.model.guided.then_some("0"));
-        let encoded = |text: usize| encode(self.text.as_ref(), text, self.device);
+        let encoded = |text: usize| encode(self.text.as_ref(), text, &self.text_device);
         let encoded = (0..plan.texts.len()).map(encoded).collect::<Result<_>>()?;
         Ok(Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)?)
     }

@@ -12,7 +12,7 @@ use kiln_engine::pipeline::{
 use kiln_engine::{ExecutionTarget, StepTrace};
 use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_network::slots::EXTRA_CHANNELS;
-use kiln_network::text::{PromptText, Runs, TextStage, TextTensors};
+use kiln_network::text::{PromptText, Runs, TextDevice, TextStage, TextTensors};
 use kiln_network::{Denoiser, Inputs, OnBackend, TextWidths};
 use kiln_ops::portable::Backend;
 use kiln_ops::trace::Trace;
@@ -208,13 +208,13 @@ impl Meter<'_, '_> {
     }
 
     fn text(&mut self) -> Result<StageReport> {
-        let (stage, device) = (self.text_stage()?, self.device);
+        let (stage, device) = (self.text_stage()?, TextDevice::of(&self.placement(self.dtype)));
         let networks = stage.networks().into_iter();
         let weights: Vec<_> =
             networks.map(|network| Weights { segments: network.segments, dtype: self.dtype, flop: &[] }).collect();
         let loaded = self.load("the text encoders", &weights)?;
         let flop = text_flop(stage.as_ref(), stage.least())?;
-        self.time(BenchStage::Text, &loaded, flop, &mut || encode(stage.as_ref(), 0, device).map(drop))
+        self.time(BenchStage::Text, &loaded, flop, &mut || encode(stage.as_ref(), 0, &device).map(drop))
     }
 
     /// The text encoders, without weights.
@@ -222,7 +222,7 @@ impl Meter<'_, '_> {
         Ok(self.model.text_stage()?)
     }
 
-    fn placement(&self, dtype: DType) -> Placement {
+    pub(super) fn placement(&self, dtype: DType) -> Placement {
         let placement = Placement::new(self.device.clone(), dtype).with_matrices(self.matrices);
         placement.with_backend(self.backend.cloned())
     }
@@ -346,7 +346,7 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
 }
 
 /// The shortest text with the number `text`, encoded as a run does, with all weights in memory.
-pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &Device) -> Result<TextTensors> {
+pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &TextDevice) -> Result<TextTensors> {
     let options = stage.effective(TextOptions::default());
     let texts = [(PromptText::plain("", options), Arc::new(stage.sample(text)))];
     let encoded = stage.encode(&texts, &mut InMemory(device))?;
@@ -354,10 +354,10 @@ pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &Device) -> Res
 }
 
 /// Runs a stage whose weights are in memory on the calling thread.
-struct InMemory<'a>(&'a Device);
+struct InMemory<'a>(&'a TextDevice);
 
 impl Runs for InMemory<'_> {
-    fn enter(&mut self, _network: usize) -> kiln_network::text::Result<Device> {
+    fn enter(&mut self, _network: usize) -> kiln_network::text::Result<TextDevice> {
         Ok(self.0.clone())
     }
 

@@ -14,7 +14,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     args.start_threads()?;
     let setup = args.setup();
     setup.check()?;
-    let (mut on, room) = ExecutionTarget::of(&setup);
+    let (mut on, memory) = ExecutionTarget::with_memory(&setup);
+    let room = on.room(&setup.memory, memory);
     let on_gpu = on.target.is_gpu();
     let (name, planner) = match args.preset {
         Some(preset) => {
@@ -34,6 +35,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     let refiner = args.refiner.as_deref().map(|path| ModelFolder::open(&locate_model(Some(path))?)).transpose()?;
     let planner = planner.with_refiner(refiner.as_ref())?;
+    on = planner.place_texts(on, &setup.memory, memory)?;
     let mut work = planner.work(args.size(), args.steps, args.batch())?;
     work.encodes_image |= args.img2img;
     let request = Request {

@@ -6,6 +6,8 @@
 //! [`transformers`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/clip/modeling_clip.py
 
 use candle_core::{Device, Tensor};
+use kiln_network::text::TextDevice;
+use kiln_nn::ops::portable::PortableTensor;
 use kiln_nn::{At, Embedding, LayerNorm, Linear, TensorLike};
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
 
@@ -161,18 +163,34 @@ impl TextEncoder {
         self.forward(chunks, None, layer, device, &TokenEmbeddings::default(), &mut |_, _| ())
     }
 
-    /// Like [`Self::encode`], with embeddings of textual inversion.
+    /// Like [`Self::encode`] on any device, with embeddings of textual inversion. Tokens whose `seen`, of one chunk, is 0 are masked; it
+    /// is 1 for the others.
     ///
     /// # Errors
     /// See [`Self::encode`].
-    pub fn encode_with(
+    pub(crate) fn encode_on(
         &self,
         chunks: &[Vec<u32>],
+        seen: Option<&[f32]>,
         layer: HiddenLayer,
-        device: &Device,
+        device: &TextDevice,
         words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
-        self.forward(chunks, None, layer, device, words, &mut |_, _| ())
+        let on_host = |seen: &[f32]| Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu);
+        let seen = seen.map(on_host).transpose().map_err(kiln_nn::Error::from)?;
+        match device {
+            TextDevice::Candle(device) => {
+                let seen = seen.map(|seen| seen.to_device(device)).transpose().map_err(kiln_nn::Error::from)?;
+                self.forward(chunks, seen.as_ref(), layer, device, words, &mut |_, _| ())
+            }
+            TextDevice::Backend(backend) => {
+                let upload = |seen: Tensor| PortableTensor::upload(backend, &seen);
+                let seen = seen.map(upload).transpose().map_err(kiln_nn::Error::from)?;
+                let output = self.forward(chunks, seen.as_ref(), layer, backend, words, &mut |_, _| ())?;
+                let host = |tensor: PortableTensor| tensor.download().map_err(kiln_nn::Error::from);
+                Ok(TextOutput { hidden: host(output.hidden)?, pooled: host(output.pooled)? })
+            }
+        }
     }
 
     /// An empty set of embeddings for this encoder.
@@ -192,22 +210,8 @@ impl TextEncoder {
         self.forward(chunks, None, layer, device, &TokenEmbeddings::default(), observe)
     }
 
-    /// Encodes one chunk in which tokens whose `seen` is 0 are masked; it is 1 for the others.
-    pub(crate) fn encode_masked(
-        &self,
-        ids: &[u32],
-        seen: &[f32],
-        layer: HiddenLayer,
-        device: &Device,
-        words: &TokenEmbeddings,
-    ) -> Result<TextOutput> {
-        let seen = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).and_then(|seen| seen.to_device(device));
-        let seen = seen.map_err(kiln_nn::Error::from)?;
-        self.forward(&[ids.to_vec()], Some(&seen), layer, device, words, &mut |_, _| ())
-    }
-
-    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count
-    /// bytes and operations. `seen` `(chunks, tokens)` is 0 for masked tokens. `observe` gets every stage.
+    /// The computation of [`Self::encode`] for tensors of any kind: [`Tensor`], [`PortableTensor`], or [`kiln_nn::MetaTensor`] to
+    /// count bytes and operations. `seen` `(chunks, tokens)` is 0 for masked tokens. `observe` gets every stage.
     ///
     /// # Errors
     /// See [`Self::encode`].

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::text::TextDevice;
 use kiln_prompt::Emphasis;
 use kiln_prompt::emphasis::{away_from_empty, blend_of, mean, restore_mean, scale};
 
@@ -52,7 +53,7 @@ impl RunPortion for AtOnce {
 impl TextEncoder {
     /// Encodes the chunks of one prompt and applies their weights to the hidden states. The pooled vectors do not
     /// change. `empty` is the chunk of an empty text; `words` are the embeddings with which the chunks were made. If no
-    /// weight differs from 1, this is [`TextEncoder::encode_with`].
+    /// weight differs from 1, nothing is weighted.
     ///
     /// # Errors
     /// See [`TextEncoder::encode`].
@@ -66,18 +67,18 @@ impl TextEncoder {
         words: &TokenEmbeddings,
     ) -> Result<TextOutput> {
         let text = WeightedText { chunks, empty, emphasis, layer, words };
-        self.encode_in_portions(&text, device, usize::MAX, &mut AtOnce)
+        self.encode_in_portions(&text, &device.clone().into(), usize::MAX, &mut AtOnce)
     }
 
-    /// As [`Self::encode_weighted`], in portions of at most `portion` chunks, at least 1. `portions` runs each of them, and
-    /// each of the additional runs of [`Emphasis::Compel`].
+    /// As [`Self::encode_weighted`] on any device, in portions of at most `portion` chunks, at least 1. `portions` runs each of them,
+    /// and each of the additional runs of [`Emphasis::Compel`]. The results are in host memory if the device is not candle's.
     ///
     /// # Errors
     /// See [`TextEncoder::encode`] and of `portions`.
     pub fn encode_in_portions<P: RunPortion>(
         &self,
         text: &WeightedText<'_>,
-        device: &Device,
+        device: &TextDevice,
         portion: usize,
         portions: &mut P,
     ) -> Result<TextOutput, P::Error> {
@@ -86,7 +87,7 @@ impl TextEncoder {
         self.check(&ids, layer, words)?;
         let mut parts = Vec::new();
         for ids in ids.chunks(portion.max(1)) {
-            parts.push(portions.run(|| self.encode_with(ids, layer, device, words))??);
+            parts.push(portions.run(|| self.encode_on(ids, None, layer, device, words))??);
         }
         let mut output = joined(parts)?;
         let used = !matches!(emphasis, Emphasis::Ignore | Emphasis::None);
@@ -95,7 +96,8 @@ impl TextEncoder {
         }
         let empty = match emphasis {
             Emphasis::Comfy | Emphasis::Compel => {
-                host(&portions.run(|| self.encode(&[empty.to_vec()], layer, device))??.hidden)?
+                let words = TokenEmbeddings::default();
+                host(&portions.run(|| self.encode_on(&[empty.to_vec()], None, layer, device, &words))??.hidden)?
             }
             _ => Vec::new(),
         };
@@ -118,7 +120,7 @@ impl TextEncoder {
         }
         let shape = output.hidden.shape();
         let weighted = Tensor::from_vec(states, shape, &Device::Cpu).and_then(|z| z.to_dtype(output.hidden.dtype()));
-        output.hidden = weighted.and_then(|z| z.to_device(device)).map_err(of_tensors)?;
+        output.hidden = weighted.and_then(|z| z.to_device(output.hidden.device())).map_err(of_tensors)?;
         Ok(output)
     }
 
@@ -129,7 +131,7 @@ impl TextEncoder {
         &WeightedText { chunks, layer, words, .. }: &WeightedText<'_>,
         states: &mut [f32],
         empty: &[f32],
-        device: &Device,
+        device: &TextDevice,
         portions: &mut P,
     ) -> Result<(), P::Error> {
         let tokens = chunks.iter().flat_map(|chunk| chunk.spans.iter().zip(&chunk.weights));
@@ -147,7 +149,8 @@ impl TextEncoder {
                 if chunk.spans.contains(&Some(span)) {
                     let seen: Vec<f32> =
                         chunk.spans.iter().map(|&of| if of == Some(span) { 0.0 } else { 1.0 }).collect();
-                    let masked = portions.run(|| self.encode_masked(&chunk.ids, &seen, layer, device, words))??;
+                    let ids = [chunk.ids.clone()];
+                    let masked = portions.run(|| self.encode_on(&ids, Some(&seen), layer, device, words))??;
                     without = host(&masked.hidden)?;
                     away_from_empty(&mut without, empty, &chunk.weights);
                 }

@@ -77,7 +77,7 @@ fn portions_of_a_text_have_its_bits_and_can_be_stopped() {
             for emphasis in [Emphasis::Original, Emphasis::Comfy, Emphasis::Compel] {
                 let text = WeightedText { chunks: &chunks, empty: &empty, emphasis, layer, words: &words };
                 let run = |portion: usize, most: usize| {
-                    encoder.encode_in_portions(&text, &Device::Cpu, portion, &mut AtMost(most)).map(|output| {
+                    encoder.encode_in_portions(&text, &Device::Cpu.into(), portion, &mut AtMost(most)).map(|output| {
                         let values = |of: &Tensor| {
                             of.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
                         };

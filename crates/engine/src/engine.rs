@@ -171,7 +171,8 @@ impl Engine {
         let operators = [&device, &place.device].map(|device| Operators(device.clone()));
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let opening = Opening { setup, placement: &placement, options: &options };
-        let mut first = LoadedModel::open(&model, 0, layers.as_deref(), opening, &place)?.with_loras(setup);
+        let text = place_of_texts(&place, &memory_manager);
+        let mut first = LoadedModel::open(&model, 0, layers.as_deref(), opening, &text)?.with_loras(setup);
         first.second = SecondDenoiser::open(setup, &model, (&placement, layers.as_deref()), pool.as_ref())?;
         let budget = if setup.keeps_recorded_steps { memory_manager.recorded_inputs() } else { 0 };
         first.recorded = RecordedStep::with_budget(budget);
@@ -257,7 +258,8 @@ impl Engine {
     pub fn share_texts(&mut self, store: Arc<dyn TextStore>) -> bool {
         let Some(digest) = self.origin.text_encoders_hash(&self.model) else { return false };
         // All that decides on the bits: the types and the kernels.
-        let types = format!("{:?} {:?}", self.dtype, self.setup.weight_type);
+        let on_host = if self.memory_manager.has_texts_on_host() { " on the CPU" } else { "" };
+        let types = format!("{:?} {:?}{on_host}", self.dtype, self.setup.weight_type);
         let device = Machine::new(&self.device).with_backend(self.placement.backend.as_ref()).device;
         let model = format!("{digest} {types} {device} {}", kiln_ops::device::cpu_info().path);
         self.text().share(SharedTexts::new(store, model));
@@ -389,6 +391,12 @@ impl Engine {
     pub fn gpu_memory(&self) -> Option<u64> {
         self.pool.as_ref()?.used().ok()
     }
+}
+
+/// The placement of text encoders next to networks with `placement`.
+pub(crate) fn place_of_texts(placement: &Placement, memory: &MemoryManager) -> Placement {
+    let backend = placement.backend.clone().filter(|_| !memory.has_texts_on_host());
+    placement.clone().with_backend(backend)
 }
 
 /// The images of one call, as events.

@@ -3,7 +3,7 @@
 use kiln_request::{Control, IpAdapter, Job, LoraUse, Refiner};
 
 use crate::component::LoadedComponent;
-use crate::engine::Engine;
+use crate::engine::{Engine, place_of_texts};
 use crate::error::{Error, Result};
 use crate::loaded_model::Opening;
 use crate::pipeline::batch::Batch;
@@ -25,7 +25,8 @@ impl Engine {
         self.memory_manager.set_refiner(refiner.map(Refiner::model))?;
         if let Some(refiner) = refiner {
             let opening = Opening { setup: &self.setup, placement: &self.placement, options: &self.options };
-            self.networks.push(refiner, &self.model, opening)?;
+            let text = place_of_texts(&self.placement, &self.memory_manager);
+            self.networks.push(refiner, &self.model, opening, &text)?;
             tracing::info!(refiner = %refiner.model().path().display(), "opened");
             self.origin.start_refiner(refiner.model());
         }

@@ -51,7 +51,7 @@ pub(crate) struct Opening<'a> {
 
 impl LoadedModel {
     /// Opens and checks the files of the model that is number `number` of a run, with these layers of the denoiser in 8 bits; its
-    /// text encoders run on the device of `text`. No weights are read.
+    /// text encoders have the placement `text`. No weights are read.
     ///
     /// # Errors
     /// [`crate::Error::Weights`] if weights are missing or do not fit.
@@ -73,8 +73,6 @@ impl LoadedModel {
         let component = LoadedComponent::shared(spec, unet.segments(), files, placement, options, "unet");
         component.check()?;
         let embeddings = Embeddings::open(setup.embeddings_dir.as_deref())?;
-        // Text encoders run on the CPU if the device is not candle's.
-        let text = &text.clone().with_backend(None);
         let text = TextEncoders::open(model, [text, placement], options, embeddings, setup.cached_texts())?;
         Ok(Self {
             text: Arc::new(Mutex::new(text)),

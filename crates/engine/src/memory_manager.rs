@@ -58,6 +58,7 @@ impl MemoryManager {
             None => DeviceMemory::of(device),
         };
         let memory = memory.map(before);
+        let on = planner.place_texts(on, &setup.memory, memory)?;
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
         Self::within(
             PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link, limit: None },
@@ -215,6 +216,16 @@ impl MemoryManager {
         self.mode().is_fully_resident() && self.plan.keeps_text_encoders
     }
 
+    /// Whether the text encoders alone leave a GPU's memory, which has no room for them in the stages that follow.
+    pub(crate) fn text_encoders_leave(&self) -> bool {
+        self.mode().is_fully_resident() && self.chooser.on.has_texts_on_gpu() && !self.plan.keeps_text_encoders
+    }
+
+    /// Whether the text encoders run on the CPU although denoisers run on a GPU.
+    pub(crate) fn has_texts_on_host(&self) -> bool {
+        self.chooser.on.texts_on_host
+    }
+
     /// Whether texts may be encoded and images decoded while the steps of others run: all weights stay, and there is
     /// room for what steps and the larger of the two have at once.
     pub(crate) fn fits_overlap(&self) -> bool {
@@ -223,8 +234,7 @@ impl MemoryManager {
         let workspace = of(Stage::Decode).map_or(0, |decode| decode.workspace);
         let both = self.plan.peak() + activations.max().unwrap_or(0) + workspace;
         // On the CPU text encoders leave, and encoding in parallel with steps is not the default.
-        let encodes_on_host = self.chooser.on.is_portable || !self.chooser.on.target.is_gpu();
-        let stays = self.plan.keeps_text_encoders || encodes_on_host;
+        let stays = self.plan.keeps_text_encoders || !self.chooser.on.has_texts_on_gpu();
         self.mode().is_fully_resident() && stays && self.chooser.room().is_some_and(|room| both <= room.bytes)
     }
 

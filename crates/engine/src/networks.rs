@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kiln_models::ModelFolder;
 use kiln_request::Refiner;
+use kiln_weights::Placement;
 
 use crate::component::{LoadedComponent, WeightResidency};
 use crate::component_spec::ComponentSpec;
@@ -59,14 +60,20 @@ impl Networks {
         std::iter::once(&mut self.first).chain(self.others.iter_mut().map(|(_, model)| model))
     }
 
-    /// Opens the model of a refiner behind the others. LoRAs of the first model are merged into it if the networks are the same.
+    /// Opens the model of a refiner behind the others, with text encoders that have the placement `text`. LoRAs of the first model are merged into it if the networks are the same.
     ///
     /// # Errors
     /// Errors of [`LoadedModel::open`].
-    pub(crate) fn push(&mut self, refiner: &Refiner, base: &ModelFolder, opening: Opening<'_>) -> Result<()> {
+    pub(crate) fn push(
+        &mut self,
+        refiner: &Refiner,
+        base: &ModelFolder,
+        opening: Opening<'_>,
+        text: &Placement,
+    ) -> Result<()> {
         let (model, number) = (refiner.model(), self.others.len() + 1);
         let layers = opening.setup.eight_bit_layers(opening.placement.device.is_cuda());
-        let opened = LoadedModel::open(model, number, layers.as_deref(), opening, opening.placement)?;
+        let opened = LoadedModel::open(model, number, layers.as_deref(), opening, text)?;
         let is_alike = model.denoiser_config() == base.denoiser_config() && model.texts() == base.texts();
         let opened = if is_alike { opened.with_loras(opening.setup) } else { opened };
         self.others.push((refiner.clone(), opened));

@@ -88,7 +88,7 @@ impl Engine {
     pub(crate) fn after(&self, stage: &str) {
         host_memory::log(stage);
         host_memory::log_card(self.pool.as_ref(), stage);
-        let is_scarce = !self.memory_manager.mode().is_fully_resident() || self.text_encoders_leave();
+        let is_scarce = !self.memory_manager.mode().is_fully_resident() || self.memory_manager.text_encoders_leave();
         let threshold = if is_scarce { 0.0 } else { host_memory::CARD_TRIM_ABOVE };
         host_memory::trim_card(self.pool.as_ref(), threshold, stage);
         if is_scarce {
@@ -96,16 +96,10 @@ impl Engine {
         }
     }
 
-    /// Whether the text encoders alone leave a GPU's memory, which has no room for them in the stages that follow.
-    fn text_encoders_leave(&self) -> bool {
-        let is_full = self.memory_manager.mode().is_fully_resident();
-        is_full && self.device.is_cuda() && !self.memory_manager.keeps_text_encoders()
-    }
-
     /// Where the mode keeps one network at a time, drops the weights of those that `stage` does not need.
     pub(crate) fn make_room_for(&mut self, stage: Stage) {
         let is_full = self.memory_manager.mode().is_fully_resident();
-        if is_full && !self.text_encoders_leave() {
+        if is_full && !self.memory_manager.text_encoders_leave() {
             return;
         }
         self.networks.leave(|spec| spec.stage != stage && (!is_full || spec.per == Per::Text));

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ClipEncoder, TextEncoder, TextEncoderConfig};
 use kiln_families::text::{ClipT5Text, T5Part};
 use kiln_network::TextWidths;
-use kiln_network::text::{CONTEXT, NoWords, POOLED, PromptText, Result, Runs, TextStage, TextTensors};
+use kiln_network::text::{CONTEXT, NoWords, POOLED, PromptText, Result, Runs, TextDevice, TextStage, TextTensors};
 use kiln_prompt::{ChunkCut, Emphasis, TextOptions};
 use kiln_t5::{T5Config, T5Encoder, Tokenizer};
 use kiln_testkit::{Fixture, Parity, shared_data, shared_models};
@@ -21,8 +21,8 @@ const BOUND: f64 = 1e-4;
 struct OnCpu;
 
 impl Runs for OnCpu {
-    fn enter(&mut self, _network: usize) -> Result<Device> {
-        Ok(Device::Cpu)
+    fn enter(&mut self, _network: usize) -> Result<TextDevice> {
+        Ok(Device::Cpu.into())
     }
 
     fn proceed(&mut self, _text: usize, _texts: usize) -> Result<()> {

@@ -70,9 +70,10 @@ impl ComponentSpec {
         *self == Self::TEXT || Stage::DENOISERS.contains(&self.stage) && self.streaming == Streaming::Divided
     }
 
-    /// Whether it runs on the CPU next to a GPU by Vulkan, Metal or DirectX 12: whatever is no denoiser and no autoencoder.
+    /// Whether it always runs on the CPU next to a GPU by Vulkan, Metal or DirectX 12: whatever is no text encoder, no denoiser and no
+    /// autoencoder ([`ExecutionTarget::has_on_host`](crate::ExecutionTarget::has_on_host)).
     pub fn is_on_host(&self) -> bool {
-        matches!(self.per, Per::Text | Per::Input | Per::Pass)
+        matches!(self.per, Per::Input | Per::Pass)
     }
 
     /// Whether networks of this kind run one after another, so that one at a time needs memory.

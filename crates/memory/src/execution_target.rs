@@ -5,8 +5,11 @@ use kiln_ops::Target;
 use kiln_ops::device::{Gpu, gpu};
 use kiln_weights::MatrixType;
 
+use crate::component_spec::{ComponentSpec, Per};
+use crate::stage::Stage;
 use crate::time::Rates;
 use kiln_setup::link::Link;
+use kiln_setup::memory::MemoryOptions;
 use kiln_setup::room::{DeviceMemory, Room};
 use kiln_setup::setup::{DeviceChoice, Setup};
 use kiln_setup::threads;
@@ -17,9 +20,11 @@ use kiln_setup::{HostWeights, PortableDevice};
 pub struct ExecutionTarget {
     /// The kind of device.
     pub target: Target,
-    /// Whether it is a GPU by Vulkan, Metal or DirectX 12: denoisers and autoencoders run there, all else on the CPU, and no steps are
-    /// recorded.
+    /// Whether it is a GPU by Vulkan, Metal or DirectX 12: text encoders, denoisers and autoencoders run there, all else on the CPU, and no
+    /// steps are recorded.
     pub is_portable: bool,
+    /// Whether the text encoders run on the CPU although denoisers run on a GPU.
+    pub texts_on_host: bool,
     /// The type of weights and activations.
     pub dtype: DType,
     /// The weight type of linear layers, if it differs.
@@ -36,13 +41,34 @@ impl ExecutionTarget {
     /// With the expected rates; those of a GPU's copies are assumed.
     pub fn new(target: Target, dtype: DType) -> Self {
         let link = target.is_gpu().then_some(Link::ASSUMED);
-        Self { target, is_portable: false, dtype, matrices: None, rates: Rates::of(target, dtype), link, host: None }
+        let rates = Rates::of(target, dtype);
+        Self { target, is_portable: false, texts_on_host: false, dtype, matrices: None, rates, link, host: None }
     }
 
     /// A GPU by Vulkan, Metal or DirectX 12, for which so many threads pack weights.
     pub fn portable(threads: usize, dtype: DType) -> Self {
         let rates = Rates::portable(threads, dtype);
         Self { is_portable: true, rates, link: None, ..Self::new(Target::Gpu, dtype) }
+    }
+
+    /// Sets whether the text encoders of a GPU by Vulkan, Metal or DirectX 12 run on the CPU.
+    pub fn with_texts_on_host(self, texts_on_host: bool) -> Self {
+        Self { texts_on_host: texts_on_host && self.is_portable, ..self }
+    }
+
+    /// Whether a stage takes no memory of the GPU: it runs on the CPU.
+    pub fn is_on_host(&self, stage: Stage) -> bool {
+        self.is_portable && stage.is_on_host() || self.texts_on_host && stage == Stage::Encode
+    }
+
+    /// Whether a network takes no memory of the GPU: it runs on the CPU.
+    pub fn has_on_host(&self, spec: &ComponentSpec) -> bool {
+        self.is_portable && spec.is_on_host() || self.texts_on_host && spec.per == Per::Text
+    }
+
+    /// Whether the text encoders are in the memory of a GPU while they run.
+    pub fn has_texts_on_gpu(&self) -> bool {
+        self.target.is_gpu() && !self.texts_on_host
     }
 
     /// Bytes that operators allocate on their first use, and keep.
@@ -95,7 +121,7 @@ impl ExecutionTarget {
     /// A description of the device.
     pub fn device(&self) -> String {
         match self.target {
-            Target::Gpu if self.is_portable => "a GPU (the text encoders on the CPU)".into(),
+            Target::Gpu if self.texts_on_host => "a GPU (the text encoders on the CPU)".into(),
             Target::Gpu => "a GPU".into(),
             Target::Cpu { threads } => format!("the CPU ({threads} threads)"),
         }
@@ -106,7 +132,12 @@ impl ExecutionTarget {
     /// measured if it was not ([`Setup::link`]).
     pub fn of(setup: &Setup) -> (Self, Option<Room>) {
         let (on, memory) = Self::with_memory(setup);
-        (on, Room::of_budget(&setup.memory, on.target).or(memory.map(|memory| memory.free)))
+        (on, on.room(&setup.memory, memory))
+    }
+
+    /// The bytes that a run may use: those of the budget of `options`, else the free ones of `memory`.
+    pub fn room(&self, options: &MemoryOptions, memory: Option<DeviceMemory>) -> Option<Room> {
+        Room::of_budget(options, self.target).or(memory.map(|memory| memory.free))
     }
 
     /// The target of `setup` on this machine, and the setup's part of the memory there, if it is known.

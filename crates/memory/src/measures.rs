@@ -45,7 +45,7 @@ impl Measures {
     /// The plan for a mode. Streams and tiles have their best sizes, or smaller ones if `budget` leaves less.
     /// The text's keys and values are made once for all steps if nothing streams and `budget` leaves the room.
     pub fn plan(&self, mode: Mode, budget: usize) -> Plan {
-        let may_keep_encoders = mode == Mode::Full && self.on.target.is_gpu() && !self.on.is_portable;
+        let may_keep_encoders = mode == Mode::Full && self.on.has_texts_on_gpu();
         let mut plan = self.plan_with(mode, budget, (!mode.streams(), may_keep_encoders));
         // Keys and values are made again in every step; encoders are read again for the next texts only, but that takes longer.
         for (keys, encoders) in [(false, true), (true, false), (false, false)] {
@@ -129,7 +129,7 @@ impl Measures {
         let of =
             |wanted: Stage| streams.iter().find(|(stage, _)| *stage == wanted).map_or(Streamed::default(), |s| s.1);
         let resident = streams.iter().map(|(_, streamed)| streamed.resident).sum();
-        let reads_text = on.target.is_gpu() && !keeps_text_encoders;
+        let reads_text = on.has_texts_on_gpu() && !keeps_text_encoders;
         let Copies { per_image, once } =
             components.copies(mode, reads_text, self.room(budget, StageBytes::default()), resident);
         let (rates, first) = (&on.rates, of(Stage::Denoise));

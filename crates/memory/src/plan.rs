@@ -97,7 +97,7 @@ impl StagePlan {
 impl Plan {
     /// The mode in words, with what leaves the memory of a GPU in it.
     pub fn described(&self, on: &ExecutionTarget) -> String {
-        let leave = on.target.is_gpu() && !on.is_portable && self.mode.is_fully_resident() && !self.keeps_text_encoders;
+        let leave = on.has_texts_on_gpu() && self.mode.is_fully_resident() && !self.keeps_text_encoders;
         if leave { format!("{}, text encoders leave", self.mode) } else { self.mode.to_string() }
     }
 

@@ -37,9 +37,9 @@ impl Stage {
         if number == 0 { Self::Denoise } else { Self::Refine }
     }
 
-    /// Whether it runs on the CPU next to a GPU by Vulkan, Metal or DirectX 12.
+    /// Whether it always runs on the CPU next to a GPU by Vulkan, Metal or DirectX 12.
     pub fn is_on_host(self) -> bool {
-        matches!(self, Self::Encode | Self::ImagePrompt | Self::Upscale)
+        matches!(self, Self::ImagePrompt | Self::Upscale)
     }
 
     /// Its name as an activity: `loading`, `encoding`, ...

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use kiln_engine::{
-    ExecutionTarget, Job, ModelFolder, OPTIONS, OptionGroup, PlanReport, Planner, Refiner, Setup, Workload,
-};
+use kiln_engine::{Job, ModelFolder, OPTIONS, OptionGroup, PlanReport, Planner, Refiner, Setup, Workload};
 use pyo3::prelude::*;
 use serde_json::json;
 
@@ -15,7 +13,7 @@ use crate::python_types::python_type;
 /// The memory of a job's run in every mode.
 pub(crate) fn plan(model: &ModelFolder, job: &Job, setup: &Setup) -> kiln_engine::Result<String> {
     let planner = Planner::of_job(model, job, setup)?;
-    let (on, room) = ExecutionTarget::of(setup);
+    let (on, room) = planner.target(setup)?;
     let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
     let refiner = job.refiner.as_ref().map(Refiner::model).map(ModelFolder::name);
     let report = PlanReport::new(&planner, work, on, room)?;

@@ -8,6 +8,7 @@
 //! [`Qwen3Model`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/qwen3/modeling_qwen3.py
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::text::TextDevice;
 use kiln_nn::{Embedding, RopeTables, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
@@ -128,17 +129,20 @@ impl QwenEncoder {
         self.forward(texts, &[], device)
     }
 
-    /// Like [`Self::encode`] for texts with `images`.
+    /// Like [`Self::encode`] for texts with `images`, on any device. The results are in host memory if it is not candle's.
     ///
     /// # Errors
     /// See [`Self::encode`], and [`Error::Input`] for an image that is not among `images`, has no place for its tokens, or that a
     /// network without a vision tower is to see.
-    pub fn encode_with(&self, texts: &[Text], images: &[ImagePatches], device: &Device) -> Result<Vec<Tensor>> {
-        self.forward(texts, images, device)
+    pub fn encode_with(&self, texts: &[Text], images: &[ImagePatches], device: &TextDevice) -> Result<Vec<Tensor>> {
+        match device {
+            TextDevice::Candle(device) => self.forward(texts, images, device),
+            TextDevice::Backend(backend) => Ok(TextDevice::download(self.forward(texts, images, backend)?)?),
+        }
     }
 
-    /// The computation of [`Self::encode_with`] for tensors of any kind: [`Tensor`], or [`kiln_nn::MetaTensor`] to count bytes and
-    /// operations. Each layer runs for all texts, one after the other: weights that are streamed are needed once, and a text has
+    /// The computation of [`Self::encode_with`] for tensors of any kind: [`Tensor`],
+    /// [`kiln_nn::ops::portable::PortableTensor`], or [`kiln_nn::MetaTensor`] to count bytes and operations. Each layer runs for all texts, one after the other: weights that are streamed are needed once, and a text has
     /// the same bits alone.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ fn hidden_states_are_those_of_transformers() {
     for (dtype, bound) in [(DType::F32, 2e-5), (DType::BF16, 0.1)] {
         let encoder = encoder(dtype);
         let (images, text) = two_images(&encoder);
-        let found = values(&encoder.encode_with(&[text], &images, &Device::Cpu).unwrap()[0]);
+        let found = values(&encoder.encode_with(&[text], &images, &Device::Cpu.into()).unwrap()[0]);
         assert_eq!(found.len(), expected.len());
         let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(largest < bound, "{dtype:?}: {largest}");
@@ -85,9 +85,9 @@ fn a_text_has_the_same_bits_alone_and_with_others() {
     let (images, text) = two_images(&encoder);
     let second = Text { images: vec![TextImage { start: 1, image: 1 }], ..Text::whole(vec![7; 16]) };
     let texts = [text.clone(), Text::whole(vec![1, 2, 3]), second.clone()];
-    let all = encoder.encode_with(&texts, &images, &Device::Cpu).unwrap();
+    let all = encoder.encode_with(&texts, &images, &Device::Cpu.into()).unwrap();
     let alone = |text: &Text, images: &[ImagePatches]| {
-        values(&encoder.encode_with(std::slice::from_ref(text), images, &Device::Cpu).unwrap()[0])
+        values(&encoder.encode_with(std::slice::from_ref(text), images, &Device::Cpu.into()).unwrap()[0])
     };
     assert_eq!(values(&all[0]), alone(&texts[0], &images));
     assert_eq!(values(&all[1]), values(&encoder.encode(&texts[1..2], &Device::Cpu).unwrap()[0]));
@@ -133,7 +133,7 @@ fn images_without_a_place_are_refused() {
     let encoder = encoder(DType::F32);
     let (images, text) = two_images(&encoder);
     let refused = |images: &[ImagePatches], text: Text| {
-        let found = encoder.encode_with(&[text], images, &Device::Cpu);
+        let found = encoder.encode_with(&[text], images, &Device::Cpu.into());
         assert!(matches!(found, Err(Error::Input { input: "images", .. })));
     };
     refused(&images[..1], text.clone());

@@ -6,6 +6,7 @@
 //! [`T5EncoderModel`]: https://github.com/huggingface/transformers/blob/main/src/transformers/models/t5/modeling_t5.py
 
 use candle_core::{DType, Device, Tensor};
+use kiln_network::text::TextDevice;
 use kiln_nn::{Embedding, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
@@ -85,7 +86,18 @@ impl T5Encoder {
         self.forward(&texts, device)
     }
 
-    /// The computation of [`Self::encode`], also with masked tokens, for tensors of any kind: [`Tensor`], or
+    /// Like [`Self::encode`] on any device, also with masked tokens. The results are in host memory if the device is not candle's.
+    ///
+    /// # Errors
+    /// See [`Self::encode`].
+    pub fn encode_on(&self, texts: &[T5Ids], device: &TextDevice) -> Result<Vec<Tensor>> {
+        match device {
+            TextDevice::Candle(device) => self.forward(texts, device),
+            TextDevice::Backend(backend) => Ok(TextDevice::download(self.forward(texts, backend)?)?),
+        }
+    }
+
+    /// The computation of [`Self::encode_on`] for tensors of any kind: [`Tensor`], [`kiln_nn::ops::portable::PortableTensor`], or
     /// [`kiln_nn::MetaTensor`] to count bytes and operations. Each block runs for all texts, one after the other: weights that are
     /// streamed are needed once, and a text has the same bits alone.
     ///

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use candle_core::{D, Device, Tensor};
-use kiln_network::text::{CONTEXT, Error, POOLED, PromptText, Result, Runs, TextTensors, Tokens};
+use candle_core::{D, Tensor};
+use kiln_network::text::{CONTEXT, Error, POOLED, PromptText, Result, Runs, TextDevice, TextTensors, Tokens};
 
 use super::{ClipEncoder, ClipTokens, Pooled};
 use crate::config::TextEncoderConfig;
@@ -18,7 +18,7 @@ const GPU_PORTION: usize = 16;
 
 /// The maximum number of chunks that are encoded at once: between two portions a run can be stopped. On the CPU a text has the
 /// same bits for any portion.
-fn portion(config: &TextEncoderConfig, device: &Device) -> usize {
+fn portion(config: &TextEncoderConfig, device: &TextDevice) -> usize {
     let layer = 12 * config.hidden_size.saturating_mul(config.hidden_size);
     let chunk = layer.saturating_mul(config.num_hidden_layers).max(1);
     if device.is_cpu() { (CPU_PORTION / chunk).clamp(1, GPU_PORTION) } else { GPU_PORTION }

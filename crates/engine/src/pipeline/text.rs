@@ -62,6 +62,7 @@ impl TextEncoders {
         cached_texts: usize,
     ) -> Result<Self> {
         let stage = model.text_stage()?;
+        log_place(placement);
         let part = |(i, network): (usize, TextNetwork<'_>)| -> Result<LoadedComponent> {
             let (source, name) = (model.files().text_encoder(i)?, format!("text encoder {i}"));
             let spec = ComponentSpec::TEXT;
@@ -336,6 +337,15 @@ impl TextEncoders {
     ) -> Result<Vec<TextTensors>> {
         encode((self.stage.as_ref(), &self.parts), texts, (keep, kept), &self.device, proceed)
     }
+}
+
+/// Logs where texts are encoded.
+fn log_place(placement: &Placement) {
+    let device = match &placement.backend {
+        Some(backend) => backend.name().to_string(),
+        None => format!("{:?}", placement.device),
+    };
+    tracing::info!(device, dtype = placement.dtype.as_str(), "text encoders");
 }
 
 /// A text of a job with the options that decide on its encoding by `stage`.

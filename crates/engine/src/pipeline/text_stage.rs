@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kiln_network::text::{Error as TextError, PromptText, Runs, TextStage, TextTensors, Tokens};
+use kiln_network::text::{Error as TextError, PromptText, Runs, TextDevice, TextStage, TextTensors, Tokens};
 
 use crate::component::{LoadedComponent, WeightResidency};
 use crate::error::{Error, Result};
@@ -33,10 +33,10 @@ impl OnComponents<'_> {
 }
 
 impl Runs for OnComponents<'_> {
-    fn enter(&mut self, network: usize) -> kiln_network::text::Result<Device> {
+    fn enter(&mut self, network: usize) -> kiln_network::text::Result<TextDevice> {
         let Some(part) = self.parts.get(network) else { return Err(TextError::Stopped) };
         self.stop(part.enter(self.keep))?;
-        Ok(part.placement().device.clone())
+        Ok(TextDevice::of(part.placement()))
     }
 
     fn proceed(&mut self, text: usize, texts: usize) -> kiln_network::text::Result<()> {

@@ -105,6 +105,7 @@ impl Planner {
     pub fn check(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<()> {
         let planner = Self::of_job(model, job, setup)?;
         let (on, memory) = ExecutionTarget::with_memory(setup);
+        let on = planner.place_texts(on, &setup.memory, memory)?;
         let planner = planner.with_8_bits(setup.scaled_layers(Some(model), on.target.is_gpu())?);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         let options = setup.memory.clone();
@@ -118,7 +119,7 @@ impl Planner {
     /// See [`Planner::batch_size`].
     pub fn auto_batch_size(model: &ModelFolder, job: &Job, setup: &Setup) -> Result<usize> {
         let planner = Self::of_job(model, job, setup)?;
-        let (on, room) = ExecutionTarget::of(setup);
+        let (on, room) = planner.target(setup)?;
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         Ok(planner.batch_size(&work, on, room.unwrap_or(Room::given(usize::MAX)), usize::MAX)?.batch_size)
     }

@@ -84,7 +84,7 @@ impl Networks<'_> {
         for (pass, of_pass, stages) in work.passes() {
             let second = work.second.filter(|_| pass == Pass::Second);
             let (mut ways, flop) = self.pass((&device, on.kept()), (&of_pass, second), &tilings, &mut held, &stages)?;
-            for (_, ways) in ways.iter_mut().filter(|(stage, _)| on.is_portable && stage.is_on_host()) {
+            for (_, ways) in ways.iter_mut().filter(|(stage, _)| on.is_on_host(*stage)) {
                 let conditions = |(tiling, bytes): &(Tiling, StageBytes)| {
                     (*tiling, StageBytes { conditions: bytes.conditions, ..StageBytes::default() })
                 };

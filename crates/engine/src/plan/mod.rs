@@ -18,6 +18,7 @@ mod report;
 mod stored_types;
 #[cfg(test)]
 mod tests;
+mod text_place;
 mod text_work;
 
 use kiln_mempool::{HostPool, ProcessMemory};

@@ -37,7 +37,7 @@ const USUAL_STEPS: usize = 20;
 
 /// Plans the runs of one model.
 pub struct Planner {
-    model: Architecture,
+    pub(super) model: Architecture,
     pub(super) text: Box<dyn TextStage>,
     pub(super) unet: Box<dyn Denoiser>,
     /// Control networks.
@@ -376,7 +376,7 @@ impl Planner {
             count: work.refiner_steps,
             flop: of_flop(flop),
         }));
-        all.retain(|(spec, _)| !(on.is_portable && spec.is_on_host()));
+        all.retain(|(spec, _)| !on.has_on_host(spec));
         let components = ComponentSet::new(all);
         Ok(Measures {
             stages,

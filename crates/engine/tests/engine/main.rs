@@ -32,4 +32,5 @@ mod taesd;
 mod threads;
 mod trained_flow;
 mod vulkan;
+mod vulkan_texts;
 mod weight_types;

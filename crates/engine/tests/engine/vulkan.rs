@@ -11,7 +11,7 @@ use kiln_testkit::{deviation, fixtures, repository};
 use crate::support::{bits, cpu, images, latents, load, request, tiny};
 
 /// The first GPU.
-fn gpu(dtype: DTypeChoice, mode: ModeChoice) -> Setup {
+pub fn gpu(dtype: DTypeChoice, mode: ModeChoice) -> Setup {
     let device = DeviceChoice::Portable(PortableDevice { api: None, number: 0 });
     Setup { device, dtype, memory: MemoryOptions { mode, ..MemoryOptions::default() }, ..Setup::default() }
 }

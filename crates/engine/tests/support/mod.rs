@@ -5,6 +5,7 @@ pub mod cases;
 pub mod channels;
 pub mod qwen_edit;
 pub mod refiner;
+pub mod sd3;
 
 use std::ops::ControlFlow;
 use std::path::Path;

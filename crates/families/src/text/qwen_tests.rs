@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use kiln_media::Rgb8Image;
 use kiln_network::text::{
-    CONTEXT, Fill, LENGTH, NoWords, PromptImage, PromptText, Result, Runs, TextStage, TextTensors, Tokens,
+    CONTEXT, Fill, LENGTH, NoWords, PromptImage, PromptText, Result, Runs, TextDevice, TextStage, TextTensors, Tokens,
 };
 use kiln_nn::MetaDevice;
 use kiln_nn::ops::Target;
@@ -23,8 +23,8 @@ use crate::qwen_edit::Edit;
 struct OnCpu;
 
 impl Runs for OnCpu {
-    fn enter(&mut self, _network: usize) -> Result<Device> {
-        Ok(Device::Cpu)
+    fn enter(&mut self, _network: usize) -> Result<TextDevice> {
+        Ok(Device::Cpu.into())
     }
 
     fn proceed(&mut self, _text: usize, _texts: usize) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_network::text::{Error, Result, Runs};
+use kiln_network::text::{Error, Result, Runs, TextDevice};
 use kiln_prompt::emphasis::{away_from_empty, mean, restore_mean, scale};
 use kiln_prompt::{Emphasis, Span, spans};
 use kiln_t5::{T5Encoder, T5Ids, Tokenizer};
@@ -134,9 +134,9 @@ impl T5Part {
     }
 
     /// Runs the network once, on the caller's threads.
-    fn run(&self, ids: Vec<T5Ids>, device: &Device, network: usize, on: &mut dyn Runs) -> Result<Vec<Tensor>> {
+    fn run(&self, ids: Vec<T5Ids>, device: &TextDevice, network: usize, on: &mut dyn Runs) -> Result<Vec<Tensor>> {
         let mut result = None;
-        on.run(network, &mut || result = Some(self.encoder.forward(&ids, device)));
+        on.run(network, &mut || result = Some(self.encoder.encode_on(&ids, device)));
         Ok(result.ok_or(Error::Stopped)??)
     }
 }

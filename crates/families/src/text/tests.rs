@@ -8,7 +8,8 @@ use candle_core::{DType, Device, Tensor};
 use kiln_clip::{ClipEncoder, ClipPadding, TextEncoder, TextEncoderConfig};
 use kiln_network::TextWidths;
 use kiln_network::text::{
-    CONTEXT, Fill, LENGTH as LENGTH_OF_TEXT, NoWords, POOLED, PromptText, Result, Runs, TextStage, TextTensors, Tokens,
+    CONTEXT, Fill, LENGTH as LENGTH_OF_TEXT, NoWords, POOLED, PromptText, Result, Runs, TextDevice, TextStage,
+    TextTensors, Tokens,
 };
 use kiln_nn::MetaDevice;
 use kiln_nn::ops::Target;
@@ -30,9 +31,9 @@ struct OnCpu {
 }
 
 impl Runs for OnCpu {
-    fn enter(&mut self, network: usize) -> Result<Device> {
+    fn enter(&mut self, network: usize) -> Result<TextDevice> {
         self.entered.push(network);
-        Ok(Device::Cpu)
+        Ok(Device::Cpu.into())
     }
 
     fn proceed(&mut self, _text: usize, _texts: usize) -> Result<()> {

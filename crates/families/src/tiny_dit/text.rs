@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use kiln_network::text::{
-    CONTEXT, EncoderConfig, Error, Fill, POOLED, PromptText, Result, Runs, TextNetwork, TextStage, TextTensors, Tokens,
-    Words,
+    CONTEXT, EncoderConfig, Error, Fill, POOLED, PromptText, Result, Runs, TextDevice, TextNetwork, TextStage,
+    TextTensors, Tokens, Words,
 };
+use kiln_nn::ops::portable::PortableTensor;
 use kiln_nn::{Embedding, Linear, MetaDevice, MetaTensor, TensorLike};
 use kiln_prompt::TextOptions;
 use kiln_weights::{SegmentModule, Segments};
@@ -71,6 +72,17 @@ impl ByteText {
         let pooled = rows.narrow(1, 0, 1)?.reshape(&[1, width])?;
         Ok([rows, pooled])
     }
+
+    /// The tensors of a text on any device.
+    fn encode_one(&self, ids: &[u32], device: &TextDevice) -> kiln_nn::Result<[Tensor; 2]> {
+        match device {
+            TextDevice::Candle(device) => self.forward(ids, device),
+            TextDevice::Backend(backend) => {
+                let [rows, pooled] = self.forward::<PortableTensor>(ids, backend)?;
+                Ok([rows.download()?, pooled.download()?])
+            }
+        }
+    }
 }
 
 impl TextStage for ByteText {
@@ -120,7 +132,7 @@ impl TextStage for ByteText {
             on.proceed(i, texts.len())?;
             let ids = tokens.own::<Vec<u32>>().cloned().unwrap_or_default();
             let mut result = None;
-            on.run(0, &mut || result = Some(self.forward::<Tensor>(&ids, &device)));
+            on.run(0, &mut || result = Some(self.encode_one(&ids, &device)));
             let [rows, pooled] = result.ok_or(Error::Stopped)??;
             all.push(TextTensors::default().with(CONTEXT, rows).with(POOLED, pooled));
         }

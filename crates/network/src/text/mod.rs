@@ -9,6 +9,7 @@
 //! 4. [`TextStage::fill`] makes them as long as their rows.
 
 mod config;
+mod device;
 mod error;
 mod image;
 mod stage;
@@ -17,6 +18,7 @@ mod tokens;
 mod words;
 
 pub use config::EncoderConfig;
+pub use device::TextDevice;
 pub use error::{Error, Result};
 pub use image::PromptImage;
 pub use stage::{Fill, Runs, TextNetwork, TextStage};

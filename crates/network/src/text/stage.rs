@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_prompt::TextOptions;
 use kiln_weights::{Network, Segments};
 
+use super::device::TextDevice;
 use super::error::Result;
 use super::tensors::TextTensors;
 use super::tokens::{PromptText, Tokens};
@@ -40,7 +41,7 @@ pub trait Runs {
     ///
     /// # Errors
     /// [`super::Error::Stopped`] if that failed.
-    fn enter(&mut self, network: usize) -> Result<Device>;
+    fn enter(&mut self, network: usize) -> Result<TextDevice>;
 
     /// Called before text number `text` of `texts` runs through a network, and between the portions of a long one.
     ///
@@ -96,7 +97,7 @@ pub trait TextStage: Send + Sync {
     fn fill(&self, text: &TextTensors, fill: &Fill, empty: Option<&TextTensors>) -> Result<TextTensors>;
 
     /// Encodes texts on `on`, network by network, in portions between which the run may stop. The tensors are on the device of
-    /// the last network.
+    /// the last network, or in host memory if that device is not candle's.
     ///
     /// # Errors
     /// [`super::Error::Stopped`] if `on` stopped the run, and errors of the networks.

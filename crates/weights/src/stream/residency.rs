@@ -210,7 +210,7 @@ impl Residency {
 
 /// The size of every segment on the device in bytes.
 fn sizes(segments: &[Segment], placement: &Placement) -> Vec<usize> {
-    let on_gpu = !placement.device.is_cpu();
+    let on_gpu = !placement.device.is_cpu() || placement.backend.is_some();
     let size = |segment: &Segment| if on_gpu && segment.on_host() { 0 } else { segment.bytes(placement.slab()) };
     segments.iter().map(size).collect()
 }

@@ -1,6 +1,7 @@
 //! Copies, and operators that put elements in another order.
 
-use kiln_ops::portable::PortableTensor;
+use candle_core::DType;
+use kiln_ops::portable::{Backend, PortableTensor};
 use kiln_ops::{ConcatOp, IndexSelectOp, LayoutOp, Operand, PixelShuffleOp, Result, UpsampleOp};
 
 use super::{COORDINATES, GROUP};
@@ -40,10 +41,14 @@ pub(super) fn layout(gpu: &Gpu, op: &LayoutOp<'_, PortableTensor>, y: &PortableT
 }
 
 pub(super) fn index_select(gpu: &Gpu, op: &IndexSelectOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
-    for (i, &row) in op.rows.iter().enumerate() {
-        copy(gpu, &op.table.narrow(0, row as usize, 1)?, &y.narrow(0, i, 1)?)?;
-    }
-    Ok(())
+    let table = op.table.contiguous()?;
+    let bytes: Vec<u8> = op.rows.iter().flat_map(|row| row.to_ne_bytes()).collect();
+    let rows = PortableTensor::new(y.backend(), gpu.upload(&bytes)?, &[op.rows.len()], 0, DType::U32);
+    let channels = y.elements() / op.rows.len().max(1);
+    let kernel = Kernel::new("index_select", include_str!("../kernels/index_select.wgsl")).of("S", y.dtype());
+    let numbers = Numbers::default().all([y.elements(), channels, table.offset(), y.offset()]);
+    let buffers = vec![gpu.buffer(&table)?, gpu.buffer(&rows)?, gpu.buffer(y)?];
+    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
 }
 
 /// PyTorch's order: channel `(c, i, j)` is pixel `(i, j)` of channel `c`.

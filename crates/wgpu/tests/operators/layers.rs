@@ -93,9 +93,13 @@ fn vulkan_numbers_of_lines() {
 fn vulkan_rows_of_tables() {
     for_types(|dtype| {
         let table = pair(1, &[6, 10], dtype);
-        let rows = &[5, 0, 5, 2];
-        let cpu = IndexSelectOp { table: &table.cpu, rows }.compute().unwrap();
-        compare("index_select", &cpu, &table.gpu.apply(&IndexSelectOp { table: &table.gpu, rows }).unwrap());
+        let many: Vec<u32> = (0..70_001u32).map(|i| i * i % 6).collect();
+        for (rows, columns) in [(&[5, 0, 5, 2][..], 0..10), (&[5, 0, 5, 2], 3..8), (&many, 0..10)] {
+            let cpu = table.cpu.narrow(1, columns.start, columns.len()).unwrap().contiguous().unwrap();
+            let gpu = table.gpu.narrow(1, columns.start, columns.len()).unwrap();
+            let cpu = IndexSelectOp { table: &cpu, rows }.compute().unwrap();
+            compare("index_select", &cpu, &gpu.apply(&IndexSelectOp { table: &gpu, rows }).unwrap());
+        }
     });
 }
 

@@ -1,9 +1,11 @@
 //! Texts of batches: their work, their cache and their order.
 
+use candle_core::Tensor;
 use kiln_request::Request;
 
 use super::*;
 use crate::pipeline::conditioning::StepRows;
+use crate::residency::StreamBudget;
 
 fn open(model: &ModelFolder) -> TextEncoders {
     let place = Placement::new(Device::Cpu, DType::F32);
@@ -126,4 +128,44 @@ fn a_run_can_be_stopped_between_texts() {
     assert!(text.counts().encoded >= plan.texts());
     let kept = |(key, _): &(PromptText, Arc<Tokens>)| !key.text.is_empty() && text.cache.peek(key).is_some();
     assert!(!plan.texts.iter().any(kept));
+}
+
+/// The rows of a text with placements on the CPU and on a GPU, whole and streamed.
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_hidden_states_are_those_of_the_cpu() {
+    let backend = "gpu".parse::<kiln_setup::PortableDevice>().unwrap().open(None).unwrap().backend();
+    for (name, dtype, bound) in
+        [("sd1", DType::F32, 1e-5), ("sd1", DType::F16, 5e-3), ("sdxl", DType::F32, 1e-5), ("sdxl", DType::F16, 5e-3)]
+    {
+        let model = model(name);
+        let prompt = format!("a (pear:1.2), {}", "a fig, ".repeat(30));
+        let job = Request { prompt, ..Request::default() }.resolve(&model).unwrap();
+        let rows = |place: Placement, keep: &WeightResidency| {
+            let (words, host) = (Embeddings::open(None).unwrap(), Placement::new(Device::Cpu, dtype));
+            let options = ComponentOptions::default();
+            let mut text = TextEncoders::open(&model, [&place, &host], &options, words, 8).unwrap();
+            let plan = text.plan(&Batch::of_job(&job, 0)).unwrap();
+            let mut conditions = text.conditions(&job, plan, keep, true, &mut |_, _| Ok(())).unwrap();
+            let inputs = conditions.at(0, StepRows { guided: true, ..StepRows::default() }).unwrap();
+            inputs.get(kiln_network::slots::CONTEXT).unwrap().to_dtype(DType::F32).unwrap()
+        };
+        let on_gpu =
+            |keep: &WeightResidency| rows(Placement::new(Device::Cpu, dtype).with_backend(Some(backend.clone())), keep);
+        let copies = kiln_weights::CopyTimes {
+            bytes_per_second: 1e9,
+            seconds_per_copy: 0.0,
+            seconds_per_wait: 0.0,
+            by_engine: false,
+        };
+        let estimate = kiln_weights::Estimate { seconds: Vec::new(), copies };
+        let streamed = WeightResidency::Streamed { share: StreamBudget::LEAST, estimate, pins: false };
+        let (expected, found) =
+            (rows(Placement::new(Device::Cpu, DType::F32), &WeightResidency::Whole), on_gpu(&WeightResidency::Whole));
+        let error = kiln_testkit::deviation(&found, &expected).error;
+        println!("{name} {dtype:?}: {error:.1e}");
+        assert!(error < bound, "{name} in {dtype:?}: {error:e} standard deviations");
+        let values = |rows: &Tensor| rows.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(values(&on_gpu(&streamed)) == values(&found), "{name} in {dtype:?}: streamed weights give other bits");
+    }
 }

@@ -1,0 +1,45 @@
+//! The device of a text encoder.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kiln_nn::ops::portable::{Backend, PortableTensor};
+use kiln_weights::Placement;
+
+/// The device that has the weights of a text encoder and runs it.
+#[derive(Debug, Clone)]
+pub enum TextDevice {
+    /// One of candle's: the CPU or a CUDA GPU.
+    Candle(Device),
+    /// Another one. Texts come from host memory, and the results go there.
+    Backend(Arc<dyn Backend>),
+}
+
+impl TextDevice {
+    /// The device of weights with this placement.
+    pub fn of(placement: &Placement) -> Self {
+        match &placement.backend {
+            Some(backend) => Self::Backend(backend.clone()),
+            None => Self::Candle(placement.device.clone()),
+        }
+    }
+
+    /// Whether it is the CPU.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self, Self::Candle(Device::Cpu))
+    }
+
+    /// The results of a network in host memory.
+    ///
+    /// # Errors
+    /// [`kiln_nn::Error::Ops`] if the device failed.
+    pub fn download(results: impl IntoIterator<Item = PortableTensor>) -> kiln_nn::Result<Vec<Tensor>> {
+        results.into_iter().map(|result| Ok(result.download()?)).collect()
+    }
+}
+
+impl From<Device> for TextDevice {
+    fn from(device: Device) -> Self {
+        Self::Candle(device)
+    }
+}
