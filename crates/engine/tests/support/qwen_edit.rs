@@ -7,7 +7,15 @@ use candle_core::{Device, Tensor};
 use kiln_engine::ModelFolder;
 use kiln_engine::pipeline::{DecoderNetwork, EncoderNetwork};
 use kiln_testkit::fixtures;
-use kiln_weights::Segment;
+
+/// Names and shapes of the parameters of segments.
+macro_rules! params {
+    ($segments:expr) => {
+        $segments.iter().flat_map(|segment| segment.params()).map(|param| (param.key.clone(), param.shape.to_vec()))
+    };
+}
+#[allow(unused_imports, reason = "the server's tests have this model alone")]
+pub(crate) use params;
 
 const CONFIGS: &[(&str, &str)] = &[
     (
@@ -49,11 +57,9 @@ fn weight(name: &str, shape: &[usize]) -> Tensor {
     values.affine(1.0 / (inputs as f64).sqrt(), 0.0).unwrap()
 }
 
-/// Writes a file with weights for all parameters of some segments.
-pub fn write<'a>(path: &Path, segments: impl IntoIterator<Item = &'a Segment>) {
-    let params = segments.into_iter().flat_map(Segment::params);
-    let tensors: HashMap<String, Tensor> =
-        params.map(|param| (param.key.clone(), weight(&param.key, &param.shape))).collect();
+/// Writes a file with weights for parameters with these names and shapes.
+pub fn write(path: &Path, params: impl Iterator<Item = (String, Vec<usize>)>) {
+    let tensors: HashMap<String, Tensor> = params.map(|(key, shape)| (key.clone(), weight(&key, &shape))).collect();
     candle_core::safetensors::save(&tensors, path).unwrap();
 }
 
@@ -90,8 +96,8 @@ pub fn write_model(folder: &Path, class: &str, zero_cond_t: bool) {
     let text = model.family().text_stage(model.texts(), model.denoiser_config()).unwrap();
     let decoder = DecoderNetwork::kl(model.vae_config().clone());
     let encoder = EncoderNetwork::of(&decoder);
-    write(&folder.join("text_encoder/model.safetensors"), text.networks()[0].segments.iter());
-    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), model.denoiser().segments().iter());
-    let vae = encoder.segments().iter().chain(decoder.segments().iter());
+    write(&folder.join("text_encoder/model.safetensors"), params!(text.networks()[0].segments));
+    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), params!(model.denoiser().segments()));
+    let vae = params!(encoder.segments()).chain(params!(decoder.segments()));
     write(&folder.join("vae/diffusion_pytorch_model.safetensors"), vae);
 }

@@ -7,7 +7,7 @@ use kiln_engine::pipeline::{DecoderNetwork, EncoderNetwork};
 use kiln_testkit::fixtures;
 use serde_json::{Value, json};
 
-use super::qwen_edit::write;
+use super::qwen_edit::{params, write};
 
 /// CLIP's tokens in the tokenizers of the fixtures.
 const CLIP_TOKENS: usize = 1214;
@@ -99,12 +99,12 @@ pub fn write_model(folder: &Path) {
     let model = ModelFolder::open(folder).unwrap();
     let text = model.family().text_stage(model.texts(), model.denoiser_config()).unwrap();
     for (network, name) in text.networks().iter().zip(["text_encoder", "text_encoder_2", "text_encoder_3"]) {
-        write(&folder.join(name).join("model.safetensors"), network.segments.iter());
+        write(&folder.join(name).join("model.safetensors"), params!(network.segments));
     }
     let unet = model.denoiser();
-    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), unet.segments().iter());
+    write(&folder.join("transformer/diffusion_pytorch_model.safetensors"), params!(unet.segments()));
     let decoder = DecoderNetwork::kl(model.vae_config().clone());
     let encoder = EncoderNetwork::of(&decoder);
-    let vae = encoder.segments().iter().chain(decoder.segments().iter());
+    let vae = params!(encoder.segments()).chain(params!(decoder.segments()));
     write(&folder.join("vae/diffusion_pytorch_model.safetensors"), vae);
 }
