@@ -6,6 +6,7 @@ mod norm;
 mod product;
 mod rearrange;
 mod rope;
+mod stored;
 mod tiles;
 mod timestep;
 
