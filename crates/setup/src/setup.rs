@@ -223,6 +223,10 @@ impl Setup {
     /// Refuses what a GPU by Vulkan, Metal or DirectX 12 does not compute with.
     fn check_portable(&self) -> Result<()> {
         let DeviceChoice::Portable(device) = self.device else { return Ok(()) };
+        if self.compute == ComputeType::Int8 {
+            let expected = format!("native: {device} does not compute in 8 bits");
+            return Err(Error::value("compute", self.compute, &expected));
+        }
         if self.dtype == DTypeChoice::Bf16 {
             let expected = format!("auto, f16 or f32: {device} has no bf16");
             return Err(Error::value("dtype", "bf16", &expected));
