@@ -108,7 +108,7 @@ impl<T: Tested> Operands<T> {
         let floats: Vec<f32> = memory.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         let count = floats.len();
         let memory = Tensor::from_vec(floats, count, &Device::Cpu)?;
-        T::rows(&memory, kind, [n, k], &self.device)
+        T::stored_rows(&memory, kind, [n, k], &self.device)
     }
 
     fn numbers(&mut self, shape: &[usize]) -> Result<Tensor> {

@@ -20,7 +20,8 @@ pub(super) trait Tested: TensorLike<Device: Clone> {
     fn plain_weight(&self) -> Result<Self::Weight>;
 
     /// The matrix `(n, k)` whose rows in a storage type are in flat host memory, on a device.
-    fn rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Self::Device) -> Result<Self::Weight>;
+    fn stored_rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Self::Device)
+    -> Result<Self::Weight>;
 
     /// A place for the weights of networks on a device.
     fn placement(device: &Self::Device, dtype: DType) -> Placement;
@@ -42,7 +43,7 @@ impl Tested for Tensor {
         Ok(Weight::plain(self)?)
     }
 
-    fn rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Device) -> Result<Weight> {
+    fn stored_rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Device) -> Result<Weight> {
         Ok(Weight::rows(&memory.to_device(device)?, kind, shape, 1)?)
     }
 
@@ -68,7 +69,12 @@ impl Tested for PortableTensor {
         Ok(PortableWeight::plain(self)?)
     }
 
-    fn rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Arc<dyn Backend>) -> Result<PortableWeight> {
+    fn stored_rows(
+        memory: &Tensor,
+        kind: MatrixType,
+        shape: [usize; 2],
+        device: &Arc<dyn Backend>,
+    ) -> Result<PortableWeight> {
         let uploaded = Self::upload(device, memory)?;
         Ok(PortableWeight::new(device, uploaded.memory().clone(), 0, &Weight::rows(memory, kind, shape, 1)?)?)
     }
