@@ -147,8 +147,9 @@ impl Engine {
         let ResolvedDevice { device, backend, dtype, matrices, pool, threads } = setup.resolve()?;
         let on = match &backend {
             Some(_) => ExecutionTarget::portable(threads.run(rayon::current_num_threads), dtype),
-            None => ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype).with_matrices(matrices),
+            None => ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype),
         };
+        let on = on.with_matrices(matrices);
         let refiner = job.and_then(|job| job.refiner.as_ref());
         let layers = setup.scaled_layers(Some(&model), device.is_cuda())?;
         let planner = Planner::new(&model, setup.taesd.as_deref())?.with_8_bits(layers.clone());

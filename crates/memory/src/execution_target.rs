@@ -158,7 +158,8 @@ impl ExecutionTarget {
             let has_f16 = adapter.as_ref().is_none_or(|adapter| adapter.has_f16);
             let dtype = setup.dtype_on(has_f16).unwrap_or(DType::F32);
             let memory = adapter.and_then(|adapter| adapter.memory());
-            (Self::portable(threads(), dtype), memory.map(DeviceMemory::of_backend))
+            let on = Self::portable(threads(), dtype).with_matrices(setup.weight_type.resolve(dtype));
+            (on, memory.map(DeviceMemory::of_backend))
         };
         let (on, memory) = match setup.device {
             DeviceChoice::Cpu => on_processor(),

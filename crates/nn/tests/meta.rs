@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::HostPool;
 use kiln_nn::ops::trace::record;
-use kiln_nn::ops::{self, Activation, Target};
+use kiln_nn::ops::{self, Activation, BlockType, MatrixType, Target};
 use kiln_nn::strips::{Convolved, Prepare, Stored, collect};
 use kiln_nn::{
     Attention, AttentionConfig, AttentionKeys, Conv2d, Downsample, Elementwise, Embedding, FeedForward,
@@ -372,4 +372,28 @@ fn fused_convolutions_and_shuffled_pixels() {
     check!("shuffled", |p| Conv2d::new(p, 16, 48, 1), [x: [1, 60, 52, 16]], |conv| {
         conv.forward(&x)?.pixel_shuffle(4)?.pixel_unshuffle(2)
     });
+}
+
+/// A GPU of any vendor writes the elements of a stored matrix to memory that grows to the largest one and stays.
+#[test]
+fn the_largest_stored_matrix_is_counted_once() {
+    let q8_0 = MatrixType::Blocks(BlockType::Q8_0);
+    let kept = |matrices: Option<MatrixType>, sizes: &[[usize; 2]]| {
+        let device = MetaDevice::portable(DType::F16, matrices);
+        for &[n, k] in sizes {
+            let mut segments = Segments::default();
+            let layer = segments.add("layer", |p| Linear::new(p, k, n, true));
+            let x = device.tensor(&[3, k], DType::F16);
+            drop(MetaTensor::run(&layer, |layer| layer.forward(&x)).unwrap());
+            assert_eq!(device.ledger().now() - device.kept(), x.bytes());
+        }
+        let bytes = device.kept();
+        device.leave_host();
+        assert_eq!((device.kept(), device.ledger().now()), (0, 0));
+        bytes
+    };
+    assert_eq!(kept(Some(q8_0), &[[512, 256]]), 512 * 256 * 2);
+    assert_eq!(kept(Some(q8_0), &[[512, 256], [1024, 512], [64, 256]]), 1024 * 512 * 2);
+    assert_eq!(kept(Some(q8_0), &[[512, 250]]), 0, "rows of 250 are no blocks");
+    assert_eq!(kept(None, &[[512, 256]]), 0);
 }

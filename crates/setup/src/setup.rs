@@ -211,9 +211,8 @@ impl Setup {
     /// The GPU by Vulkan, Metal or DirectX 12 that this setup names, or that is taken automatically: if there is no CUDA GPU, and no
     /// option asks for what such a GPU does not compute with.
     pub fn portable(&self) -> Option<PortableDevice> {
-        let is_possible = !matches!(self.weight_type, LinearWeightType::Kept(_))
-            && self.dtype != DTypeChoice::Bf16
-            && matches!(self.compute, ComputeType::Auto | ComputeType::Native);
+        let is_possible =
+            self.dtype != DTypeChoice::Bf16 && matches!(self.compute, ComputeType::Auto | ComputeType::Native);
         match self.device {
             DeviceChoice::Portable(device) => Some(device),
             DeviceChoice::Auto if is_possible => automatic(),
@@ -224,9 +223,9 @@ impl Setup {
     /// Refuses what a GPU by Vulkan, Metal or DirectX 12 does not compute with.
     fn check_portable(&self) -> Result<()> {
         let DeviceChoice::Portable(device) = self.device else { return Ok(()) };
-        if let LinearWeightType::Kept(kind) = self.weight_type {
-            let expected = format!("auto: {device} computes with weights in f16 and f32 only");
-            return Err(Error::value("weight_type", kind, &expected));
+        if self.compute == ComputeType::Int8 {
+            let expected = format!("native: {device} does not compute in 8 bits");
+            return Err(Error::value("compute", self.compute, &expected));
         }
         if self.dtype == DTypeChoice::Bf16 {
             let expected = format!("auto, f16 or f32: {device} has no bf16");
@@ -237,7 +236,7 @@ impl Setup {
 
     /// Whether matrices stay as their files store them.
     pub fn keeps_stored(&self) -> bool {
-        self.weight_type.keeps_stored() && self.portable().is_none()
+        self.weight_type.keeps_stored()
     }
 
     /// The type of weights and activations on a GPU by Vulkan, Metal or DirectX 12.

@@ -59,6 +59,13 @@ impl Buffers {
         Ok(Buffer { buffer: Some(buffer), pool: Arc::downgrade(self) })
     }
 
+    /// Gives the memory of a buffer back to the driver, once the work that uses it is complete.
+    pub(crate) fn discard(&self, mut buffer: Buffer) {
+        if let Some(buffer) = buffer.buffer.take() {
+            self.state.lock().bytes -= buffer.size();
+        }
+    }
+
     /// Sets the most bytes of all buffers. Returns whether there are more.
     pub(crate) fn set_limit(&self, limit: Option<u64>) -> bool {
         let mut state = self.state.lock();
@@ -113,6 +120,11 @@ impl Buffer {
     pub(crate) fn wgpu(&self) -> &wgpu::Buffer {
         // Only `drop` takes it.
         self.buffer.as_ref().expect("a buffer until it is dropped")
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.wgpu().size()
     }
 }
 

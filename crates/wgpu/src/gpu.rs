@@ -43,6 +43,8 @@ pub struct Gpu {
     queue: Queue,
     /// In place of operands that are absent.
     nothing: Buffer,
+    /// The largest buffer of [`Self::with_scratch`] so far.
+    scratch: Mutex<Option<Arc<Buffer>>>,
     /// The frequencies of embeddings of timesteps, by their number and spacing.
     frequencies: Mutex<HashMap<[u64; 2], Arc<dyn Memory>>>,
 }
@@ -104,6 +106,7 @@ impl Gpu {
             pipelines: Pipelines::new(&device, stored),
             queue: Queue::new(device, queue, if adapter.is_discrete { MOST_FLOP } else { MOST_FLOP_SHARED }),
             nothing,
+            scratch: Mutex::default(),
             frequencies: Mutex::default(),
         });
         if adapter.matrices.is_some() && adapter.has_many_subgroups {
@@ -181,6 +184,26 @@ impl Gpu {
         }
     }
 
+    /// Queues `work` with memory of at least `bytes` bytes, which has any contents. It is the same in each call, so that it takes no
+    /// more than the largest of them: work is queued in one order.
+    pub(crate) fn with_scratch<T>(&self, bytes: usize, work: impl FnOnce(Arc<dyn Memory>) -> Result<T>) -> Result<T> {
+        // Another thread makes its own meanwhile, since its work may come between the parts of this one.
+        let kept = self.scratch.lock().take();
+        let buffer = match kept {
+            Some(buffer) if buffer.size() >= bytes as u64 => buffer,
+            smaller => {
+                smaller.and_then(Arc::into_inner).into_iter().for_each(|buffer| self.buffers.discard(buffer));
+                Arc::new(self.new_buffer(bytes)?)
+            }
+        };
+        let result = work(buffer.clone());
+        let mut kept = self.scratch.lock();
+        if kept.as_ref().is_none_or(|other| other.size() < buffer.size()) {
+            *kept = Some(buffer);
+        }
+        result
+    }
+
     /// The buffer of a tensor of this GPU.
     pub(crate) fn buffer<'a>(&self, tensor: &'a PortableTensor) -> Result<&'a Buffer> {
         let buffer = tensor.memory().as_any().downcast_ref();
@@ -244,6 +267,7 @@ impl Backend for Gpu {
     fn trim(&self) {
         // Work that waits holds its buffers.
         self.queue.flush();
+        *self.scratch.lock() = None;
         self.buffers.trim();
     }
 

@@ -16,13 +16,15 @@ use crate::operators::matrix_kernels;
 use crate::pipelines::{Constant, IMMEDIATES, Kernel};
 
 /// Constants that are numbers, and values that operators choose. All others are true or false.
-const NUMBERS: [(&str, &[u32]); 6] = [
+const NUMBERS: [(&str, &[u32]); 8] = [
+    ("GROUP", &[16, 64, 256]),
     ("HEAD", &[40, 64, 160, 512]),
     ("KIND", &[0, 1, 2]),
     ("PART", &[5, 64]),
     ("PARTS", &[1, 3]),
     ("SHARE", &[16, 64]),
     ("THREADS", &[64, 256]),
+    ("TYPE", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]),
 ];
 /// Elements of vectors.
 const WIDTHS: [usize; 3] = [1, 2, 4];

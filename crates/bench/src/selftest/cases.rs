@@ -7,7 +7,7 @@ use kiln_ops::{
 };
 
 use super::computation::Computation;
-use super::operands::{Operands, Stored};
+use super::operands::Operands;
 
 /// Computes an operator with operands made on its device.
 type OnCandle = Box<dyn Fn(&mut Operands<Tensor>) -> Result<Tensor>>;
@@ -16,7 +16,7 @@ type OnCandle = Box<dyn Fn(&mut Operands<Tensor>) -> Result<Tensor>>;
 pub(super) enum Run {
     /// Every device.
     Anywhere(Computation),
-    /// The CPU and CUDA, which alone keep matrices in types of their own.
+    /// The CPU and CUDA, which alone compute in 8 bits.
     OnCandle(OnCandle),
 }
 
@@ -47,9 +47,8 @@ impl From<Computation> for Case {
 /// All cases.
 pub(super) fn cases() -> Vec<Case> {
     let anywhere = [convolutions(), attentions(), norms(), element_wise()];
-    let linear = linear_layers().into_iter().map(Case::from);
-    let on_candle = stored_types().into_iter().chain(products_of_bytes());
-    linear.chain(on_candle).chain(anywhere.into_iter().flatten().map(Case::from)).collect()
+    let linear = linear_layers().into_iter().chain(stored_types()).map(Case::from);
+    linear.chain(products_of_bytes()).chain(anywhere.into_iter().flatten().map(Case::from)).collect()
 }
 
 fn linear_layers() -> Vec<Computation> {
@@ -58,27 +57,17 @@ fn linear_layers() -> Vec<Computation> {
 }
 
 /// Matrices that stay as files store them.
-fn stored_types() -> Vec<Case> {
+fn stored_types() -> Vec<Computation> {
     let rows =
         [MatrixType::F8, MatrixType::F8E5M2, MatrixType::Int8(Rotation::None), MatrixType::Int8(Rotation::By256)];
     let blocks = BlockType::ALL.map(MatrixType::Blocks);
-    let of = |kind: MatrixType| {
-        [1, 130].map(|m| {
-            let run: OnCandle = Box::new(move |on| {
-                let (x, weight) = (on.tensor(&[m, 512])?, on.stored([320, 512], Stored::Kept(kind))?);
-                x.linear(&weight, None, None)
-            });
-            let (name, shape) = (format!("linear, {kind}"), format!("{m} x 512 x 320"));
-            Case { name, shape, bound: SUMS, computed: None, run: Run::OnCandle(run) }
-        })
-    };
+    let of = |kind: MatrixType| [1, 130].map(|m| Computation::StoredLinear(kind, [m, 512, 320]));
     rows.into_iter().chain(blocks).flat_map(of).collect()
 }
 
 /// Linear layers that are computed in 8 bits.
 fn products_of_bytes() -> Vec<Case> {
     let of = |number: ByteNumber| {
-        let stored = Stored::InBytes(EightBits::W8A8(number));
         let in_bytes = |name: &str, run: OnCandle| Case {
             name: format!("{name}, computed in {number}"),
             shape: "70 x 1280 x 1280".into(),
@@ -86,7 +75,7 @@ fn products_of_bytes() -> Vec<Case> {
             computed: Some(number),
             run: Run::OnCandle(run),
         };
-        let matrix = move |on: &mut Operands<Tensor>| on.stored([1280, 1280], stored);
+        let matrix = move |on: &mut Operands<Tensor>| on.in_bytes([1280, 1280], EightBits::W8A8(number));
         [
             in_bytes(
                 "linear",

@@ -2,7 +2,9 @@
 
 use candle_core::DType;
 use kiln_nn::Result;
-use kiln_ops::{Activation, Attention, Conv2d, GroupNorm, GroupedAttention, RopePairs, RowNorm, TimestepEmbedding};
+use kiln_ops::{
+    Activation, Attention, Conv2d, GroupNorm, GroupedAttention, MatrixType, RopePairs, RowNorm, TimestepEmbedding,
+};
 
 use super::operands::Operands;
 use super::tested::Tested;
@@ -12,6 +14,8 @@ use super::tested::Tested;
 pub(super) enum Computation {
     /// Rows, inputs and outputs.
     Linear([usize; 3]),
+    /// Rows, inputs and outputs, with a matrix that stays as a file stores it.
+    StoredLinear(MatrixType, [usize; 3]),
     /// Rows, inputs and outputs, with GELU of the outputs, which follow as many other channels as there are inputs.
     GeluLinear([usize; 3]),
     /// The side of the kernel, and height, width, channels and channels of the result.
@@ -53,6 +57,7 @@ impl Computation {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Linear(_) => "linear",
+            Self::StoredLinear(kind, _) => return format!("linear, {kind}"),
             Self::GeluLinear(_) => "linear with GELU",
             Self::Convolution(..) => "convolution",
             Self::Attention(_) => "attention",
@@ -77,7 +82,9 @@ impl Computation {
     /// The shapes in words.
     pub(super) fn shape(&self) -> String {
         match *self {
-            Self::Linear([m, k, n]) | Self::GeluLinear([m, k, n]) => format!("{m} x {k} x {n}"),
+            Self::Linear([m, k, n]) | Self::StoredLinear(_, [m, k, n]) | Self::GeluLinear([m, k, n]) => {
+                format!("{m} x {k} x {n}")
+            }
             Self::Convolution(side, [h, w, c, n], Conv2d { stride, .. }) => {
                 format!("{side}x{side}, {h} x {w} x {c} to {n}, stride {stride}")
             }
@@ -111,6 +118,10 @@ impl Computation {
                 let (x, weight) = (on.tensor(&[m, k])?, on.matrix([n, k])?);
                 let (bias, residual) = (on.tensor(&[n])?, on.tensor(&[m, n])?);
                 x.linear(&weight, Some(&bias), Some(&residual))
+            }
+            Self::StoredLinear(kind, [m, k, n]) => {
+                let (x, weight) = (on.tensor(&[m, k])?, on.stored([n, k], kind)?);
+                x.linear(&weight, None, None)
             }
             Self::GeluLinear([m, k, n]) => {
                 let (x, weight) = (on.tensor(&[m, k])?, on.matrix([n, k])?);

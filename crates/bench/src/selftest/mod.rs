@@ -223,7 +223,8 @@ mod tests {
             }
             assert!(report.failure().is_none(), "{}", report.failure().unwrap());
             let named = |name: &str| report.operators.iter().any(|operator| operator.name == name);
-            assert!(named("linear") && named("grouped attention with lengths") && !named("linear, q4_k"));
+            assert!(named("linear") && named("grouped attention with lengths"));
+            assert!(named("linear, q4_k") && named("linear, int8_convrot256") && !named("linear, computed in int8"));
             let features = report.machine.features.unwrap();
             assert!(report.machine.device.contains(&adapter.name) && features.contains(&adapter.driver), "{features}");
         }

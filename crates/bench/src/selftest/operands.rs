@@ -8,15 +8,6 @@ use kiln_weights::{EightBitLayers, RandomSource, Segments, load};
 
 use super::tested::Tested;
 
-/// How the matrix of a linear layer is stored, and computed, if not in the type of the activations.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Stored {
-    /// In the type of its file.
-    Kept(MatrixType),
-    /// In bytes with a scale for each row, computed in 8 bits.
-    InBytes(EightBits),
-}
-
 /// Whether weights can be converted to a type.
 fn can_be_made(kind: MatrixType) -> bool {
     match kind {
@@ -66,24 +57,58 @@ impl<T: Tested> Operands<T> {
 
     /// The matrix `(n, k)` of a linear layer in the type of the activations, loaded as one of a network.
     pub(super) fn matrix(&mut self, shape: [usize; 2]) -> Result<T::Weight> {
-        self.loaded(shape, None)
+        self.loaded(shape, None, None)
     }
 
-    fn loaded(&mut self, [n, k]: [usize; 2], stored: Option<Stored>) -> Result<T::Weight> {
+    /// The matrix `(n, k)` of a linear layer in the type of a file, loaded as one of a network. Types that are only read have random
+    /// codes.
+    pub(super) fn stored(&mut self, shape: [usize; 2], kind: MatrixType) -> Result<T::Weight> {
+        if can_be_made(kind) { self.loaded(shape, Some(kind), None) } else { self.codes(kind, shape) }
+    }
+
+    fn loaded(
+        &mut self,
+        [n, k]: [usize; 2],
+        kept: Option<MatrixType>,
+        in_bytes: Option<EightBits>,
+    ) -> Result<T::Weight> {
         let mut segments = Segments::default();
         let layer = segments.add("layer", |p| p.allows_8_bits().param("weight", &[n, k], Packing::Linear));
-        if let Some(Stored::InBytes(kind)) = stored {
+        if let Some(kind) = in_bytes {
             segments.set_8_bits(Some(&EightBitLayers { kind, ..EightBitLayers::default() }));
         }
-        let kept = match stored {
-            Some(Stored::Kept(kind)) => Some(kind),
-            _ => None,
-        };
         let placement = T::placement(&self.device, self.dtype).with_matrices(kept);
         let seed = self.next();
         load(&segments, &RandomSource::new(&segments, seed), &placement)?;
         let param = layer.enter()?;
         T::loaded(&param, &self.device)
+    }
+
+    /// A matrix of random codes with one scale.
+    fn codes(&mut self, kind: MatrixType, [n, k]: [usize; 2]) -> Result<T::Weight> {
+        // Numbers up to about 1, as e5m2, and integers and codes of 4 bits times their scales.
+        let (scale, part, bytes): (Vec<u8>, usize, usize) = match kind {
+            MatrixType::Blocks(block @ (BlockType::NF4 | BlockType::FP4)) => {
+                (0.75f32.to_le_bytes().into(), block.elements(), block.bytes())
+            }
+            MatrixType::Blocks(block) => (f16::from_f32(0.01).to_le_bytes().into(), block.elements(), block.bytes()),
+            MatrixType::F8E5M2 => (1f32.to_le_bytes().into(), k, k + ROW_FACTOR),
+            _ => (0.01f32.to_le_bytes().into(), k, k + ROW_FACTOR),
+        };
+        let mut memory = Vec::new();
+        for _ in 0..n * k / part.max(1) {
+            memory.extend(&scale);
+            memory.extend((scale.len()..bytes).map(|_| match kind {
+                MatrixType::F8E5M2 => (self.next() as u8) & 0xbf, // exponents below 16: less than 2
+                _ => self.next() as u8,
+            }));
+        }
+        // Slabs have elements of other types, so the bytes are those of floats.
+        memory.resize(memory.len().next_multiple_of(size_of::<f32>()), 0);
+        let floats: Vec<f32> = memory.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let count = floats.len();
+        let memory = Tensor::from_vec(floats, count, &Device::Cpu)?;
+        T::stored_rows(&memory, kind, [n, k], &self.device)
     }
 
     fn numbers(&mut self, shape: &[usize]) -> Result<Tensor> {
@@ -107,38 +132,8 @@ impl Operands<Tensor> {
         Self { device: Device::Cpu, dtype: DType::F32, rounded: dtype, state: 0 }
     }
 
-    /// The matrix `(n, k)` of a linear layer, loaded as one of a network. Types that are only read have random codes.
-    pub(super) fn stored(&mut self, shape: [usize; 2], stored: Stored) -> Result<Weight> {
-        match stored {
-            Stored::Kept(kind) if !can_be_made(kind) => self.codes(kind, shape),
-            _ => self.loaded(shape, Some(stored)),
-        }
-    }
-
-    /// A matrix of random codes with one scale.
-    fn codes(&mut self, kind: MatrixType, [n, k]: [usize; 2]) -> Result<Weight> {
-        // Numbers up to about 1, as e5m2, and integers and codes of 4 bits times their scales.
-        let (scale, part, bytes): (Vec<u8>, usize, usize) = match kind {
-            MatrixType::Blocks(block @ (BlockType::NF4 | BlockType::FP4)) => {
-                (0.75f32.to_le_bytes().into(), block.elements(), block.bytes())
-            }
-            MatrixType::Blocks(block) => (f16::from_f32(0.01).to_le_bytes().into(), block.elements(), block.bytes()),
-            MatrixType::F8E5M2 => (1f32.to_le_bytes().into(), k, k + ROW_FACTOR),
-            _ => (0.01f32.to_le_bytes().into(), k, k + ROW_FACTOR),
-        };
-        let mut memory = Vec::new();
-        for _ in 0..n * k / part.max(1) {
-            memory.extend(&scale);
-            memory.extend((scale.len()..bytes).map(|_| match kind {
-                MatrixType::F8E5M2 => (self.next() as u8) & 0xbf, // exponents below 16: less than 2
-                _ => self.next() as u8,
-            }));
-        }
-        // Slabs have elements of other types, so the bytes are those of floats.
-        memory.resize(memory.len().next_multiple_of(size_of::<f32>()), 0);
-        let floats: Vec<f32> = memory.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        let count = floats.len();
-        let memory = Tensor::from_vec(floats, count, &Device::Cpu)?.to_device(&self.device)?;
-        Ok(Weight::rows(&memory, kind, [n, k], 1)?)
+    /// The matrix `(n, k)` of a linear layer in bytes with a scale for each row, computed in 8 bits.
+    pub(super) fn in_bytes(&mut self, shape: [usize; 2], kind: EightBits) -> Result<Weight> {
+        self.loaded(shape, None, Some(kind))
     }
 }

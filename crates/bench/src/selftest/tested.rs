@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_nn::{Result, TensorLike};
-use kiln_ops::Weight;
 use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
+use kiln_ops::{MatrixType, Weight};
 use kiln_weights::{Param, Placement};
 
 /// A tensor on a device that is tested.
@@ -18,6 +18,10 @@ pub(super) trait Tested: TensorLike<Device: Clone> {
 
     /// The weight of a convolution with these elements.
     fn plain_weight(&self) -> Result<Self::Weight>;
+
+    /// The matrix `(n, k)` whose rows in a storage type are in flat host memory, on a device.
+    fn stored_rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Self::Device)
+    -> Result<Self::Weight>;
 
     /// A place for the weights of networks on a device.
     fn placement(device: &Self::Device, dtype: DType) -> Placement;
@@ -37,6 +41,10 @@ impl Tested for Tensor {
 
     fn plain_weight(&self) -> Result<Weight> {
         Ok(Weight::plain(self)?)
+    }
+
+    fn stored_rows(memory: &Tensor, kind: MatrixType, shape: [usize; 2], device: &Device) -> Result<Weight> {
+        Ok(Weight::rows(&memory.to_device(device)?, kind, shape, 1)?)
     }
 
     fn placement(device: &Device, dtype: DType) -> Placement {
@@ -59,6 +67,16 @@ impl Tested for PortableTensor {
 
     fn plain_weight(&self) -> Result<PortableWeight> {
         Ok(PortableWeight::plain(self)?)
+    }
+
+    fn stored_rows(
+        memory: &Tensor,
+        kind: MatrixType,
+        shape: [usize; 2],
+        device: &Arc<dyn Backend>,
+    ) -> Result<PortableWeight> {
+        let uploaded = Self::upload(device, memory)?;
+        Ok(PortableWeight::new(device, uploaded.memory().clone(), 0, &Weight::rows(memory, kind, shape, 1)?)?)
     }
 
     fn placement(device: &Arc<dyn Backend>, dtype: DType) -> Placement {

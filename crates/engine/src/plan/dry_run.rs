@@ -73,7 +73,7 @@ impl Networks<'_> {
     pub(super) fn dry_run(&self, on: ExecutionTarget, work: &Workload) -> Result<DryRun> {
         let target = on.target;
         let device = match on.is_portable {
-            true => MetaDevice::portable(self.dtype),
+            true => MetaDevice::portable(self.dtype, on.matrices),
             false => MetaDevice::with_matrices(target, self.dtype, on.matrices),
         };
         let _kept = device.ledger().hold(on.kept());
@@ -212,6 +212,9 @@ impl Networks<'_> {
                 }
                 Stage::Load | Stage::Save => vec![(Tiling::Whole, bytes(&conditions))],
             };
+            if stage.is_on_host() {
+                device.leave_host();
+            }
             runs.push((stage, ways));
         }
         Ok((runs, flop))

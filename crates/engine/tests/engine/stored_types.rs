@@ -22,7 +22,7 @@ type Part = (String, Vec<usize>, Dtype, Vec<u8>);
 
 /// How a test's file stores matrices.
 #[derive(Debug, Clone, Copy)]
-enum Format {
+pub(crate) enum Format {
     /// 8-bit floats with a scale for each row, or for all of them.
     Floats { by_row: bool },
     /// 8-bit integers, rotated where 64 divides the rows.
@@ -31,7 +31,7 @@ enum Format {
     Nf4,
 }
 
-const FORMATS: [Format; 4] =
+pub(crate) const FORMATS: [Format; 4] =
     [Format::Floats { by_row: true }, Format::Floats { by_row: false }, Format::Integers, Format::Nf4];
 
 fn f32s(values: &[f32]) -> Vec<u8> {
@@ -151,7 +151,7 @@ fn model(folder: &Path, parts: Vec<Part>) {
 }
 
 /// The U-Net's matrices in a format, and the numbers of such a file in f32.
-fn packed_and_plain(format: Format, packed: &Path, plain: &Path) {
+pub(crate) fn packed_and_plain(format: Format, packed: &Path, plain: &Path) {
     let source = Checkpoint::open(&emoji().join(UNET)).unwrap();
     let parts = source.keys().into_iter().flat_map(|name| {
         let data = source.data(&name).unwrap().unwrap();

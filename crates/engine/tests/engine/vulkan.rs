@@ -1,6 +1,7 @@
 //! Whole images on a GPU by Vulkan, Metal or DirectX 12, compared with those of the CPU. Mesa's lavapipe is such a GPU for tests.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use kiln_engine::{
     DTypeChoice, DeviceChoice, Engine, Event, ExecutionTarget, MemoryOptions, Mode, ModeChoice, ModelFolder, Planner,
@@ -8,6 +9,7 @@ use kiln_engine::{
 };
 use kiln_testkit::{deviation, fixtures, repository};
 
+use crate::stored_types::{FORMATS, packed_and_plain};
 use crate::support::{bits, cpu, images, latents, load, request, tiny};
 
 /// The first GPU.
@@ -97,9 +99,50 @@ fn vulkan_refuses_what_it_does_not_compute_with() {
     let refused = |setup: Setup| crate::support::try_load(&fixtures("models/sd1"), &setup).err().unwrap().to_string();
     let message = refused(gpu(DTypeChoice::Bf16, ModeChoice::Full));
     assert!(message.contains("`dtype`") && message.contains("has no bf16"), "{message}");
-    let weights = Setup { weight_type: "q8_0".parse().unwrap(), ..gpu(DTypeChoice::F16, ModeChoice::Full) };
-    let message = refused(weights);
-    assert!(message.contains("`weight_type`") && message.contains("f16 and f32 only"), "{message}");
+    let compute = Setup { compute: "int8".parse().unwrap(), ..gpu(DTypeChoice::F16, ModeChoice::Full) };
+    let message = refused(compute);
+    assert!(message.contains("`compute`"), "{message}");
+}
+
+/// Draws with a model's matrices in a type on the CPU in f32 and on the GPU in f32 and f16, and compares; the memory modes bit by bit.
+fn compare_stored(name: &str, folder: &Path, weight_type: &str) {
+    let weights = |setup: Setup| Setup { weight_type: weight_type.parse().unwrap(), ..setup };
+    let request = request("a red apple", (64, 64), 2, 7);
+    let draw = |setup: &Setup| images(&mut load(folder, setup), &request);
+    let expected = draw(&weights(cpu()));
+    for (dtype, bound) in [(DTypeChoice::F32, 1e-4), (DTypeChoice::F16, 5e-2)] {
+        let found = draw(&weights(gpu(dtype, ModeChoice::Full)));
+        let error = deviation(&latents(&found), &latents(&expected)).error;
+        println!("{name} {dtype:?}: {error:.1e}");
+        assert!(error < bound, "{name} in {dtype:?}: {error:e} standard deviations");
+        for mode in [ModeChoice::Medvram, ModeChoice::Lowvram].into_iter().filter(|_| dtype == DTypeChoice::F16) {
+            assert_eq!(bits(&draw(&weights(gpu(dtype, mode)))), bits(&found), "{name} {mode:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_keeps_matrices_in_types_of_their_own() {
+    let emoji = repository().join("models/emoji");
+    let plain = latents(&images(&mut load(&emoji, &cpu()), &request("a red apple", (64, 64), 2, 7)));
+    for weight_type in ["q8_0", "f8", "q4_0", "q6_k"] {
+        compare_stored(weight_type, &emoji, weight_type);
+        let setup = Setup { weight_type: weight_type.parse().unwrap(), ..gpu(DTypeChoice::F32, ModeChoice::Full) };
+        let found = latents(&images(&mut load(&emoji, &setup), &request("a red apple", (64, 64), 2, 7)));
+        let error = deviation(&found, &plain).error;
+        assert!(error > 1e-3, "{weight_type} is ignored: {error:e}");
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with Vulkan, Metal or DirectX 12, or Mesa's lavapipe"]
+fn vulkan_keeps_matrices_as_files_store_them() {
+    for format in FORMATS {
+        let (packed, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        packed_and_plain(format, packed.path(), plain.path());
+        compare_stored(&format!("{format:?}"), packed.path(), "auto");
+    }
 }
 
 /// The bits of the latents, and how often the engine went on with less of the model in memory.
@@ -120,9 +163,16 @@ fn draw_in(engine: &mut Engine, request: &Request) -> Result<(Vec<u32>, usize)> 
 #[test]
 #[ignore = "needs a GPU with Vulkan, or Mesa's lavapipe"]
 fn vulkan_plans_hold_and_without_memory_a_smaller_mode_runs() {
+    let full: Vec<usize> = ["auto", "q8_0"].into_iter().map(plans_hold).collect();
+    assert!(full[1] < full[0], "{full:?}: stored matrices take no less");
+}
+
+/// Checks the plans of all modes with matrices in a type. Returns the bytes of the plan that has all in memory.
+fn plans_hold(weight_type: &str) -> usize {
     // Not the device of the other tests, which run at the same time.
     let device: PortableDevice = "vulkan:0".parse().unwrap();
-    let setup = |mode| Setup { device: DeviceChoice::Portable(device), ..gpu(DTypeChoice::F32, mode) };
+    let weight_type = weight_type.parse().unwrap();
+    let setup = |mode| Setup { device: DeviceChoice::Portable(device), weight_type, ..gpu(DTypeChoice::F32, mode) };
     let folder = repository().join("models/emoji");
     let request = request("a red apple", (192, 192), 1, 42);
     let opened = device.open(None).unwrap().backend();
@@ -151,4 +201,5 @@ fn vulkan_plans_hold_and_without_memory_a_smaller_mode_runs() {
     let error = draw_in(&mut engine, &request).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     opened.set_limit(None);
+    peaks[0]
 }

@@ -54,10 +54,11 @@ impl MetaDevice {
         Self::with_ledger(target, (dtype, matrices), Ledger::new(rounding), false)
     }
 
-    /// A GPU of [`kiln_ops::portable::Backend`]. Its operators take no memory besides operands and results; results that go into
-    /// another tensor are there twice for a moment.
-    pub fn portable(dtype: DType) -> Self {
-        Self::with_ledger(Target::Gpu, (dtype, None), Ledger::new(Rounding::Gpu), true)
+    /// A GPU of [`kiln_ops::portable::Backend`], for networks with another type for the matrices of linear layers. Its operators take
+    /// no memory besides operands and results, except for the elements of the largest stored matrix, which are kept; results that go
+    /// into another tensor are there twice for a moment.
+    pub fn portable(dtype: DType, matrices: Option<MatrixType>) -> Self {
+        Self::with_ledger(Target::Gpu, (dtype, matrices), Ledger::new(Rounding::Gpu), true)
     }
 
     fn with_ledger(
@@ -140,12 +141,30 @@ impl MetaDevice {
             return;
         }
         let Workspace { call, kept } = workspace;
-        let mut buffer = self.0.kept.borrow_mut();
-        if kept > buffer.as_ref().map_or(0, Held::bytes) {
-            *buffer = None; // it is freed before the larger one is allocated
-            *buffer = Some(self.0.ledger.hold(kept));
-        }
+        self.keeps(kept);
         self.0.ledger.touch(call);
+    }
+
+    /// Counts the elements of a stored matrix, which a GPU of [`kiln_ops::portable::Backend`] writes to memory that it keeps.
+    pub(super) fn expands(&self, matrix: Option<MatrixType>, [n, k]: [usize; 2], dtype: DType) {
+        if self.0.is_portable && matrix.and_then(|matrix| matrix.row_bytes(k)).is_some() {
+            self.keeps(n * k * dtype.size_in_bytes());
+        }
+    }
+
+    fn keeps(&self, bytes: usize) {
+        let mut buffer = self.0.kept.borrow_mut();
+        if bytes > buffer.as_ref().map_or(0, Held::bytes) {
+            *buffer = None; // it is freed before the larger one is allocated
+            *buffer = Some(self.0.ledger.hold(bytes));
+        }
+    }
+
+    /// Forgets the kept buffer of networks that run on the CPU next to a GPU of [`kiln_ops::portable::Backend`].
+    pub fn leave_host(&self) {
+        if self.0.is_portable {
+            *self.0.kept.borrow_mut() = None;
+        }
     }
 
     /// Adds operations to the segment whose parameters were used last.

@@ -83,13 +83,18 @@ impl TensorLike for MetaTensor {
                 return Err(refused("weight", "param", expected, param.shape()));
             }
         };
-        Ok(MetaWeight { shape, eight_bits: param.eight_bits(), matrix: self.device.matrices().or(param.kept()) })
+        let matrix = self.device.matrices().or(param.kept());
+        if let [n, k] = *param.shape() {
+            self.device.expands(matrix, [n, k], self.dtype);
+        }
+        Ok(MetaWeight { shape, eight_bits: param.eight_bits(), matrix })
     }
 
     fn stacked_weight(&self, param: &StackedParam) -> Result<MetaWeight> {
         self.device.uses(param.segment());
         let [n, k] = *param.shape() else { return Err(refused("stacked_weight", "param", "(n, k)", param.shape())) };
         let matrix = self.device.matrices().or(param.kept());
+        self.device.expands(matrix, [n, k], self.dtype);
         Ok(MetaWeight { shape: [n, 1, 1, k], eight_bits: param.eight_bits(), matrix })
     }
 

@@ -8,6 +8,7 @@ mod backend;
 mod call;
 mod tensor;
 
+pub use crate::matrix::Rows;
 pub use backend::{Backend, BackendMemory, Memory};
 pub use call::Call;
 pub use tensor::{PortableStatistics, PortableTensor, PortableWeight};

@@ -8,7 +8,7 @@ use super::{Backend, Memory};
 use crate::cpu::scratch::bytes;
 use crate::error::{Error, Result};
 use crate::group_norm::GroupNorm;
-use crate::matrix::MatrixType;
+use crate::matrix::{MatrixType, Rows};
 use crate::operation::{Cost, Operand, Operation, WeightOperand};
 use crate::packing::{EightBits, Weight, WeightLayout};
 use crate::trace;
@@ -27,9 +27,15 @@ pub struct PortableTensor {
     dtype: DType,
 }
 
-/// The parameter of a product: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer, row by row.
+/// The parameter of a product: `(c_out, kh, kw, c_in)`, or `(n, 1, 1, k)` for a linear layer, row by row. Rows of a linear layer may
+/// have a storage type of their own.
 #[derive(Debug, Clone)]
-pub struct PortableWeight(PortableTensor);
+pub struct PortableWeight {
+    /// The elements, or the memory of stored rows, flat.
+    tensor: PortableTensor,
+    shape: [usize; 4],
+    stored_rows: Option<Rows>,
+}
 
 /// The statistics of an image for its group normalization.
 #[derive(Debug, Clone)]
@@ -204,16 +210,22 @@ impl PortableTensor {
 }
 
 impl PortableWeight {
-    /// A weight with the form of `weight`, whose elements are those of `memory` from `offset` on.
+    /// A weight with the form of `weight`, whose memory is `memory` from the element `offset` on, in the type of its tensor.
     ///
     /// # Errors
-    /// [`Error::Config`] for a weight that is not stored row by row in the type of its products.
+    /// [`Error::Config`] for a weight in panels or in 8 bits, which are for products on other devices.
     pub fn new(backend: &Arc<dyn Backend>, memory: Arc<dyn Memory>, offset: usize, weight: &Weight) -> Result<Self> {
-        if weight.layout() != Some(WeightLayout::Plain) {
-            let message = "the matrix has a storage type of its own, which this device does not compute with";
-            return Err(Error::Config { op: "weight", message: message.into() });
-        }
-        Ok(Self(PortableTensor::new(backend, memory, &weight.shape(), offset, weight.tensor().dtype())))
+        let (shape, stored_rows) = (weight.shape(), weight.stored_rows());
+        let dims = match (weight.layout(), stored_rows) {
+            (Some(WeightLayout::Plain), _) => &shape[..],
+            (None, Some(_)) => weight.tensor().dims(),
+            _ => {
+                let message = "the matrix is packed for another device, expected rows";
+                return Err(Error::Config { op: "weight", message: message.into() });
+            }
+        };
+        let tensor = PortableTensor::new(backend, memory, dims, offset, weight.tensor().dtype());
+        Ok(Self { tensor, shape, stored_rows })
     }
 
     /// A weight row by row: `(n, k)` or `(c_out, kh, kw, c_in)`, a view of the same memory if it is contiguous.
@@ -221,19 +233,37 @@ impl PortableWeight {
     /// # Errors
     /// [`Error::Shape`] for any other rank.
     pub fn plain(tensor: &PortableTensor) -> Result<Self> {
-        match *tensor.dims() {
-            [n, k] => Ok(Self(tensor.reshape(&[n, 1, 1, k])?)),
-            [_, _, _, _] => Ok(Self(tensor.contiguous()?)),
+        let shape = match *tensor.dims() {
+            [n, k] => [n, 1, 1, k],
+            [c_out, kh, kw, c_in] => [c_out, kh, kw, c_in],
             _ => {
                 let expected = "(n, k) or (c_out, kh, kw, c_in)".into();
-                Err(Error::Shape { op: "weight", operand: "tensor", expected, found: tensor.dims().to_vec() })
+                return Err(Error::Shape { op: "weight", operand: "tensor", expected, found: tensor.dims().to_vec() });
             }
-        }
+        };
+        Ok(Self { tensor: tensor.reshape(&shape)?, shape, stored_rows: None })
     }
 
-    /// `(c_out, kh, kw, c_in)`, contiguous.
+    /// `(c_out, kh, kw, c_in)`, contiguous; of stored rows their memory, flat.
     pub fn tensor(&self) -> &PortableTensor {
-        &self.0
+        &self.tensor
+    }
+
+    /// The rows, if they have a storage type of their own.
+    pub fn stored_rows(&self) -> Option<Rows> {
+        self.stored_rows
+    }
+
+    /// The weight, in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device failed.
+    pub fn download(&self) -> Result<Weight> {
+        let (tensor, [n, _, _, k]) = (self.tensor.download()?, self.shape);
+        match self.stored_rows {
+            Some(rows) => Weight::rows(&tensor, rows.kind, [n, k], n / rows.part),
+            None => Weight::plain(&tensor),
+        }
     }
 }
 
@@ -252,8 +282,7 @@ impl Operand for PortableTensor {
 
 impl WeightOperand for PortableWeight {
     fn shape(&self) -> [usize; 4] {
-        // Made of four sizes.
-        [0, 1, 2, 3].map(|i| self.0.dims[i])
+        self.shape
     }
 
     fn eight_bits(&self) -> Option<EightBits> {
@@ -261,7 +290,7 @@ impl WeightOperand for PortableWeight {
     }
 
     fn matrix(&self) -> Option<MatrixType> {
-        None
+        self.stored_rows.map(|rows| rows.kind)
     }
 }
 

@@ -96,7 +96,7 @@ impl Param {
     /// [`Self::weight`] in the memory of `backend`.
     ///
     /// # Errors
-    /// The errors of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight in a storage type of its own.
+    /// The errors of [`Self::portable`], and [`kiln_ops::Error::Config`] for a weight that is packed for another device.
     pub fn portable_weight(&self, backend: &Arc<dyn Backend>) -> Result<PortableWeight> {
         self.view(|view| view.portable_weight(backend))
     }

@@ -97,7 +97,8 @@ impl View {
     pub(crate) fn weight(&self) -> Result<Weight> {
         Ok(match self {
             Self::Weight(weight) => weight.clone(),
-            Self::Tensor(_) | Self::UploadedTensor(_) | Self::UploadedWeight(_) => Weight::plain(&self.tensor()?)?,
+            Self::UploadedWeight(weight) => weight.download()?,
+            Self::Tensor(_) | Self::UploadedTensor(_) => Weight::plain(&self.tensor()?)?,
         })
     }
 

@@ -7,6 +7,7 @@ mod product;
 mod rearrange;
 mod rope;
 mod statistics;
+mod stored;
 mod tiles;
 mod timestep;
 

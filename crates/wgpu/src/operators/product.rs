@@ -6,6 +6,7 @@ use kiln_ops::{
     ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, PremultiplyOp, Result, Strip, WeightOperand,
 };
 
+use super::stored::with_elements;
 use super::tiles::Tiles;
 use super::{IDENTITY, activation, width};
 #[cfg(test)]
@@ -66,9 +67,10 @@ struct Product<'a> {
 
 pub(super) fn linear(gpu: &Gpu, op: &LinearOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
     let LinearOp { x: a, weight, bias, residual } = *op;
-    let weight = weight.tensor();
-    let product = Product { a, weight, bias, image_bias: None, residual, function: IDENTITY, windows: None };
-    run(gpu, product, y)
+    with_elements(gpu, weight, a.dtype(), |weight| {
+        let product = Product { a, weight, bias, image_bias: None, residual, function: IDENTITY, windows: None };
+        run(gpu, product, y)
+    })
 }
 
 pub(super) fn activated_linear(
@@ -77,15 +79,18 @@ pub(super) fn activated_linear(
     y: &PortableTensor,
 ) -> Result<()> {
     let LinearOp { x: a, weight, bias, residual } = op.linear;
-    let weight = weight.tensor();
     let function = activation(op.function);
-    let product = Product { a, weight, bias, image_bias: None, residual, function, windows: None };
-    let Some(before) = op.before else { return run(gpu, product, y) };
+    let product = |y: &PortableTensor| {
+        with_elements(gpu, weight, a.dtype(), |weight| {
+            run(gpu, Product { a, weight, bias, image_bias: None, residual, function, windows: None }, y)
+        })
+    };
+    let Some(before) = op.before else { return product(y) };
     let last = y.dims().len().saturating_sub(1);
-    let (width, n) = (before.dims().last().copied().unwrap_or(0), weight.dims().first().copied().unwrap_or(0));
+    let (width, [n, ..]) = (before.dims().last().copied().unwrap_or(0), weight.shape());
     let place = y.narrow(last, width, n)?;
     let result = PortableTensor::uninit(y.backend(), place.dims(), y.dtype())?;
-    run(gpu, product, &result)?;
+    product(&result)?;
     super::copy(gpu, before, &y.narrow(last, 0, width)?)?;
     super::copy(gpu, &result, &place)
 }
@@ -126,9 +131,10 @@ pub(super) fn conv2d(gpu: &Gpu, op: &Conv2dOp<'_, PortableTensor>, y: &PortableT
         Windows { height, width, channels, kernel_width, stride, pad_top, pad_left: pad_before, width_out, pixels };
     let is_matrix = weight.shape()[1..3] == [1, 1] && op.config == Conv2d::same(1);
     let windows = if is_matrix { Windows { pixels, ..Windows::default() } } else { windows };
-    let weight = weight.tensor();
-    let product = Product { a: x, weight, bias, image_bias, residual, function: IDENTITY, windows: Some(windows) };
-    run(gpu, product, y)
+    with_elements(gpu, weight, x.dtype(), |weight| {
+        let product = Product { a: x, weight, bias, image_bias, residual, function: IDENTITY, windows: Some(windows) };
+        run(gpu, product, y)
+    })
 }
 
 fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {

@@ -5,6 +5,7 @@
 mod harness;
 mod layers;
 mod maps;
+mod matrices;
 mod memory;
 mod parts;
 mod rows;
