@@ -122,9 +122,15 @@ fn convolutions() -> Vec<Computation> {
 }
 
 fn attentions() -> Vec<Computation> {
-    let plain = [[256, 256, 8, 40], [300, 77, 5, 64], [64, 64, 8, 80], [128, 130, 3, 128], [64, 64, 8, 160]]
-        .map(Computation::Attention);
-    let others = [Computation::CausalAttention([77, 12, 64]), Computation::GroupedAttention([100, 8, 2, 128])];
+    let plain =
+        [[256, 256, 8, 40], [300, 77, 5, 64], [64, 64, 8, 80], [128, 130, 3, 128], [64, 64, 8, 160], [96, 200, 1, 512]]
+            .map(Computation::Attention);
+    let others = [
+        Computation::CausalAttention([77, 12, 64]),
+        Computation::GroupedAttention([100, 8, 2, 128]),
+        Computation::MaskedAttention([64, 8, 40]),
+        Computation::ReceivedAttention([64, 64, 8, 160]),
+    ];
     [&plain[..], &others].concat()
 }
 
@@ -150,6 +156,8 @@ fn element_wise() -> Vec<Computation> {
         Computation::Concatenation([2, 8, 8, 320, 640]),
         Computation::Upsampling([2, 16, 16, 320]),
         Computation::TimestepEmbedding(320),
+        Computation::Changes([2, 77, 640]),
+        Computation::TableRows([77, 320]),
     ];
     [&rotary[..], &functions, &others].concat()
 }

@@ -26,6 +26,14 @@ pub(super) enum Computation {
     CausalAttention([usize; 3]),
     /// Tokens, heads of queries, heads of keys, and channels of a head. The second row has 37 tokens.
     GroupedAttention([usize; 4]),
+    /// Tokens, heads and channels of a head. Every third key is not seen.
+    MaskedAttention([usize; 3]),
+    /// Queries, keys, heads and channels of a head: the attention that keys receive.
+    ReceivedAttention([usize; 4]),
+    /// Images, rows and channels: sums of changes.
+    Changes([usize; 3]),
+    /// Rows and channels of a table, of which every second row is taken.
+    TableRows([usize; 2]),
     /// Height, width and channels.
     GroupNorm([usize; 3]),
     /// Rows and channels.
@@ -63,6 +71,10 @@ impl Computation {
             Self::Attention(_) => "attention",
             Self::CausalAttention(_) => "causal attention",
             Self::GroupedAttention(_) => "grouped attention with lengths",
+            Self::MaskedAttention(_) => "masked attention",
+            Self::ReceivedAttention(_) => "attention that keys receive",
+            Self::Changes(_) => "sums of changes",
+            Self::TableRows(_) => "rows of a table",
             Self::GroupNorm(_) => "group norm with SiLU",
             Self::LayerNorm(_) => "layer norm",
             Self::RmsNorm(_) => "RMS norm",
@@ -88,23 +100,29 @@ impl Computation {
             Self::Convolution(side, [h, w, c, n], Conv2d { stride, .. }) => {
                 format!("{side}x{side}, {h} x {w} x {c} to {n}, stride {stride}")
             }
-            Self::Attention([s, t, heads, width]) => format!("{s} to {t}, {heads} heads of {width}"),
-            Self::CausalAttention([s, heads, width]) => format!("{s}, {heads} heads of {width}"),
+            Self::Attention([s, t, heads, width]) | Self::ReceivedAttention([s, t, heads, width]) => {
+                format!("{s} to {t}, {heads} heads of {width}")
+            }
+            Self::CausalAttention([s, heads, width]) | Self::MaskedAttention([s, heads, width]) => {
+                format!("{s}, {heads} heads of {width}")
+            }
             Self::GroupedAttention([s, heads, kv, width]) => format!("{s} to {s}, {heads} and {kv} heads of {width}"),
             Self::Rope([rows, heads, width], pairs) => {
                 format!("{rows} x {heads} heads of {width}, {pairs:?}").to_lowercase()
             }
             Self::Concatenation([b, h, w, first, second]) => format!("{b} x {h} x {w} x {first} and {second}"),
             Self::TimestepEmbedding(dim) => format!("2 x {dim}"),
-            Self::GroupNorm([a, b, c]) | Self::ModulatedNorm([a, b, c]) | Self::GatedResidual([a, b, c]) => {
-                format!("{a} x {b} x {c}")
-            }
+            Self::GroupNorm([a, b, c])
+            | Self::ModulatedNorm([a, b, c])
+            | Self::GatedResidual([a, b, c])
+            | Self::Changes([a, b, c]) => format!("{a} x {b} x {c}"),
             Self::Upsampling([b, h, w, c]) => format!("{b} x {h} x {w} x {c}"),
             Self::LayerNorm([rows, c])
             | Self::RmsNorm([rows, c])
             | Self::Activation([rows, c], _)
             | Self::Geglu([rows, c])
-            | Self::Swiglu([rows, c]) => format!("{rows} x {c}"),
+            | Self::Swiglu([rows, c])
+            | Self::TableRows([rows, c]) => format!("{rows} x {c}"),
         }
     }
 
@@ -149,6 +167,22 @@ impl Computation {
                 let lengths = on.values(&[s as f32, 37.0])?;
                 let config = GroupedAttention { num_heads: heads, num_kv_heads: kv, causal: false, scale: None };
                 q.grouped_attention([&k, &v], None, Some(&lengths), config)
+            }
+            Self::MaskedAttention([s, heads, width]) => {
+                let dims = [1, s, heads * width];
+                let [q, k, v] = [on.tensor(&dims)?, on.tensor(&dims)?, on.tensor(&dims)?];
+                let seen: Vec<f32> = (0..s).map(|key| if key % 3 == 2 { 0.0 } else { 1.0 }).collect();
+                let seen = on.values(&seen)?.reshape(&[1, s])?;
+                q.attention_masked(&k, &v, &seen, Attention { num_heads: heads, causal: false })
+            }
+            Self::ReceivedAttention([s, t, heads, width]) => {
+                let (q, k) = (on.tensor(&[2, s, heads * width])?, on.tensor(&[2, t, heads * width])?);
+                q.attention_received(&k, Attention { num_heads: heads, causal: false })
+            }
+            Self::Changes([b, rows, c]) => on.tensor(&[b, rows, c])?.change_sums(&on.tensor(&[b, rows, c])?),
+            Self::TableRows([rows, c]) => {
+                let taken: Vec<u32> = (0..rows as u32).rev().step_by(2).collect();
+                on.tensor(&[rows, c])?.index_select(&taken)
             }
             Self::GroupNorm([h, w, c]) => {
                 let (x, gamma, beta) = (on.tensor(&[2, h, w, c])?, on.tensor(&[c])?, on.tensor(&[c])?);
