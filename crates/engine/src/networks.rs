@@ -60,7 +60,8 @@ impl Networks {
         std::iter::once(&mut self.first).chain(self.others.iter_mut().map(|(_, model)| model))
     }
 
-    /// Opens the model of a refiner behind the others, with text encoders that have the placement `text`. LoRAs of the first model are merged into it if the networks are the same.
+    /// Opens the model of a refiner behind the others, with text encoders that have the placement `text`. LoRAs of the first model are
+    /// merged into it if the networks are the same.
     ///
     /// # Errors
     /// Errors of [`LoadedModel::open`].

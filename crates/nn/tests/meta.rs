@@ -388,8 +388,10 @@ fn the_largest_stored_matrix_is_counted_once() {
             assert_eq!(device.ledger().now() - device.kept(), x.bytes());
         }
         let bytes = device.kept();
-        device.leave_host();
-        assert_eq!((device.kept(), device.ledger().now()), (0, 0));
+        let on_host = device.on_host();
+        assert_eq!((device.kept(), device.ledger().now()), (0, bytes));
+        drop(on_host);
+        assert_eq!(device.kept(), bytes, "the GPU's again");
         bytes
     };
     assert_eq!(kept(Some(q8_0), &[[512, 256]]), 512 * 256 * 2);

@@ -83,7 +83,7 @@ impl Networks<'_> {
         let mut held: Option<MetaTensor> = None;
         for (pass, of_pass, stages) in work.passes() {
             let second = work.second.filter(|_| pass == Pass::Second);
-            let (mut ways, flop) = self.pass((&device, on.kept()), (&of_pass, second), &tilings, &mut held, &stages)?;
+            let (mut ways, flop) = self.pass((&device, on), (&of_pass, second), &tilings, &mut held, &stages)?;
             for (_, ways) in ways.iter_mut().filter(|(stage, _)| on.is_on_host(*stage)) {
                 let conditions = |(tiling, bytes): &(Tiling, StageBytes)| {
                     (*tiling, StageBytes { conditions: bytes.conditions, ..StageBytes::default() })
@@ -96,17 +96,17 @@ impl Networks<'_> {
         Ok(run)
     }
 
-    /// Runs the stages of one pass on a device whose operators keep some bytes. The pass has latents of the one before in `held` and leaves its own there. Returns what each
+    /// Runs the stages of one pass on a device. The pass has latents of the one before in `held` and leaves its own there. Returns what each
     /// stage holds, and the operations of a step.
     fn pass(
         &self,
-        (device, kept): (&MetaDevice, usize),
+        (device, on): (&MetaDevice, ExecutionTarget),
         (work, second): (&Workload, Option<SecondPassWork>),
         tilings: &[Tiling],
         held: &mut Option<MetaTensor>,
         stages: &[Stage],
     ) -> Result<(Vec<(Stage, Ways)>, PassFlop)> {
-        let target = device.target();
+        let (target, kept) = (device.target(), on.kept());
         // The caller's pixels and mask in f32 stay in the host's memory, a masked image for a network that takes one, and as bytes
         // the colors and the mask of the input that is pasted back.
         let planes = if self.denoiser.extra_channels().has_mask() { 8 } else { 5 };
@@ -137,6 +137,7 @@ impl Networks<'_> {
         let size = [work.batch_size, self.denoiser.latents().channels];
         let latents = [size[0], size[1], work.height / self.downscale, work.width / self.downscale];
         for &stage in stages {
+            let _on_host = on.is_on_host(stage).then(|| device.on_host());
             let ways = match stage {
                 Stage::Upscale => match second {
                     Some(second) => {
@@ -212,9 +213,6 @@ impl Networks<'_> {
                 }
                 Stage::Load | Stage::Save => vec![(Tiling::Whole, bytes(&conditions))],
             };
-            if stage.is_on_host() {
-                device.leave_host();
-            }
             runs.push((stage, ways));
         }
         Ok((runs, flop))

@@ -42,6 +42,19 @@ struct State {
     flop: RefCell<FlopCount>,
 }
 
+/// Networks run on the CPU next to a GPU ([`MetaDevice::on_host`]).
+pub struct OnHost<'a> {
+    device: &'a MetaDevice,
+    /// The buffer of networks on the GPU.
+    kept: Option<Held>,
+}
+
+impl Drop for OnHost<'_> {
+    fn drop(&mut self) {
+        *self.device.0.kept.borrow_mut() = self.kept.take();
+    }
+}
+
 impl MetaDevice {
     /// A device without tensors, for networks with weights of type `dtype`. Sizes are rounded as in the target's pool.
     pub fn new(target: Target, dtype: DType) -> Self {
@@ -160,11 +173,10 @@ impl MetaDevice {
         }
     }
 
-    /// Forgets the kept buffer of networks that run on the CPU next to a GPU of [`kiln_ops::portable::Backend`].
-    pub fn leave_host(&self) {
-        if self.0.is_portable {
-            *self.0.kept.borrow_mut() = None;
-        }
+    /// Sets the buffer that networks on a GPU keep aside while others run on the CPU, until the result is dropped. Theirs is forgotten
+    /// then.
+    pub fn on_host(&self) -> OnHost<'_> {
+        OnHost { device: self, kept: self.0.kept.borrow_mut().take() }
     }
 
     /// Adds operations to the segment whose parameters were used last.
