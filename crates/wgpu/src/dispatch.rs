@@ -24,12 +24,20 @@ pub(crate) struct Dispatch<'a> {
 /// The parts in which a call can be computed.
 #[derive(Clone, Copy)]
 struct Division {
-    /// The dimension of its workgroups: 0, or 1 and 2 in one.
-    dimension: usize,
-    /// Their number there.
+    along: Along,
+    /// The workgroups there.
     groups: usize,
     /// Floating point operations of all.
     flop: f64,
+}
+
+/// The dimension of workgroups in which a call is divided.
+#[derive(Clone, Copy)]
+enum Along {
+    /// The first one.
+    Blocks,
+    /// The second and the third one, which count rows together.
+    Rows,
 }
 
 /// A part of a call: some of its workgroups.
@@ -83,27 +91,27 @@ impl<'a> Dispatch<'a> {
     /// Workgroups in columns and rows, which compute `flop` floating point operations. The rows may be computed in parts: the kernel's
     /// last number is the first row, which `numbers` lack.
     pub(crate) fn rows(self, rows: usize, columns: usize, flop: f64) -> Self {
-        Self { groups: [columns, 1, 1], division: Some(Division { dimension: 1, groups: rows, flop }), ..self }
+        Self { groups: [columns, 1, 1], division: Some(Division { along: Along::Rows, groups: rows, flop }), ..self }
     }
 
     /// Workgroups in three dimensions, of which the first may be computed in parts, as rows in [`Dispatch::rows`].
     pub(crate) fn blocks(self, groups: [usize; 3], flop: f64) -> Self {
-        Self { groups, division: Some(Division { dimension: 0, groups: groups[0], flop }), ..self }
+        Self { groups, division: Some(Division { along: Along::Blocks, groups: groups[0], flop }), ..self }
     }
 
-    /// The parts of which none has more than `most` floating point operations, unless it is a single row of workgroups.
+    /// Parts of about the same size, with at most about `most` floating point operations, or one row of workgroups.
     pub(crate) fn parts(&self, most: f64) -> Vec<Part> {
-        let Some(Division { dimension, groups, flop }) = self.division else {
+        let Some(Division { along, groups, flop }) = self.division else {
             return vec![Part { groups: self.groups, first: None, flop: 0.0 }];
         };
         let count = ((flop / most).ceil() as usize).clamp(1, groups.max(1));
         let part = |i: usize| {
             let [first, end] = [i, i + 1].map(|i| groups * i / count);
             let here = end - first;
-            let [columns, heads, images] = self.groups;
-            let groups = match dimension {
-                0 => [here, heads, images],
-                _ => [columns, here.min(MOST_GROUPS), here.div_ceil(MOST_GROUPS)],
+            let [columns, second, third] = self.groups;
+            let groups = match along {
+                Along::Blocks => [here, second, third],
+                Along::Rows => [columns, here.min(MOST_GROUPS), here.div_ceil(MOST_GROUPS)],
             };
             Part { groups, first: Some(first), flop: flop / count as f64 }
         };

@@ -203,6 +203,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let kernel = kernel.of("Y", DType::F32);
     let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?;
     gpu.add(&call.rows(rows, columns, flop))?;
+    // This call is not divided: its first row is 0.
     let (last, numbers) = (last.without_matrices().of("Y", y.dtype()), numbers.u32(0));
     gpu.add(&Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
 }
