@@ -102,7 +102,7 @@ pub(crate) fn automatic() -> Option<PortableDevice> {
     static FOUND: OnceLock<Option<PortableDevice>> = OnceLock::new();
     let find = || match kiln_ops::device::gpu(0) {
         Ok(_) => None,
-        Err(_) => all_of(listed().iter().map(Kind::of)).first().copied(),
+        Err(_) => hardware().first().copied(),
     };
     FOUND.get_or_init(find).filter(|_| !IS_BROKEN.load(Ordering::Relaxed))
 }

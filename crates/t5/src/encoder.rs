@@ -86,7 +86,8 @@ impl T5Encoder {
         self.forward(&texts, device)
     }
 
-    /// Like [`Self::encode`] on any device, also with masked tokens. The results are in host memory if the device is not candle's.
+    /// Like [`Self::encode`] on any device, also with masked tokens. The results of a GPU by Vulkan, Metal or DirectX 12 are
+    /// in host memory.
     ///
     /// # Errors
     /// See [`Self::encode`].

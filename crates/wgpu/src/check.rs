@@ -24,12 +24,12 @@ pub(crate) fn matrices_agree(gpu: &Arc<Gpu>) -> Result<bool> {
     let with = results(gpu)?;
     gpu.use_matrices(false);
     let without = results(gpu)?;
-    // No comparison with a number that is not one is true.
+    // A comparison with NaN is false.
     let agrees = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= BOUND);
     Ok(with.iter().zip(&without).all(agrees))
 }
 
-/// The results of both operators. Elements are integers, so that those of the product are exact in f16.
+/// The results of both operators. Their operands are small integers, so that the results of the product are exact in f16.
 fn results(gpu: &Arc<Gpu>) -> Result<[Vec<f32>; 2]> {
     let backend = gpu.backend();
     let tensor = |dims: &[usize], factor: usize| {

@@ -11,7 +11,7 @@ use kiln_weights::Placement;
 pub enum TextDevice {
     /// One of candle's: the CPU or a CUDA GPU.
     Candle(Device),
-    /// Another one. Texts come from host memory, and the results go there.
+    /// A GPU by Vulkan, Metal or DirectX 12. Texts come from host memory, and the results go there.
     Backend(Arc<dyn Backend>),
 }
 

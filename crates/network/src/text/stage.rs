@@ -97,7 +97,7 @@ pub trait TextStage: Send + Sync {
     fn fill(&self, text: &TextTensors, fill: &Fill, empty: Option<&TextTensors>) -> Result<TextTensors>;
 
     /// Encodes texts on `on`, network by network, in portions between which the run may stop. The tensors are on the device of
-    /// the last network, or in host memory if that device is not candle's.
+    /// the last network, or in host memory if that is a GPU by Vulkan, Metal or DirectX 12.
     ///
     /// # Errors
     /// [`super::Error::Stopped`] if `on` stopped the run, and errors of the networks.

@@ -20,11 +20,10 @@ var<immediate> p: Params;
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * groups.x + group.x;
-    if index >= p.count {
-        return;
-    }
-    let start = index / p.parts * p.image;
-    let first = index % p.parts * p.part;
+    // Parts behind the last one are computed like the last one, so that all threads meet the barriers.
+    let number = min(index, p.count - 1u);
+    let start = number / p.parts * p.image;
+    let first = number % p.parts * p.part;
     let end = min(first + p.part, p.image);
     var sums = vec2f();
     for (var i = first + lane; i < end; i += THREADS) {
@@ -33,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
     }
     let change = total(lane, sums.x);
     let size = total(lane, sums.y);
-    if lane == 0u {
+    if lane == 0u && index < p.count {
         y[p.y + index * 2u] = change;
         y[p.y + index * 2u + 1u] = size;
     }

@@ -15,10 +15,8 @@ var<immediate> p: Params;
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * groups.x + group.x;
-    if row >= p.rows {
-        return;
-    }
-    let start = p.x + row * p.columns;
+    // Rows behind the last one are computed like the last one, so that all threads meet the barriers.
+    let start = p.x + min(row, p.rows - 1u) * p.columns;
     var most = x[start];
     for (var i = lane; i < p.columns; i += THREADS) {
         most = max(most, x[start + i]);
@@ -29,6 +27,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
         sum += exp((x[start + i] - most) * p.scale);
     }
     let all = total(lane, sum);
+    if row >= p.rows {
+        return;
+    }
     for (var i = lane; i < p.columns; i += THREADS) {
         y[p.y + row * p.columns + i] = Y(exp((x[start + i] - most) * p.scale) / all);
     }

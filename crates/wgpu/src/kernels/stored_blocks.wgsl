@@ -83,7 +83,7 @@ fn q5_k(block: u32, i: u32) -> vec4f {
 fn q6_k(block: u32, i: u32) -> vec4f {
     let part = i / 128u;
     let row = i % 128u / 32u;
-    let scale = i32(byte_at(block + 192u + i / 16u) << 24u) >> 24u;
+    let scale = signed_byte_at(block + 192u + i / 16u);
     let low = (bytes_of(word_at(block + part * 64u + row % 2u * 32u + i % 32u)) >> vec4u(row / 2u * 4u)) & vec4u(15u);
     let high = (bytes_of(word_at(block + 128u + part * 32u + i % 32u)) >> vec4u(row * 2u)) & vec4u(3u);
     return half_at(block + 208u) * f32(scale) * vec4f(vec4i(low | (high << vec4u(4u))) - vec4i(32));

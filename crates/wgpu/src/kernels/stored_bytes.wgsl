@@ -4,6 +4,11 @@ fn byte_at(at: u32) -> u32 {
     return (words[at / 4u] >> (at % 4u * 8u)) & 255u;
 }
 
+// The byte as an integer with a sign.
+fn signed_byte_at(at: u32) -> i32 {
+    return i32(byte_at(at) << 24u) >> 24u;
+}
+
 // Four bytes from an even address on.
 fn word_at(at: u32) -> u32 {
     let first = words[at / 4u];

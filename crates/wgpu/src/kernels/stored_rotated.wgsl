@@ -26,15 +26,14 @@ var<workgroup> sums: array<i32, 256>;
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * groups.x + group.x;
-    if index >= p.count {
-        return;
-    }
-    let row = index / p.tiles;
-    let i = index % p.tiles * 256u + lane;
+    // Tiles behind the last one are computed like the last one, so that all threads meet the barriers.
+    let tile = min(index, p.count - 1u);
+    let row = tile / p.tiles;
+    let i = tile % p.tiles * 256u + lane;
     let at = p.start + row / p.part * p.stride + row % p.part * p.row_bytes;
     var own = 0;
     if i < p.k {
-        own = i32(byte_at(at + 4u + i) << 24u) >> 24u;
+        own = signed_byte_at(at + 4u + i);
     }
     for (var stride = 1u; stride < GROUP; stride *= 4u) {
         sums[lane] = own;
@@ -46,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
         own = four - 2 * sums[first + (3u - place) * stride];
         workgroupBarrier();
     }
-    if i < p.k {
+    if i < p.k && index < p.count {
         y[row * p.k + i] = S(f32(own) * SCALE * float_at(at));
     }
 }

@@ -20,9 +20,9 @@ fn fp4_value(code: u32) -> f32 {
     return select(table[code % 8u], -table[code % 8u], code >= 8u);
 }
 
-// The values of 32 elements in 16 bytes: the low halves are those of the first 16.
+// The values of 32 elements whose codes are in 16 bytes.
 fn iq4_values(codes: u32, i: u32) -> vec4f {
-    let four = (bytes_of(word_at(codes + i % 16u)) >> vec4u(i / 16u * 4u)) & vec4u(15u);
+    let four = nibbles(codes, i);
     return vec4f(iq4_value(four.x), iq4_value(four.y), iq4_value(four.z), iq4_value(four.w));
 }
 

@@ -4,31 +4,25 @@ var<workgroup> parts: array<f32, THREADS>;
 
 // The sum of the values of this thread's share.
 fn total(lane: u32, value: f32) -> f32 {
-    parts[lane] = value;
-    workgroupBarrier();
-    for (var half = SHARE / 2u; half > 0u; half /= 2u) {
-        if lane % SHARE < half {
-            parts[lane] += parts[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let sum = parts[lane / SHARE * SHARE];
-    workgroupBarrier();
-    return sum;
+    return folded(lane, value, false);
 }
 
-
-// The maximum of the values of all threads, if `SHARE` is their number.
+// The largest of the values of this thread's share.
 fn maximum(lane: u32, value: f32) -> f32 {
+    return folded(lane, value, true);
+}
+
+fn folded(lane: u32, value: f32, takes_largest: bool) -> f32 {
     parts[lane] = value;
     workgroupBarrier();
     for (var half = SHARE / 2u; half > 0u; half /= 2u) {
         if lane % SHARE < half {
-            parts[lane] = max(parts[lane], parts[lane + half]);
+            let other = parts[lane + half];
+            parts[lane] = select(parts[lane] + other, max(parts[lane], other), takes_largest);
         }
         workgroupBarrier();
     }
-    let found = parts[lane / SHARE * SHARE];
+    let result = parts[lane / SHARE * SHARE];
     workgroupBarrier();
-    return found;
+    return result;
 }

@@ -67,7 +67,7 @@ fn run(
     let scale = scale.unwrap_or(1.0 / (head_dim as f64).sqrt());
     let is_plain = bias.is_none() && !causal && matches!(limits, Limits::All);
     if is_plain && head_dim > WIDEST && num_heads == num_kv_heads && !gpu.is_software() {
-        return wide::attention(gpu, [q, k, v], (num_heads, scale), y);
+        return wide::attention(gpu, [q, k, v], [b, s, t], ([num_heads, head_dim], scale), y);
     }
     let [q, k, v] = [Rows::of(q)?, Rows::of(k)?, Rows::of(v)?];
     let bias_image = match bias {

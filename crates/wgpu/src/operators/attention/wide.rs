@@ -5,9 +5,9 @@ use candle_core::DType;
 use kiln_ops::portable::PortableTensor;
 use kiln_ops::{Operand, Result};
 
-use super::super::{GROUP, TOTAL, product};
 use crate::dispatch::{Dispatch, Numbers};
 use crate::gpu::Gpu;
+use crate::operators::{GROUP, TOTAL, copy, product};
 use crate::pipelines::Kernel;
 
 /// Bytes of scores at a time.
@@ -15,18 +15,14 @@ const SCORES: usize = 32 << 20;
 /// Queries at a time are a multiple of this number, so that products have whole tiles.
 const QUERIES: usize = 128;
 
-/// `softmax(scale q k^T) v` of every head, for `q` `(b, s, c)`, `k` and `v` `(b, t, c)`.
+/// `softmax(scale q k^T) v` of every head, for `q` `(b, s, heads * wide)`, `k` and `v` `(b, t, heads * wide)`.
 pub(super) fn attention(
     gpu: &Gpu,
     [q, k, v]: [&PortableTensor; 3],
-    (heads, scale): (usize, f64),
+    [b, s, t]: [usize; 3],
+    ([heads, wide], scale): ([usize; 2], f64),
     y: &PortableTensor,
 ) -> Result<()> {
-    let [(b, s, c), (_, t, _)] = [q, k].map(|x| match *x.dims() {
-        [b, s, c] => (b, s, c),
-        _ => (0, 0, 0), // refused by the caller
-    });
-    let wide = c / heads.max(1);
     let step = (SCORES / (t * size_of::<f32>()).max(1) / QUERIES * QUERIES).max(QUERIES);
     for (image, head) in (0..b).flat_map(|image| (0..heads).map(move |head| (image, head))) {
         let of_head = |x: &PortableTensor| x.narrow(0, image, 1)?.narrow(2, head * wide, wide);
@@ -41,7 +37,7 @@ pub(super) fn attention(
             softmax(gpu, &scores, scale, &weights)?;
             let result = PortableTensor::uninit(q.backend(), &[1, rows, wide], q.dtype())?;
             product::plain(gpu, &weights, &values, &result)?;
-            super::super::copy(gpu, &result, &of_head(y)?.narrow(1, first, rows)?)?;
+            copy(gpu, &result, &of_head(y)?.narrow(1, first, rows)?)?;
         }
     }
     Ok(())
