@@ -1,5 +1,6 @@
 //! The order of work.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +12,11 @@ use crate::dispatch::Dispatch;
 
 /// Dispatches between two submissions, so that the GPU begins while the host adds others.
 const PART: usize = 64;
+
+/// Bytes that are written at once. wgpu stages them in memory that the GPU sees, often its own.
+const WRITTEN: usize = 32 << 20;
+/// Such parts that may be staged at a time. Without a bound a whole model is staged while it loads, and takes its memory twice.
+const STAGED: usize = 3;
 
 /// The queue of a GPU.
 #[derive(Debug)]
@@ -27,6 +33,10 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
+    /// Bytes that were written since the last of `staged`.
+    written: usize,
+    /// The submissions after which written parts are no longer staged.
+    staged: VecDeque<wgpu::SubmissionIndex>,
     /// The seconds of the work that is timed.
     timed: Option<f64>,
 }
@@ -99,15 +109,36 @@ impl Queue {
     pub(crate) fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<()> {
         let mut state = self.state.lock();
         self.submit(&mut state);
+        for (part, offset) in bytes.chunks(WRITTEN).zip((0..).step_by(WRITTEN)) {
+            self.write_part(buffer, offset, part);
+            state.written += part.len();
+            if state.written >= WRITTEN {
+                state.written = 0;
+                state.staged.push_back(self.queue.submit([]));
+            }
+            if state.staged.len() > STAGED {
+                let submission_index = state.staged.pop_front();
+                self.poll(wgpu::PollType::Wait { submission_index, timeout: None })?;
+            }
+        }
+        self.failed()
+    }
+
+    /// Writes bytes at a multiple of 4 bytes.
+    fn write_part(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
         // The size of a copy is a multiple of 4 bytes.
         let whole = bytes.len() / 4 * 4;
-        self.queue.write_buffer(buffer.wgpu(), 0, &bytes[..whole]);
+        self.queue.write_buffer(buffer.wgpu(), offset, &bytes[..whole]);
         if whole < bytes.len() {
             let mut last = [0; 4];
             last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-            self.queue.write_buffer(buffer.wgpu(), whole as u64, &last);
+            self.queue.write_buffer(buffer.wgpu(), offset + whole as u64, &last);
         }
-        self.failed()
+    }
+
+    fn poll(&self, until: wgpu::PollType) -> Result<()> {
+        let polled = self.device.poll(until);
+        polled.map(drop).map_err(|error| Error::Backend(format!("the GPU does not answer: {error}")))
     }
 
     /// Bytes `start..start + len`, after all work so far.
@@ -137,9 +168,7 @@ impl Queue {
         staging.slice(..).map_async(wgpu::MapMode::Read, move |result| {
             let _ = sender.send(result);
         });
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|error| Error::Backend(format!("the GPU does not answer: {error}")))?;
+        self.poll(wgpu::PollType::wait_indefinitely())?;
         self.failed()?;
         let refused = |error: String| Error::Backend(format!("a result cannot be read from the GPU: {error}"));
         let mapped = received.recv().map_err(|error| refused(error.to_string()))?;
