@@ -6,6 +6,7 @@ use kiln_ops::portable::BackendMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::memory;
+use crate::workgroup_matrices;
 
 /// The interface of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,6 +50,8 @@ pub struct Adapter {
     pub has_f16: bool,
     /// The cooperative matrices that kernels multiply; `None` if the GPU has none of a kind that they know.
     pub matrices: Option<Matrices>,
+    /// Whether kernels multiply matrices of a whole workgroup, which some of NVIDIA's drivers have.
+    pub has_workgroup_matrices: bool,
     /// Whether drivers choose the number of threads of a subgroup for each kernel. Kernels with matrices are checked then.
     pub has_many_subgroups: bool,
 }
@@ -111,7 +114,8 @@ impl Adapter {
             || "no matrices".to_string(),
             |Matrices { side, lanes }| format!("matrices of {side}x{side} for {lanes} threads"),
         );
-        format!("driver {driver}, {f16}, {matrices}")
+        let larger = if self.has_workgroup_matrices { ", matrices of workgroups" } else { "" };
+        format!("driver {driver}, {f16}, {matrices}{larger}")
     }
 
     /// `None` if it lacks what kernels need.
@@ -124,6 +128,7 @@ impl Adapter {
             _ => return None,
         };
         let features = adapter.features();
+        let matrices = matrices(&adapter, api);
         features.contains(wgpu::Features::IMMEDIATES).then(|| Self {
             api,
             name: info.name,
@@ -132,7 +137,10 @@ impl Adapter {
             is_hardware: matches!(info.device_type, wgpu::DeviceType::DiscreteGpu | wgpu::DeviceType::IntegratedGpu),
             is_discrete: info.device_type == wgpu::DeviceType::DiscreteGpu,
             has_f16: features.contains(wgpu::Features::SHADER_F16),
-            matrices: matrices(&adapter, api),
+            matrices,
+            has_workgroup_matrices: matrices.is_some()
+                && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
+                && workgroup_matrices::are_usable(&adapter),
             has_many_subgroups: info.subgroup_min_size != info.subgroup_max_size,
             adapter,
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use kiln_ops::portable::{PortableTensor, PortableWeight};
+use kiln_ops::portable::{Backend, PortableTensor, PortableWeight};
 use kiln_ops::{Attention, AttentionOp, LinearOp, Result};
 
 use crate::gpu::Gpu;
@@ -15,14 +15,25 @@ const TOKENS: [usize; 2] = [70, 128];
 /// The largest difference of attention's results, which are weighted means of integers up to 2.
 const BOUND: f32 = 0.02;
 
-/// Whether a product and attention have the results with cooperative matrices that they have without.
-///
-/// # Errors
-/// [`kiln_ops::Error::Backend`] if the driver refuses a kernel, or fails.
-pub(crate) fn matrices_agree(gpu: &Arc<Gpu>) -> Result<bool> {
-    gpu.use_matrices(true);
+/// Has the kernels of `kind` run from now on if a product and attention have the results with them that they have without. `uses` switches
+/// these kernels.
+pub(crate) fn check(gpu: &Arc<Gpu>, kind: &str, uses: impl Fn(&Gpu, bool)) {
+    let agree = agree(gpu, &uses);
+    let problem = match &agree {
+        Ok(true) => None,
+        Ok(false) => Some("their results are wrong".to_string()),
+        Err(error) => Some(error.to_string()),
+    };
+    uses(gpu, problem.is_none());
+    if let Some(problem) = problem {
+        tracing::warn!("{} computes without {kind}: {problem}", gpu.name());
+    }
+}
+
+fn agree(gpu: &Arc<Gpu>, uses: impl Fn(&Gpu, bool)) -> Result<bool> {
+    uses(gpu, true);
     let with = results(gpu)?;
-    gpu.use_matrices(false);
+    uses(gpu, false);
     let without = results(gpu)?;
     // A comparison with NaN is false.
     let agrees = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= BOUND);

@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, MATRICES, Matrices};
 use crate::buffers::{Buffer, Buffers};
-use crate::check::matrices_agree;
+use crate::check::check;
 use crate::dispatch::Dispatch;
 use crate::kernel_store::{KernelStore, StoredKernels};
 use crate::operators;
 use crate::pipelines::{IMMEDIATES, Pipelines};
 use crate::queue::Queue;
+use crate::workgroup_matrices;
 
 /// Floating point operations that are submitted at once. Windows resets a GPU whose work takes more than two seconds, and Linux'
 /// drivers have such limits too: GPUs with memory of their own that reach 0.2 TFLOP/s keep to it, and others that reach 0.05.
@@ -34,6 +35,8 @@ pub struct Gpu {
     matrices: Option<Matrices>,
     /// Whether kernels multiply them.
     uses_matrices: AtomicBool,
+    /// Whether kernels multiply matrices of a whole workgroup.
+    uses_workgroup_matrices: AtomicBool,
     /// Threads that a workgroup can have.
     workgroup_threads: usize,
     /// Bytes of memory that a workgroup can have.
@@ -74,9 +77,14 @@ impl Gpu {
         let mut experimental = wgpu::ExperimentalFeatures::disabled();
         if adapter.matrices.is_some() {
             features |= MATRICES;
-            // SAFETY: the only experimental feature is that of cooperative matrices, which two kernels use (`product_matrix.wgsl` and
-            // `attention_matrix.wgsl`): within their workgroup memory, in uniform control flow, in sizes that the driver reports.
+            // SAFETY: the only experimental features are that of cooperative matrices, which two kernels use (`product_matrix.wgsl` and
+            // `attention_matrix.wgsl`), within their workgroup memory, in uniform control flow, in sizes that the driver reports; and that
+            // of modules of SPIR-V, which are the program's own.
             experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
+        let wants_workgroup_matrices = adapter.matrices.is_some() && adapter.has_workgroup_matrices;
+        if wants_workgroup_matrices {
+            features |= wgpu::Features::PASSTHROUGH_SHADERS;
         }
         let descriptor = wgpu::DeviceDescriptor {
             label: None,
@@ -87,7 +95,13 @@ impl Gpu {
             trace: wgpu::Trace::Off,
         };
         let refused = |error| Error::Backend(format!("{} ({}) cannot be opened: {error}", adapter.name, adapter.api));
-        let (device, queue) = pollster::block_on(adapter.adapter.request_device(&descriptor)).map_err(refused)?;
+        let with_workgroup_matrices =
+            wants_workgroup_matrices.then(|| workgroup_matrices::open(&adapter.adapter, &descriptor)).flatten();
+        let uses_workgroup_matrices = with_workgroup_matrices.is_some();
+        let (device, queue) = match with_workgroup_matrices {
+            Some(opened) => opened,
+            None => pollster::block_on(adapter.adapter.request_device(&descriptor)).map_err(refused)?,
+        };
         let buffers = Arc::new(Buffers::new(&device));
         let nothing = buffers.get(1)?;
         let stored = store.and_then(|store| StoredKernels::open(&device, &adapter.adapter.get_info(), store));
@@ -100,6 +114,7 @@ impl Gpu {
             is_software: adapter.is_software,
             matrices: adapter.matrices,
             uses_matrices: AtomicBool::new(true),
+            uses_workgroup_matrices: AtomicBool::new(uses_workgroup_matrices),
             workgroup_threads: limits.max_compute_invocations_per_workgroup as usize,
             workgroup_memory,
             buffers,
@@ -109,17 +124,11 @@ impl Gpu {
             scratch: Mutex::default(),
             frequencies: Mutex::default(),
         });
+        if uses_workgroup_matrices {
+            check(&gpu, "matrices of workgroups", Self::use_workgroup_matrices);
+        }
         if adapter.matrices.is_some() && adapter.has_many_subgroups {
-            let agree = matrices_agree(&gpu);
-            let problem = match &agree {
-                Ok(true) => None,
-                Ok(false) => Some("their results are wrong".to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            gpu.use_matrices(problem.is_none());
-            if let Some(problem) = problem {
-                tracing::warn!("{} computes without cooperative matrices: {problem}", gpu.name);
-            }
+            check(&gpu, "cooperative matrices", Self::use_matrices);
         }
         Ok(gpu)
     }
@@ -148,6 +157,16 @@ impl Gpu {
     /// The cooperative matrices that it multiplies, if it has them.
     pub(crate) fn matrices(&self) -> Option<Matrices> {
         self.matrices.filter(|_| self.uses_matrices.load(Ordering::Relaxed))
+    }
+
+    /// Whether kernels multiply matrices of a whole workgroup.
+    pub(crate) fn has_workgroup_matrices(&self) -> bool {
+        self.matrices().is_some() && self.uses_workgroup_matrices.load(Ordering::Relaxed)
+    }
+
+    /// Has kernels multiply matrices of a whole workgroup, or not.
+    pub(crate) fn use_workgroup_matrices(&self, uses: bool) {
+        self.uses_workgroup_matrices.store(uses, Ordering::Relaxed);
     }
 
     /// Has kernels multiply cooperative matrices, or not.

@@ -32,10 +32,12 @@ mod memory;
 mod operators;
 mod pipelines;
 mod queue;
+mod spirv;
 #[cfg(test)]
 mod translations;
 mod unroll;
 mod view;
+mod workgroup_matrices;
 
 pub use adapter::{Adapter, Api, Matrices, adapters};
 pub use gpu::Gpu;

@@ -10,6 +10,7 @@ use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::kernel_store::StoredKernels;
+use crate::spirv::specialized;
 use crate::unroll::unroll;
 
 /// A kernel with its constants.
@@ -31,6 +32,8 @@ pub(crate) struct Kernel {
     pub(crate) pasted: Option<[&'static str; 2]>,
     /// Elements of a vector, for kernels that compute with vectors of any size.
     pub(crate) width: Option<usize>,
+    /// A module of SPIR-V in place of the source.
+    pub(crate) binary: Option<&'static [u8]>,
 }
 
 /// The value of a constant.
@@ -52,7 +55,13 @@ impl Kernel {
             function: None,
             pasted: None,
             width: None,
+            binary: None,
         }
+    }
+
+    /// A kernel that is compiled ahead, by matrices of a workgroup.
+    pub(crate) fn compiled(name: &'static str, binary: &'static [u8]) -> Self {
+        Self { binary: Some(binary), ..Self::new(name, "") }
     }
 
     /// With a part that kernels have in common.
@@ -213,14 +222,8 @@ impl Pipelines {
             return Ok(found.clone());
         }
         let layout = self.layout(bindings);
-        let source = wgpu::ShaderSource::Wgsl(kernel.text()?.into());
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.name), source };
-        // SAFETY: kernels read and write within the views of their operands, whose shapes were checked by the operator
-        // (`Operation::cost`), and which lie in their buffers: views are narrowed within their bounds. Loops end at sizes of
-        // operands, and divisors are sizes that are not 0 if there is any element.
-        let module =
-            unsafe { self.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+        let module = self.module(&kernel)?;
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&layout.pipeline),
@@ -240,6 +243,32 @@ impl Pipelines {
         let pipeline = Arc::new(Pipeline { pipeline, layout });
         self.compiled.lock().insert(kernel, pipeline.clone());
         Ok(pipeline)
+    }
+
+    fn module(&self, kernel: &Kernel) -> Result<wgpu::ShaderModule> {
+        let label = Some(kernel.name);
+        if let Some(binary) = kernel.binary {
+            let words = specialized(kernel.name, binary, &kernel.constants)?;
+            let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
+                label,
+                entry_points: vec![wgpu::PassthroughShaderEntryPoint {
+                    name: "main".into(),
+                    workgroup_size: (1, 1, 1),
+                }]
+                .into(),
+                spirv: Some(words.into()),
+                ..Default::default()
+            };
+            // SAFETY: the module is one of the program's own, which spirv-val accepts, and the device has the features that it uses. It
+            // reads and writes as the others.
+            return Ok(unsafe { self.device.create_shader_module_passthrough(descriptor) });
+        }
+        let descriptor =
+            wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(kernel.text()?.into()) };
+        // SAFETY: kernels read and write within the views of their operands, whose shapes were checked by the operator
+        // (`Operation::cost`), and which lie in their buffers: views are narrowed within their bounds. Loops end at sizes of
+        // operands, and divisors are sizes that are not 0 if there is any element.
+        Ok(unsafe { self.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) })
     }
 
     fn layout(&self, bindings: usize) -> Arc<Layout> {

@@ -1,4 +1,4 @@
-// y = norm(x) gamma (1 + scale) + shift for rows of c vectors. A workgroup has one row; sizes and offsets are in vectors.
+// y = norm(x) gamma (1 + scale) + shift for rows of c vectors. `SHARE` threads have a row; sizes and offsets are in vectors.
 
 struct Params {
     rows: u32,
@@ -26,19 +26,20 @@ var<immediate> p: Params;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * groups.x + group.x;
+    let row = (group.y * groups.x + group.x) * (THREADS / SHARE) + lane / SHARE;
+    let place = lane % SHARE;
     // Rows behind the last one are computed like the last one, so that all threads meet the barriers.
     let start = p.x + min(row, p.rows - 1u) * p.c;
     var mean = 0.0;
     if !RMS {
         var sum = 0.0;
-        for (var i = lane; i < p.c; i += THREADS) {
+        for (var i = place; i < p.c; i += SHARE) {
             sum += across(F(x[start + i]));
         }
         mean = total(lane, sum) / f32(p.c * WIDTH);
     }
     var squares = 0.0;
-    for (var i = lane; i < p.c; i += THREADS) {
+    for (var i = place; i < p.c; i += SHARE) {
         let difference = F(x[start + i]) - mean;
         squares += across(difference * difference);
     }
@@ -47,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
         return;
     }
     let image = row / p.rows_of_image;
-    for (var i = lane; i < p.c; i += THREADS) {
+    for (var i = place; i < p.c; i += SHARE) {
         var value = (F(x[start + i]) - mean) * factor;
         if HAS_GAMMA {
             value *= F(gamma[p.gamma + i]);

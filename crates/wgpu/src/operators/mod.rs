@@ -10,6 +10,7 @@ mod statistics;
 mod stored;
 mod tiles;
 mod timestep;
+mod workgroup_tiles;
 
 use kiln_ops::portable::{Call, PortableTensor};
 use kiln_ops::{Activation, Error, Map, Result};
@@ -108,4 +109,10 @@ pub(crate) fn matrix_kernels() -> Vec<Kernel> {
         .into_iter()
         .flat_map(|kind| product::matrix_kernels(kind).into_iter().chain(attention::matrix_kernels(kind)))
         .collect()
+}
+
+/// The kernels with cooperative matrices of a whole workgroup, with all of their constants.
+#[cfg(test)]
+pub(crate) fn workgroup_kernels() -> Vec<Kernel> {
+    vec![workgroup_tiles::kernel()]
 }

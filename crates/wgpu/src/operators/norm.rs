@@ -11,6 +11,8 @@ use crate::pipelines::Kernel;
 
 /// Elements of a group that a workgroup takes: maps with more are divided into blocks.
 const BLOCK: usize = 16384;
+/// Threads of a workgroup that normalizes rows, and those of a row.
+const ROW_THREADS: [usize; 2] = [256, 32];
 
 /// The mean of each group of `x` `(b, .., c)`, and the reciprocal of its standard deviation with `eps`, or the sum of squared
 /// differences, to `y` `(b, num_groups, 2)` in f32.
@@ -113,7 +115,7 @@ fn row_norm(
         _ => 0,
     };
     let kernel = Kernel::new("row_norm", include_str!("../kernels/row_norm.wgsl")).of("S", x.dtype());
-    let kernel = kernel.after(TOTAL).with("THREADS", 64).with("SHARE", 64);
+    let kernel = kernel.after(TOTAL).with("THREADS", ROW_THREADS[0]).with("SHARE", ROW_THREADS[1]);
     let kernel = kernel.when("RMS", norm == RowNorm::Rms).when("HAS_GAMMA", gamma.is_some());
     let kernel = kernel.when("HAS_BETA", beta.is_some());
     let kernel = kernel.when("HAS_SCALE", scale.is_some()).when("HAS_SHIFT", shift.is_some());
@@ -126,5 +128,5 @@ fn row_norm(
     let numbers =
         Numbers::default().all([rows, c / width, rows / images]).all(vectors.map(|offset| offset / width)).f32(eps);
     let buffers = vec![gpu.buffer(x)?, of_gamma, of_beta, of_scale, of_shift, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel.vectors(width), buffers, numbers)?.over(rows, 1))
+    gpu.add(&Dispatch::new(gpu, kernel.vectors(width), buffers, numbers)?.over(rows, ROW_THREADS[0] / ROW_THREADS[1]))
 }

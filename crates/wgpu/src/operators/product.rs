@@ -7,7 +7,8 @@ use kiln_ops::{
 };
 
 use super::stored::with_elements;
-use super::tiles::Tiles;
+use super::tiles::{Tiles, parts};
+use super::workgroup_tiles::WorkgroupTiles;
 use super::{IDENTITY, activation, width};
 #[cfg(test)]
 use crate::adapter::Matrices;
@@ -158,9 +159,11 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let is_aligned = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 8 == 0)
         && [n, at_bias, at_image_bias, at_residual, y.offset()].iter().all(|size| size % 4 == 0);
     let has_few_rows = m <= FEW_ROWS && windows.channels == 0 && !gpu.is_software();
-    let tiles = Tiles::of(gpu, m, n).filter(|_| a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS);
+    let is_by_eight = [n, at_residual, y.offset()].iter().all(|size| size % 8 == 0) && function == IDENTITY;
+    let has_tiles = a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS;
+    let tiles = has_tiles.then(|| tiles_of(gpu, [m, n, k], is_by_eight)).flatten();
     let kernel = match &tiles {
-        Some((tiles, matrices)) => tiles.kernel(*matrices, k),
+        Some((_, kernel)) => kernel.clone(),
         None if has_few_rows => Kernel::new("product_rows", include_str!("../kernels/product_rows.wgsl"))
             .vectors(width([k, a.offset(), weight.offset()]))
             .with("THREADS", ROW_THREADS[0])
@@ -179,7 +182,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let added = [of_bias, of_image_bias, of_residual];
     let [of_a, of_weight, of_y] = [gpu.buffer(a)?, gpu.buffer(weight)?, gpu.buffer(y)?];
     let buffers = |operands: [_; 2], result| operands.into_iter().chain(added).chain([result]).collect();
-    let Some((tiles, _)) = tiles else {
+    let Some(([tile_rows, tile_columns], _)) = tiles else {
         let [rows, columns] = match (has_few_rows, gpu.is_software()) {
             (true, _) => [1, ROW_THREADS[0] / ROW_THREADS[1]],
             (false, true) => DIRECT,
@@ -188,9 +191,10 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
         let call = Dispatch::new(gpu, kernel.of("Y", y.dtype()), buffers([of_a, of_weight], of_y), numbers)?;
         return gpu.add(&call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));
     };
-    let parts = tiles.parts(m, n, k);
-    let kernel = kernel.with("PARTS", parts);
-    let [rows, columns] = [m.div_ceil(tiles.rows), n.div_ceil(tiles.columns) * parts];
+    let [rows, columns] = [m.div_ceil(tile_rows), n.div_ceil(tile_columns)];
+    let parts = parts(rows * columns, k);
+    let columns = columns * parts;
+    let kernel = kernel.with("PARTS", parts).when("WIDE", parts > 1 || y.dtype() == DType::F32);
     if parts == 1 {
         let kernel = kernel.of("Y", y.dtype());
         let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?;
@@ -198,14 +202,29 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     }
     let sums = PortableTensor::uninit(y.backend(), &[parts, m, n], DType::F32)?;
     let of_sums = gpu.buffer(&sums)?;
-    let last =
-        Kernel { name: "product_parts", source: include_str!("../kernels/product_parts.wgsl"), ..kernel.clone() };
+    let last = Kernel {
+        name: "product_parts",
+        source: include_str!("../kernels/product_parts.wgsl"),
+        binary: None,
+        ..kernel.clone()
+    };
     let kernel = kernel.of("Y", DType::F32);
     let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?;
     gpu.add(&call.rows(rows, columns, flop))?;
     // This call is not divided: its first row is 0.
     let (last, numbers) = (last.without_matrices().of("Y", y.dtype()), numbers.u32(0));
     gpu.add(&Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
+}
+
+/// The rows and columns of the tiles of a product `(m, n, k)` with cooperative matrices, and the kernel: by matrices of a whole workgroup
+/// if the GPU has them and operands are read and written by eight elements. `None` if it has none, or no memory for any tiles.
+fn tiles_of(gpu: &Gpu, [m, n, k]: [usize; 3], is_by_eight: bool) -> Option<([usize; 2], Kernel)> {
+    if is_by_eight && gpu.has_workgroup_matrices() {
+        let tiles = WorkgroupTiles::of(m, n);
+        return Some(([tiles.rows, tiles.columns], tiles.kernel()));
+    }
+    let (tiles, matrices) = Tiles::of(gpu, m, n)?;
+    Some(([tiles.rows, tiles.columns], tiles.kernel(matrices, k)))
 }
 
 /// The kernels with these matrices.

@@ -31,6 +31,20 @@ const ALL: [Tiles; 3] = [
     Tiles { rows: 64, columns: 64, sub_rows: 32, sub_columns: 32, depth: 64, chunk: 8, rate: 0.6 },
 ];
 
+/// The parts into which k is divided if the result has so many tiles.
+pub(super) fn parts(tiles: usize, k: usize) -> usize {
+    ((WORKGROUPS + tiles / 2) / tiles.max(1)).min(k / LEAST_PART).max(1)
+}
+
+/// A measure of the time of a result `(m, n)` in tiles of some rows and columns, which have a rate.
+pub(super) fn seconds([m, n]: [usize; 2], [rows, columns]: [usize; 2], rate: f64) -> f64 {
+    let count = m.div_ceil(rows) * n.div_ceil(columns);
+    // Parts of k fill the GPU if there are few tiles.
+    let parts = parts(count, usize::MAX);
+    let waves = (count * parts).div_ceil(WORKGROUPS) as f64 / parts as f64;
+    waves * (rows * columns) as f64 / rate
+}
+
 impl Tiles {
     /// The tiles for a result `(m, n)`; `None` if the GPU has no matrices, or no memory for any.
     pub(super) fn of(gpu: &Gpu, m: usize, n: usize) -> Option<(Self, Matrices)> {
@@ -39,15 +53,7 @@ impl Tiles {
             let threads = tiles.subgroups() * matrices.lanes;
             tiles.memory(matrices) <= gpu.workgroup_memory() && threads <= gpu.workgroup_threads()
         };
-        let seconds = |tiles: &Self| {
-            let count = tiles.count(m, n);
-            // Parts of k fill the GPU if there are few tiles.
-            let waves = match count < WORKGROUPS {
-                true => count as f64 / WORKGROUPS as f64,
-                false => count.div_ceil(WORKGROUPS) as f64,
-            };
-            waves * (tiles.rows * tiles.columns) as f64 / tiles.rate
-        };
+        let seconds = |tiles: &Self| seconds([m, n], [tiles.rows, tiles.columns], tiles.rate);
         let found = Self::all(matrices).filter(fits);
         Some((found.min_by(|a, b| seconds(a).total_cmp(&seconds(b)))?, matrices))
     }
@@ -55,11 +61,6 @@ impl Tiles {
     /// All tiles whose threads divide their rows.
     pub(super) fn all(matrices: Matrices) -> impl Iterator<Item = Self> {
         ALL.into_iter().filter(move |tiles| tiles.is_for(matrices))
-    }
-
-    /// The number of tiles of a result `(m, n)`.
-    fn count(&self, m: usize, n: usize) -> usize {
-        m.div_ceil(self.rows) * n.div_ceil(self.columns)
     }
 
     fn subgroups(&self) -> usize {
@@ -80,12 +81,6 @@ impl Tiles {
     /// Bytes of workgroup memory: a tile of each operand in f16 with its padding, and a matrix of sums of each subgroup.
     fn memory(&self, matrices: Matrices) -> usize {
         (self.rows + self.columns) * (self.depth + 8) * 2 + self.subgroups() * matrices.side.pow(2) * 4
-    }
-
-    /// The parts into which k is divided.
-    pub(super) fn parts(&self, m: usize, n: usize, k: usize) -> usize {
-        let tiles = self.count(m, n).max(1);
-        ((WORKGROUPS + tiles / 2) / tiles).min(k / LEAST_PART).max(1)
     }
 
     /// The kernel with the constants of these tiles, for products of `k`.

@@ -31,6 +31,11 @@ pub fn kinds_of_kernels() -> Vec<(&'static str, Adapter)> {
         of_gpus.matrices = Some(plain);
         kinds.push(("kernels with matrices", of_gpus));
     }
+    if found.has_workgroup_matrices {
+        let mut of_subgroups = found.clone();
+        of_subgroups.has_workgroup_matrices = false;
+        kinds.push(("kernels with matrices of subgroups", of_subgroups));
+    }
     if found.is_software || found.matrices.is_some() {
         kinds.push(("kernels without matrices", plain));
     }
