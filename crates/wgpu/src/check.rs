@@ -15,49 +15,65 @@ const TOKENS: [usize; 2] = [70, 128];
 /// The largest difference of attention's results, which are weighted means of integers up to 2.
 const BOUND: f32 = 0.02;
 
-/// Has the kernels of `kind` run from now on if a product and attention have the results with them that they have without. `uses` switches
-/// these kernels.
-pub(crate) fn check(gpu: &Arc<Gpu>, kind: &str, uses: impl Fn(&Gpu, bool)) {
-    let agree = agree(gpu, &uses);
-    let problem = match &agree {
-        Ok(true) => None,
-        Ok(false) => Some("their results are wrong".to_string()),
-        Err(error) => Some(error.to_string()),
-    };
-    uses(gpu, problem.is_none());
+/// Leaves out matrices of workgroups if a product has other results with them than without any matrices. Attention does not use them.
+pub(crate) fn check_workgroup_matrices(gpu: &Arc<Gpu>) {
+    let problem = problem(gpu, |gpu| Ok(vec![product(gpu)?]));
+    gpu.use_matrices(true);
     if let Some(problem) = problem {
-        tracing::warn!("{} computes without {kind}: {problem}", gpu.name());
+        gpu.use_workgroup_matrices(false);
+        tracing::warn!("{} computes without matrices of workgroups: {problem}", gpu.name());
     }
 }
 
-fn agree(gpu: &Arc<Gpu>, uses: impl Fn(&Gpu, bool)) -> Result<bool> {
-    uses(gpu, true);
-    let with = results(gpu)?;
-    uses(gpu, false);
-    let without = results(gpu)?;
-    // A comparison with NaN is false.
-    let agrees = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= BOUND);
-    Ok(with.iter().zip(&without).all(agrees))
+/// Leaves out cooperative matrices if a product or attention have other results with them than without.
+pub(crate) fn check_matrices(gpu: &Arc<Gpu>) {
+    let problem = problem(gpu, |gpu| Ok(vec![product(gpu)?, attention(gpu)?]));
+    gpu.use_matrices(problem.is_none());
+    if let Some(problem) = problem {
+        tracing::warn!("{} computes without cooperative matrices: {problem}", gpu.name());
+    }
 }
 
-/// The results of both operators. Their operands are small integers, so that the results of the product are exact in f16.
-fn results(gpu: &Arc<Gpu>) -> Result<[Vec<f32>; 2]> {
-    let backend = gpu.backend();
-    let tensor = |dims: &[usize], factor: usize| {
-        let value = |i: usize| ((i * factor / 7) % 5) as f32 - 2.0;
-        let values: Vec<f32> = (0..dims.iter().product()).map(value).collect();
-        PortableTensor::upload(&backend, &Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(DType::F16)?)
+/// Why matrices cannot be used, if `results` differ with them and without, or the driver refuses a kernel.
+fn problem(gpu: &Arc<Gpu>, results: impl Fn(&Arc<Gpu>) -> Result<Vec<Vec<f32>>>) -> Option<String> {
+    let both = || -> Result<_> {
+        gpu.use_matrices(true);
+        let with = results(gpu)?;
+        gpu.use_matrices(false);
+        Ok((with, results(gpu)?))
     };
+    // A comparison with NaN is false.
+    let agrees = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= BOUND);
+    match both() {
+        Ok((with, without)) if with.iter().zip(&without).all(agrees) => None,
+        Ok(_) => Some("their results are wrong".into()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// A product of small integers, whose results are exact in f16.
+fn product(gpu: &Arc<Gpu>) -> Result<Vec<f32>> {
     let [m, n, k] = PRODUCT;
-    let (x, weight) = (tensor(&[1, m, k], 11)?, PortableWeight::plain(&tensor(&[n, k], 17)?)?);
-    let product = x.apply(&LinearOp { x: &x, weight: &weight, bias: None, residual: None })?;
+    let (x, weight) = (integers(gpu, &[1, m, k], 11)?, PortableWeight::plain(&integers(gpu, &[n, k], 17)?)?);
+    values(&x.apply(&LinearOp { x: &x, weight: &weight, bias: None, residual: None })?)
+}
+
+/// Attention of small integers.
+fn attention(gpu: &Arc<Gpu>) -> Result<Vec<f32>> {
     let [tokens, channels] = TOKENS;
-    let [q, k, v] = [13, 19, 23].map(|factor| tensor(&[1, tokens, channels], factor));
+    let [q, k, v] = [13, 19, 23].map(|factor| integers(gpu, &[1, tokens, channels], factor));
     let (q, k, v) = (q?, k?, v?);
     let config = Attention { num_heads: 2, causal: false };
-    let attention = q.apply(&AttentionOp { q: &q, k: &k, v: &v, config })?;
-    let values = |tensor: PortableTensor| -> Result<Vec<f32>> {
-        Ok(tensor.download()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
-    };
-    Ok([values(product)?, values(attention)?])
+    values(&q.apply(&AttentionOp { q: &q, k: &k, v: &v, config })?)
+}
+
+/// Integers from -2 to 2.
+fn integers(gpu: &Arc<Gpu>, dims: &[usize], factor: usize) -> Result<PortableTensor> {
+    let value = |i: usize| ((i * factor / 7) % 5) as f32 - 2.0;
+    let values: Vec<f32> = (0..dims.iter().product()).map(value).collect();
+    PortableTensor::upload(&gpu.backend(), &Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(DType::F16)?)
+}
+
+fn values(tensor: &PortableTensor) -> Result<Vec<f32>> {
+    Ok(tensor.download()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, MATRICES, Matrices};
 use crate::buffers::{Buffer, Buffers};
-use crate::check::check;
+use crate::check::{check_matrices, check_workgroup_matrices};
 use crate::dispatch::Dispatch;
 use crate::kernel_store::{KernelStore, StoredKernels};
 use crate::operators;
@@ -125,10 +125,10 @@ impl Gpu {
             frequencies: Mutex::default(),
         });
         if uses_workgroup_matrices {
-            check(&gpu, "matrices of workgroups", Self::use_workgroup_matrices);
+            check_workgroup_matrices(&gpu);
         }
         if adapter.matrices.is_some() && adapter.has_many_subgroups {
-            check(&gpu, "cooperative matrices", Self::use_matrices);
+            check_matrices(&gpu);
         }
         Ok(gpu)
     }
