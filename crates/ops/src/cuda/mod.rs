@@ -171,6 +171,12 @@ pub(crate) fn unit(addresses: &[u64], bytes: &[usize]) -> usize {
     1 << all.trailing_zeros()
 }
 
+/// Makes the device's context that of the calling thread. Launches and allocations do so themselves. Attributes of kernels,
+/// tensor maps and libraries need it before, on a thread that has used no GPU yet.
+pub(crate) fn bind(device: &CudaDevice) -> Result<()> {
+    device.cuda_stream().context().bind_to_thread().map_err(driver)
+}
+
 /// The multiprocessors of a GPU.
 pub(crate) fn multiprocessors(device: &CudaDevice) -> Result<usize> {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;

@@ -56,6 +56,7 @@ pub(crate) fn launch(
     let ImageOperands { x, weight, residual, y, dtype } = operands;
     let [b, h, w, c, n] = arguments.sizes.map(|size| size as usize);
     let taps = arguments.window[0] as usize;
+    cuda::bind(device)?; // for tensor maps
     let multiprocessors = cuda::multiprocessors(device)?;
     let tiling = Tiling::of([w, h, b], n, multiprocessors, kernels.input);
     let (boxes, channels) = match kernels.input {
