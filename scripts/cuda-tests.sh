@@ -18,17 +18,22 @@ if (($(nvidia-smi --list-gpus 2>/dev/null | wc -l) < 2)); then
   echo "ignored: the tests two_gpus_*, which need two GPUs"
 fi
 failed=0
+# NAME PROGRAM [FILTER]: the tests of a program in $dtype.
+run() {
+  if KILN_TEST_DTYPE=$dtype "${@:2}" --include-ignored "${skip[@]}" --nocapture --test-threads 1 >"${OUT:-/tmp}/log" 2>&1; then
+    echo "ok      $1: $(grep -c '^test .* ok$' "${OUT:-/tmp}/log") tests"
+  else
+    failed=1
+    echo "FAILED  $1"
+    grep -E "panicked|over [0-9]|error" "${OUT:-/tmp}/log" | head -20
+  fi
+}
 for dtype in "${@:-f32}"; do
   for program in "$bundle"/tests/*; do
-    name="$(basename "$program") $dtype"
-    if KILN_TEST_DTYPE=$dtype "$program" --include-ignored "${skip[@]}" --nocapture --test-threads 1 >"${OUT:-/tmp}/log" 2>&1; then
-      echo "ok      $name: $(grep -c '^test .* ok$' "${OUT:-/tmp}/log") tests"
-    else
-      failed=1
-      echo "FAILED  $name"
-      grep -E "panicked|over [0-9]|error" "${OUT:-/tmp}/log" | head -20
-    fi
+    run "$(basename "$program") $dtype" "$program"
     grep -E "of the standard deviation" "${OUT:-/tmp}/log" >>"${OUT:-/tmp}/parity-$dtype.txt"
   done
+  # Convolutions in Kiln's own kernels. In f32 they always are.
+  [[ $dtype == f32 ]] || KILN_CUDNN=off run "convolutions without cuDNN $dtype" "$bundle/tests/ops-kiln_ops" conv2d
 done
 exit $failed

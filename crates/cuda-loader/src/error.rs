@@ -14,6 +14,14 @@ pub enum Error {
         /// A command that installs it in a place that is searched.
         command: String,
     },
+    /// A library is not loaded by the choice of the user.
+    #[error("{name} is off: {variable}=off")]
+    Off {
+        /// The library's name, as `cuDNN`.
+        name: &'static str,
+        /// The variable of the environment that says so.
+        variable: &'static str,
+    },
     /// A library was found and does not load.
     #[error("{path} cannot be loaded: {reason}")]
     Broken {

@@ -7,7 +7,7 @@
 //! | Library | |
 //! | --- | --- |
 //! | the driver, cuBLAS, cuBLASLt | loaded when the driver is initialized; without them there is no GPU |
-//! | cuDNN | loaded when the first convolution is planned; without it convolutions are slower |
+//! | cuDNN | loaded when the first convolution is planned; without it convolutions are slower, except on Hopper |
 //! | cuRAND, NVRTC, CUDA's runtime | never loaded: candle refers to them, and Kiln uses nothing of theirs (`unused.rs`) |
 #![allow(unsafe_code)]
 

@@ -36,13 +36,17 @@ pub fn load() -> Result<&'static Loaded, Error> {
     LOADED.get_or_init(|| open(&Environment::of_this_process())).as_ref().map_err(Clone::clone)
 }
 
-/// cuDNN, loaded at the first call.
+/// cuDNN, loaded at the first call. `KILN_CUDNN=off` leaves it out, so that a machine that has it tests and measures
+/// convolutions without it.
 ///
 /// # Errors
-/// [`Error::NotFound`] or [`Error::Broken`]. A process tries once.
+/// [`Error::Off`], [`Error::NotFound`] or [`Error::Broken`]. A process tries once.
 pub fn cudnn() -> Result<&'static Library, Error> {
     static CUDNN: OnceLock<Result<Library>> = OnceLock::new();
     let open = || {
+        if std::env::var_os("KILN_CUDNN").is_some_and(|value| value == "off") {
+            return Err(Error::Off { name: "cuDNN", variable: "KILN_CUDNN" });
+        }
         let environment = Environment::of_this_process();
         find("cuDNN", "cudnn", &[9], &environment)
     };

@@ -39,12 +39,18 @@ fn compile_driver(folder: &Path, version: i32) {
 
 /// The output of [`child`] in a process whose loader searches `folder`, and whose home is there.
 fn run(folder: &Path) -> String {
+    run_with(folder, "")
+}
+
+/// [`run`] with a value of `KILN_CUDNN`.
+fn run_with(folder: &Path, cudnn: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::child", "--ignored", "--nocapture", "--test-threads", "1"])
         .env("LD_LIBRARY_PATH", folder)
         .env("HOME", folder)
         .env("XDG_DATA_HOME", folder.join("data"))
         .env("KILN_CUDA_LIBS", folder.join("libs"))
+        .env("KILN_CUDNN", cudnn)
         .env_remove("VIRTUAL_ENV")
         .env_remove("CUDA_HOME")
         .env_remove("CUDA_PATH")
@@ -109,6 +115,8 @@ fn functions_are_those_of_the_libraries_that_are_found() {
     assert!(printed.contains("calls 42 7 7") && printed.contains("loaded 13000"), "{printed}");
     assert!(printed.contains(&libs.join("libcublasLt.so.13").display().to_string()), "{printed}");
     assert!(printed.contains("nvidia/cudnn/lib/libcudnn.so.9"), "{printed}");
+    let printed = run_with(folder.path(), "off");
+    assert!(printed.contains("no cuDNN: cuDNN is off: KILN_CUDNN=off"), "{printed}");
 
     compile(&libs.join("libcublas.so.13"), &[], "int cublasCreate_v2() { return 0; }");
     let printed = run(folder.path());

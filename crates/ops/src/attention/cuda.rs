@@ -106,6 +106,7 @@ impl Kernel<Cuda> for Call<'_> {
             lengths: lengths.as_ref().map_or(Ok(0), cuda::address)?,
         };
         let heads = [head_dim as u64, config.num_heads as u64];
+        cuda::bind(device)?; // for tensor maps
         let maps = match kernel.fetched_keys() {
             Some(keys) => {
                 Some([q.map(heads, s, b, 64)?, k.map(heads, t, b, keys as u32)?, v.map(heads, t, b, keys as u32)?])

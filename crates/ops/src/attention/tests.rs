@@ -37,6 +37,19 @@ fn kernel_agrees_with_the_reference() {
     }
 }
 
+/// Into a result that exists: an allocation would give the thread the GPU's context.
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn runs_on_a_new_thread() {
+    let [q, k, v, out] = [(); 4].map(|()| random(&[2, 130, 128]));
+    let run = |out: Option<&Tensor>| attention(&q, &k, &v, Attention { num_heads: 2, causal: false }, out).unwrap();
+    let expected = exact(&run(None));
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(Some(&out)));
+    });
+    assert_close(&out, &expected, 0.0);
+}
+
 #[test]
 fn operands_may_be_slices() {
     for case in [(2, 70, 70, 2, 40), (2, 96, 96, 3, 64), (2, 130, 130, 2, 128), (1, 33, 33, 2, 20)] {

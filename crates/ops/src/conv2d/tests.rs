@@ -75,6 +75,35 @@ fn kernel_agrees_with_the_reference() {
     }
 }
 
+/// Sizes for each width of the tiles of Hopper's kernel, which computes them with `KILN_CUDNN=off`. They are chosen for 132
+/// multiprocessors.
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn large_maps_agree_with_the_reference() {
+    // (b, h, w, c_in, c_out): tiles of 64 output channels, several for a multiprocessor, then 128, 160 and 256. Channels that fill
+    // a copied part, a half of one, and neither.
+    let cases = [(3, 77, 75, 40, 48), (1, 96, 91, 64, 128), (1, 110, 106, 72, 160), (1, 115, 106, 24, 256)];
+    for (b, h, w, c_in, c_out) in cases {
+        let config = Conv2d::same(3);
+        let (x, weight) = (random(&[b, h, w, c_in]), weight(&[c_out, 3, 3, c_in]));
+        let (bias, image_bias, residual) = (random(&[c_out]), random(&[1, c_out]), random(&[b, h, w, c_out]));
+        let plain = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
+        let added =
+            Conv2dInputs { bias: Some(&bias), image_bias: Some(&image_bias), residual: Some(&residual), ..plain };
+        let (x_f32, weight_f32) = (exact(&x), exact_weight(&weight));
+        let (bias_f32, image_bias_f32, residual_f32) = (exact(&bias), exact(&image_bias), exact(&residual));
+        let exact_plain = Conv2dInputs { x: &x_f32, weight: &weight_f32, ..plain };
+        let exact_added = Conv2dInputs {
+            bias: Some(&bias_f32),
+            image_bias: Some(&image_bias_f32),
+            residual: Some(&residual_f32),
+            ..exact_plain
+        };
+        assert_close(&conv2d(plain, config, None).unwrap(), &expected(exact_plain, config), 1e-5);
+        random_into(&expected(exact_added, config), |out| conv2d(added, config, Some(out)).unwrap(), 1e-5);
+    }
+}
+
 /// On the CPU, whatever the environment says: on a GPU only the same batch gives the same bits.
 #[test]
 fn an_image_has_the_same_bits_in_any_batch() {

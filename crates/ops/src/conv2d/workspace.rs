@@ -36,8 +36,8 @@ pub fn conv2d_workspace(
     }
 }
 
-/// Bytes of the windows that a GPU gathers: none for a 1x1 convolution, which is a product, nor where cuDNN or the
-/// kernel for few channels runs.
+/// Bytes of the windows that a GPU gathers: none for a 1x1 convolution, which is a product, nor if cuDNN or the
+/// kernel for few channels runs. A GPU without cuDNN gathers more, but for what Hopper's kernel computes.
 fn windows(dtype: DType, config: Conv2d, Shapes { b, c_in, kh, kw, h_out, w_out, c_out, .. }: Shapes) -> usize {
     let (pixels, half) = (b * h_out * w_out, dtype != DType::F32);
     let product = (kh, kw) == (1, 1) && config == Conv2d::same(1);

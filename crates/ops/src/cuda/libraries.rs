@@ -1,4 +1,4 @@
-//! The libraries of matrix products and convolutions, one set for each device: cuBLASLt, cuDNN where it is installed,
+//! The libraries of matrix products and convolutions, one set for each device: cuBLASLt, cuDNN if it is installed,
 //! and the workspace of both.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::cublaslt::CublasLt;
 use super::cudnn::Cudnn;
-use super::driver;
+use super::{bind, driver};
 use crate::error::Result;
 
 /// Bytes of the workspace.
@@ -52,7 +52,7 @@ fn place(device: &CudaDevice) -> Place {
 
 /// Frees the workspace of a device, after the work that uses it.
 pub(crate) fn close(device: &CudaDevice) {
-    let _ = device.cuda_stream().context().bind_to_thread(); // if this fails, the GPU's memory is lost anyway
+    let _ = bind(device); // if this fails, the GPU's memory is lost anyway
     if let Some(libraries) = place(device).lock().as_mut() {
         libraries.workspace = None;
     }
@@ -60,8 +60,8 @@ pub(crate) fn close(device: &CudaDevice) {
 
 /// Runs `launch` with the libraries of a device, one caller at a time, which their handles require.
 pub(crate) fn with<R>(device: &CudaDevice, launch: impl FnOnce(&mut Libraries) -> Result<R>) -> Result<R> {
+    bind(device)?;
     let stream = device.cuda_stream();
-    stream.context().bind_to_thread().map_err(driver)?;
     let place = place(device);
     let mut libraries = place.lock();
     let libraries = match &mut *libraries {

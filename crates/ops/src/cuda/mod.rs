@@ -15,15 +15,16 @@
 //! Linear layers and 1x1 convolutions run in cuBLASLt, other convolutions as cuDNN graphs, with bias and residual added
 //! before the result is rounded. The algorithm is a function of shape, type, GPU and library version: the library's
 //! heuristics are asked once for each shape, nothing is timed, and engines that compile at run time or sum in no fixed
-//! order are excluded. cuDNN is loaded on first use. Without it, in f32, and for small feature maps windows are
-//! gathered for a product instead. Products of up to 4 rows and convolutions to up to 8 channels have their own
-//! kernels.
+//! order are excluded. cuDNN is loaded on first use. Without it, Hopper runs convolutions of stride 1 in a kernel of its
+//! own. On other GPUs, in f32, and for small feature maps windows are gathered for a product instead. Products of up to 4
+//! rows and convolutions to up to 8 channels have their own kernels.
+//!
+//! Hopper's kernel of convolutions (`hopper`) is one source for f16, bf16 and e4m3: a cluster of two blocks copies boxes of
+//! the image, shifted by each tap, and shares the rows of a weight (TMA), and warp groups multiply them.
 //!
 //! Products of bytes (`--compute fp8` and `int8`, `ops/src/w8a8`) run in a kernel for warps' tensor cores. On Hopper e4m3
-//! has others: linear layers run in cuBLASLt, convolutions in a kernel in which a cluster of two blocks copies boxes of
-//! the image, shifted by each tap, and shares the rows of a weight (TMA), and warp groups multiply them. Kernels of the
-//! operators before them round activations. A weight's
-//! bytes lie in the slab where the weight would, and the scales of all weights behind them
+//! has others: linear layers run in cuBLASLt, convolutions in Hopper's kernel. Kernels of the operators before them round
+//! activations. A weight's bytes lie in the slab where the weight would, and the scales of all weights behind them
 //! (`weights/src/slab_layout.rs`), so that stacked projections are one product here too.
 //!
 //! A denoising step is recorded as a CUDA graph and replayed (`ops::graph`, `engine/pipeline/step.rs`). Its inputs
@@ -42,6 +43,8 @@
 
 mod cublaslt;
 mod cudnn;
+pub(crate) mod hopper;
+mod image_product;
 pub(crate) mod libraries;
 mod module;
 mod product;
@@ -59,6 +62,7 @@ use crate::error::{Error, Result};
 use crate::output::check_out;
 pub(crate) use cublaslt::{Addresses, Product};
 pub(crate) use cudnn::{ALIGNMENT as CUDNN_ALIGNMENT, Convolution};
+pub(crate) use image_product::{ImageOperands, ImageProduct};
 pub(crate) use module::{Module, has_byte_products, has_hopper_code, kernels, runs_on};
 pub(crate) use product::{launch as product, launch_e4m3 as product_e4m3};
 
@@ -165,6 +169,12 @@ pub(crate) fn unit(addresses: &[u64], bytes: &[usize]) -> usize {
     let all = addresses.iter().fold(16, |all, address| all | address);
     let all = bytes.iter().fold(all, |all, &bytes| all | bytes as u64);
     1 << all.trailing_zeros()
+}
+
+/// Makes the device's context that of the calling thread. Launches and allocations do so themselves. Attributes of kernels,
+/// tensor maps and libraries need it before, on a thread that has used no GPU yet.
+pub(crate) fn bind(device: &CudaDevice) -> Result<()> {
+    device.cuda_stream().context().bind_to_thread().map_err(driver)
 }
 
 /// The multiprocessors of a GPU.

@@ -9,7 +9,7 @@ use candle_core::cuda::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::CudaDevice;
 use parking_lot::Mutex;
 
-use super::driver;
+use super::{bind, driver};
 use crate::error::Result;
 use crate::w8a8::ByteNumber;
 
@@ -57,8 +57,10 @@ impl Module {
         self.function(device, &format!("{name}_{}", dtype.as_str()))
     }
 
-    /// The kernel of this name. Names are unique over all operators.
+    /// The kernel of this name. Names are unique over all operators. The calling thread has the device's context afterwards, so that
+    /// the kernel's attributes can be set.
     pub(crate) fn function(&self, device: &CudaDevice, name: &str) -> Result<CudaFunction> {
+        bind(device)?;
         let place = place(device);
         let mut loaded = place.lock();
         if let Some(function) = loaded.functions.get(name) {

@@ -161,7 +161,7 @@ fn libraries() -> Vec<String> {
     let mut libraries: Vec<String> = loaded.map(|path| path.display().to_string()).collect();
     libraries.push(match kiln_cuda_loader::cudnn() {
         Ok(library) => library.path().display().to_string(),
-        Err(error) => format!("convolutions are slower: {error}"),
+        Err(error) => format!("convolutions are slower, except on Hopper: {error}"),
     });
     libraries
 }

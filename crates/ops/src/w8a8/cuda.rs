@@ -1,16 +1,15 @@
 //! Products of bytes on GPUs: one or two kernels that round the activation, and one that multiplies.
 #![allow(unsafe_code)]
 
-use candle_core::cuda::cudarc::driver::DeviceRepr;
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::{DType, Tensor};
 
 use super::fused::Call;
 use super::rounding::aligned;
 use super::source::Source;
-use super::{ALIGNMENT, ByteNumber, hopper, tile};
+use super::{ALIGNMENT, ByteNumber, tile};
 use crate::backend::{Cuda, Kernel};
-use crate::cuda::{self, Addresses, Module};
+use crate::cuda::{self, Addresses, ImageOperands, ImageProduct, Module, hopper};
 use crate::error::Result;
 use crate::packing::Weight;
 
@@ -30,45 +29,6 @@ pub(crate) struct Product<'a> {
     pub(crate) residual: Option<&'a Tensor>,
     /// Rows of zeros above and columns of zeros on the left.
     pub(crate) pad: [usize; 2],
-}
-
-/// `Arguments` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Arguments {
-    pub(super) x_scales: u64,
-    pub(super) weight_scales: u64,
-    pub(super) bias: u64,
-    pub(super) image_bias: u64,
-    /// b, h, w, c, n.
-    pub(super) sizes: [i32; 5],
-    /// taps, taps in a row, rows of padding above, columns on the left.
-    pub(super) window: [i32; 4],
-    /// Width and height of a tile as powers of two.
-    pub(super) bits: [i32; 2],
-    /// Tiles in x, in y, over images, over output channels.
-    pub(super) tiles: [i32; 4],
-    pub(super) image_bias_stride: i32,
-    pub(super) scales_by_pixel: i32,
-    pub(super) has_residual: i32,
-}
-
-// `arguments.cuh` asserts the same size.
-const _: () = assert!(size_of::<Arguments>() == 104);
-
-// SAFETY: the struct has the layout of the kernels' struct: four addresses and 18 integers.
-unsafe impl DeviceRepr for Arguments {}
-
-/// The addresses of a product's operands.
-#[derive(Clone, Copy)]
-pub(super) struct Operands {
-    pub(super) x: u64,
-    pub(super) weight: u64,
-    /// 0 if there is none.
-    pub(super) residual: u64,
-    pub(super) y: u64,
-    /// The type of residual, result and addends.
-    pub(super) dtype: DType,
 }
 
 impl Kernel<Cuda> for Call<'_> {
@@ -127,7 +87,7 @@ impl Product<'_> {
         let count = |value: usize| cuda::count(op, value);
         let stride = image_bias.as_ref().map_or(0, |tensor| if tensor.elem_count() == n { 0 } else { n });
         count(b * h * w)?;
-        let arguments = Arguments {
+        let arguments = ImageProduct {
             x_scales: cuda::address(&rounded.scales)?,
             weight_scales: cuda::start(&w8.scales)?,
             bias: address(&bias)?,
@@ -140,7 +100,7 @@ impl Product<'_> {
             scales_by_pixel: is_by_pixel.into(),
             has_residual: residual.is_some().into(),
         };
-        let operands = Operands {
+        let operands = ImageOperands {
             x: cuda::address(&rounded.bytes)?,
             weight: cuda::start(weight.tensor())?,
             residual: address(&residual)?,
@@ -148,7 +108,10 @@ impl Product<'_> {
             dtype,
         };
         match is_hopper {
-            true => hopper::launch(op, operands, arguments, device)?,
+            true => {
+                let kernels = hopper::Kernels { module: &KERNELS, name: "w8a8_product", input: hopper::Input::Bytes };
+                hopper::launch(op, kernels, operands, arguments, device)?;
+            }
             false => tile::launch(op, w8.number, operands, arguments, device)?,
         }
         Ok(Some(y))

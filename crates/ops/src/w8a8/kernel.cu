@@ -177,11 +177,11 @@ ROUND(E4m3, e4m3, __nv_bfloat16, bf16)
 ROUND(Int8, int8, __half, f16)
 ROUND(Int8, int8, __nv_bfloat16, bf16)
 
-#define TILE(NUMBER, NAME, T, TYPE, SIDE)                                                                           \
-  extern "C" __global__ void __launch_bounds__(TileProduct<NUMBER, T, SIDE>::THREADS)                               \
-      w8a8_tile_##SIDE##_##NAME##_##TYPE(const unsigned char* x, const unsigned char* weight, const T* residual,    \
-                                         T* y, const Arguments p) {                                                 \
-    TileProduct<NUMBER, T, SIDE>::run(x, weight, residual, y, p);                                                   \
+#define TILE(NUMBER, NAME, T, TYPE, SIDE)                                                                        \
+  extern "C" __global__ void __launch_bounds__(TileProduct<NUMBER, T, SIDE>::THREADS)                            \
+      w8a8_tile_##SIDE##_##NAME##_##TYPE(const unsigned char* x, const unsigned char* weight, const T* residual, \
+                                         T* y, const kiln::ImageProduct p) {                                     \
+    TileProduct<NUMBER, T, SIDE>::run(x, weight, residual, y, p);                                                \
   }
 #define TILES(NUMBER, NAME)                \
   TILE(NUMBER, NAME, __half, f16, 64)      \
@@ -194,14 +194,14 @@ TILES(E4m3, e4m3)
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // not in PTX, nor for other GPUs
-#include "product.cuh"
+#include "hopper_product.cuh"
 
-#define PRODUCT(T, TYPE, COLUMNS, STAGES)                                                                  \
-  extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1) w8a8_product_##COLUMNS##_##TYPE(             \
-      const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,           \
-      const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,         \
-      const Arguments p) {                                                                                 \
-    kiln::w8a8::Product<T, COLUMNS, STAGES>::run(x, weight, y, residual, p);                                            \
+#define PRODUCT(T, TYPE, COLUMNS, STAGES)                                                                   \
+  extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1) w8a8_product_##COLUMNS##_##TYPE( \
+      const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,            \
+      const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,          \
+      const kiln::ImageProduct p) {                                                                         \
+    kiln::HopperProduct<kiln::E4m3Operands, T, COLUMNS, STAGES>::run(x, weight, y, residual, p);            \
   }
 #define PRODUCTS(T, TYPE)     \
   PRODUCT(T, TYPE, 64, 8)     \

@@ -9,7 +9,7 @@
 //!
 //! | Numbers | GPU | Kernel |
 //! | --- | --- | --- |
-//! | e4m3 | compute capability 9.0 | cuBLASLt for linear layers if it has an algorithm, else `product.cuh` |
+//! | e4m3 | compute capability 9.0 | cuBLASLt for linear layers if it has an algorithm, else `hopper_product.cuh` |
 //! | e4m3 | 8.9, 10.0 and newer | `tile.cuh` |
 //! | integers | 7.5 and newer | `tile.cuh` |
 //!
@@ -20,8 +20,6 @@ mod activated;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod fused;
-#[cfg(feature = "cuda")]
-mod hopper;
 mod number;
 mod operations;
 pub(crate) mod reference;
@@ -32,8 +30,6 @@ pub(crate) mod source;
 mod tests;
 #[cfg(feature = "cuda")]
 mod tile;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "GPUs only"))]
-mod tiling;
 
 use candle_core::Tensor;
 use rayon::prelude::*;

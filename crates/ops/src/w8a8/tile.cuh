@@ -8,8 +8,8 @@
 // The order of a sum depends on the shape alone, not on SIDE.
 #pragma once
 
-#include "arguments.cuh"
 #include "byte_rounding.cuh"
+#include "image_product.cuh"
 #include "tile_copy.cuh"
 #include "tile_product.cuh"
 
@@ -49,7 +49,7 @@ template <typename Number, typename T, int SIDE> struct TileProduct {
     bool has_row[ROWS_OF_THREAD];
     int dx, dy, tap, channel;
 
-    __device__ __forceinline__ Copies(const unsigned char* from, const unsigned char* weights, const Arguments& p, int pixel,
+    __device__ __forceinline__ Copies(const unsigned char* from, const unsigned char* weights, const ImageProduct& p, int pixel,
                                       int column)
         : dx(-p.pad_left), dy(-p.pad_above), tap(0), channel(0) {
       const int first = threadIdx.x / CHUNKS;
@@ -65,7 +65,7 @@ template <typename Number, typename T, int SIDE> struct TileProduct {
       }
     }
 
-    __device__ __forceinline__ void copy(Shared& shared, int part, const Arguments& p) {
+    __device__ __forceinline__ void copy(Shared& shared, int part, const ImageProduct& p) {
       const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS, c = channel + chunk * 16;
       const int64_t shift = (static_cast<int64_t>(dy) * p.w + dx) * p.c + c;
       const bool has_channel = c < p.c && tap < p.taps;
@@ -86,7 +86,7 @@ template <typename Number, typename T, int SIDE> struct TileProduct {
   };
 
   __device__ static __forceinline__ void run(const unsigned char* x, const unsigned char* weight, const T* residual, T* y,
-                                             const Arguments& p) {
+                                             const ImageProduct& p) {
     __shared__ Shared shared;
     // Blocks that run together read few different rows and columns.
     const int of_group = TILES_TOGETHER * p.tiles_n, first_tile = blockIdx.x / of_group * TILES_TOGETHER;
@@ -159,7 +159,7 @@ template <typename Number, typename T, int SIDE> struct TileProduct {
 
   // Scales the sums, adds what is to be added, and stores the result.
   template <typename S>
-  __device__ static __forceinline__ void finish(const S (&sums)[M][N][4], const T* residual, T* y, const Arguments& p,
+  __device__ static __forceinline__ void finish(const S (&sums)[M][N][4], const T* residual, T* y, const ImageProduct& p,
                                                 int first_row, int first_column) {
     using Pair = Vector<T, 2>;
     const int pixels_of_image = p.h * p.w, pixels = p.b * pixels_of_image;

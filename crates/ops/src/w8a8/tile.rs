@@ -5,19 +5,19 @@ use candle_core::cuda::cudarc::driver::PushKernelArg;
 use candle_core::cuda_backend::CudaDevice;
 
 use super::ByteNumber;
-use super::cuda::{Arguments, KERNELS, Operands};
-use crate::cuda;
+use super::cuda::KERNELS;
+use crate::cuda::{self, ImageOperands, ImageProduct};
 use crate::error::Result;
 
 /// Launches the kernel of `tile.cuh`, which the GPU has for these numbers.
 pub(super) fn launch(
     op: &'static str,
     number: ByteNumber,
-    operands: Operands,
-    arguments: Arguments,
+    operands: ImageOperands,
+    arguments: ImageProduct,
     device: &CudaDevice,
 ) -> Result<()> {
-    let Operands { x, weight, residual, y, dtype } = operands;
+    let ImageOperands { x, weight, residual, y, dtype } = operands;
     let [b, h, w, _, n] = arguments.sizes.map(|size| size as usize);
     let tiles = |side: usize| [(b * h * w).div_ceil(side), n.div_ceil(side)];
     // Small tiles where large ones leave multiprocessors without work.
@@ -26,7 +26,7 @@ pub(super) fn launch(
         _ => (64, 128),
     };
     let [rows, columns] = tiles(side);
-    let arguments = Arguments { tiles: [cuda::count(op, rows)?, 1, 1, cuda::count(op, columns)?], ..arguments };
+    let arguments = ImageProduct { tiles: [cuda::count(op, rows)?, 1, 1, cuda::count(op, columns)?], ..arguments };
     let kernel = KERNELS.typed(device, &format!("w8a8_tile_{side}_{number}"), dtype)?;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&kernel);

@@ -1,4 +1,4 @@
-//! Convolutions through cuDNN 9, where it is installed.
+//! Convolutions through cuDNN 9, if it is installed.
 
 mod api;
 mod convolution;
@@ -23,7 +23,7 @@ pub(crate) const ALIGNMENT: u64 = 16;
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
     let api = Api::load();
     api.inspect_err(|error| {
-        tracing::warn!("cuDNN 9 is not available ({error}); convolutions gather windows instead, which is slower");
+        tracing::warn!("cuDNN 9 is not available ({error}); Kiln's own convolutions are slower, except on Hopper");
     })
     .ok()
 });

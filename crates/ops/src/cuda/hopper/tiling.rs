@@ -1,14 +1,17 @@
 //! How the pixels and the output channels of a product are cut into tiles.
 
-/// Pixels of a tile, as a power of two (`PIXELS` in `product.cuh`).
+use super::Input;
+
+/// Pixels of a tile, as a power of two (`PIXELS` in `hopper_product.cuh`).
 const PIXEL_BITS: u32 = 7;
-/// Output channels of a tile, of the kernels that there are, and the parts of operands that a block loads ahead.
-const KERNELS: [(usize, usize); 3] = [(160, 5), (128, 5), (64, 8)];
-/// Input channels of a part.
-const CHANNELS: usize = 128;
+/// Output channels of a tile, of the kernels that there are, and the parts of operands that a block loads ahead. The first one is
+/// for wide operands alone.
+const KERNELS: [(usize, usize); 4] = [(256, 3), (160, 5), (128, 5), (64, 8)];
+/// Bytes of input channels of a part.
+const BYTES: usize = 128;
 /// The cost of a tile besides its products, in output channels: its first operands and its results.
 const OVERHEAD: usize = 24;
-/// Blocks of a cluster, which compute two tiles of the same output channels (`CLUSTER` in `product.cuh`).
+/// Blocks of a cluster, which compute two tiles of the same output channels (`CLUSTER` in `hopper_product.cuh`).
 pub(super) const CLUSTER: usize = 2;
 
 /// The tiles of a product.
@@ -29,7 +32,7 @@ pub(super) struct Tiling {
 impl Tiling {
     /// For images of `[w, h, b]` pixels and `n` output channels on `multiprocessors`. It is chosen so that the slowest of these
     /// has the least to do. Sums do not depend on it.
-    pub(super) fn of(size: [usize; 3], n: usize, multiprocessors: usize) -> Self {
+    pub(super) fn of(size: [usize; 3], n: usize, multiprocessors: usize, input: Input) -> Self {
         let cut = |bits: [u32; 3]| -> [usize; 3] { std::array::from_fn(|i| size[i].div_ceil(1 << bits[i])) };
         let all = (0..=PIXEL_BITS).flat_map(|w| (0..=PIXEL_BITS - w).map(move |h| [w, h, PIXEL_BITS - w - h]));
         // Square tiles share the most pixels between taps; a tile of fewer images needs fewer of them.
@@ -40,8 +43,9 @@ impl Tiling {
             let clusters = pixels.iter().product::<usize>().div_ceil(CLUSTER) * n.div_ceil(columns);
             clusters.div_ceil((multiprocessors / CLUSTER).max(1)) * (columns + OVERHEAD)
         };
-        let [first, ..] = KERNELS;
-        let (columns, stages) = KERNELS.into_iter().min_by_key(|(columns, _)| time(*columns)).unwrap_or(first);
+        let [wide, first, others @ ..] = KERNELS;
+        let kernels = [first].into_iter().chain(others).chain((input == Input::Wide).then_some(wide));
+        let (columns, stages) = kernels.min_by_key(|(columns, _)| time(*columns)).unwrap_or(first);
         Self { bits, pixels, columns, over_columns: n.div_ceil(columns), stages }
     }
 
@@ -59,10 +63,10 @@ impl Tiling {
         bits.map(|bits| 1 << bits)
     }
 
-    /// Shared memory of a block in bytes, `Shared` in `product.cuh`: the parts, the tile's results of 16 bits, two floats for each
-    /// output channel and group, and the barriers, aligned to 1 KiB.
+    /// Shared memory of a block in bytes, `Shared` in `hopper_product.cuh`: the parts, the tile's results of 16 bits, two
+    /// floats for each output channel and group, and the barriers, aligned to 1 KiB.
     pub(super) fn shared(&self) -> usize {
-        let parts = self.stages * ((1 << PIXEL_BITS) + self.columns) * CHANNELS;
+        let parts = self.stages * ((1 << PIXEL_BITS) + self.columns) * BYTES;
         let results = (self.columns << PIXEL_BITS) * size_of::<u16>();
         let columns = 2 * self.columns * 2 * size_of::<f32>();
         let barriers = (2 * self.stages + 2) * size_of::<u64>();
@@ -76,10 +80,10 @@ mod tests {
 
     #[test]
     fn tiles_cover_all_pixels_and_fit_shared_memory() {
-        for (size, n) in
-            [([2048, 1, 1], 1280), ([64, 64, 2], 320), ([8, 8, 2], 1280), ([23, 17, 3], 48), ([1, 1, 2], 64)]
-        {
-            let tiling = Tiling::of(size, n, 132);
+        let sizes = [([2048, 1, 1], 1280), ([64, 64, 2], 320), ([8, 8, 2], 1280), ([23, 17, 3], 48), ([1, 1, 2], 64)];
+        let inputs = [Input::Bytes, Input::Wide];
+        for (size, n, input) in sizes.into_iter().flat_map(|(size, n)| inputs.map(|input| (size, n, input))) {
+            let tiling = Tiling::of(size, n, 132, input);
             assert_eq!(tiling.bits.iter().sum::<u32>(), PIXEL_BITS);
             for (i, pixels) in size.iter().enumerate() {
                 assert!(tiling.pixels[i] << tiling.bits[i] >= *pixels);
@@ -87,7 +91,13 @@ mod tests {
             assert_eq!(tiling.box_of_group().iter().product::<u32>(), 64);
             assert!(tiling.over_columns * tiling.columns >= n && tiling.shared() <= 227 << 10, "{tiling:?}");
         }
-        assert_eq!(Tiling::of([2048, 1, 1], 1280, 132).count(), 128); // one for nearly each multiprocessor of an H200
-        assert_eq!(Tiling::of([8, 8, 2], 1280, 132).pixels, [1, 1, 1]);
+        assert_eq!(Tiling::of([2048, 1, 1], 1280, 132, Input::Bytes).count(), 128); // one for nearly each multiprocessor of an H200
+        assert_eq!(Tiling::of([8, 8, 2], 1280, 132, Input::Bytes).pixels, [1, 1, 1]);
+        // The sizes of a test of convolutions, which is to run each kernel.
+        let of_kernels =
+            [([75, 77, 3], 48, 64), ([91, 96, 1], 128, 128), ([106, 110, 1], 160, 160), ([106, 115, 1], 256, 256)];
+        for (size, n, columns) in of_kernels {
+            assert_eq!(Tiling::of(size, n, 132, Input::Wide).columns, columns);
+        }
     }
 }

@@ -1,5 +1,7 @@
-//! Products in e4m3 on Hopper.
+//! Products on Hopper by the tensor memory accelerator and warp groups.
 #![allow(unsafe_code)]
+
+mod tiling;
 
 use std::ffi::c_void;
 
@@ -8,17 +10,34 @@ use candle_core::cuda::cudarc::driver::sys::{self, CUfunction_attribute, CUtenso
 use candle_core::cuda::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::CudaDevice;
 
-use super::cuda::{Arguments, KERNELS, Operands};
-use super::tiling::{CLUSTER, Tiling};
+use super::{ImageOperands, ImageProduct, Module};
 use crate::cuda;
 use crate::error::Result;
+use tiling::{CLUSTER, Tiling};
 
-/// Threads of a product: a group that loads, and two that multiply (`product.cuh`).
+/// Threads of a product: a group that loads, and two that multiply (`hopper_product.cuh`).
 const PRODUCT_THREADS: u32 = 384;
-/// Input channels of a copied part (`CHANNELS` in `product.cuh`).
-const CHANNELS: u32 = 128;
-/// Output channels of a copied part of the result (`PART` in `product.cuh`).
+/// Bytes of input channels of a copied part (`BYTES` in `hopper_product.cuh`).
+const BYTES: u32 = 128;
+/// Output channels of a copied part of the result (`PART` in `hopper_product.cuh`).
 const RESULTS: u32 = 32;
+
+/// The operands of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// e4m3 numbers with scales.
+    Bytes,
+    /// The type of the result, f16 or bf16.
+    Wide,
+}
+
+/// Kernels for the tiles of [`Tiling`], whose names end with the columns of a tile and the type.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    pub(crate) module: &'static Module,
+    pub(crate) name: &'static str,
+    pub(crate) input: Input,
+}
 
 #[repr(transparent)]
 struct TensorMap(CUtensorMap);
@@ -26,30 +45,41 @@ struct TensorMap(CUtensorMap);
 // SAFETY: the kernels take a tensor map by value, which this is.
 unsafe impl DeviceRepr for TensorMap {}
 
-/// Launches the kernel of `product.cuh`.
-pub(super) fn launch(op: &'static str, operands: Operands, arguments: Arguments, device: &CudaDevice) -> Result<()> {
-    let Operands { x, weight, residual, y, dtype } = operands;
+/// Launches the kernel of `hopper_product.cuh`.
+pub(crate) fn launch(
+    op: &'static str,
+    kernels: Kernels,
+    operands: ImageOperands,
+    arguments: ImageProduct,
+    device: &CudaDevice,
+) -> Result<()> {
+    let ImageOperands { x, weight, residual, y, dtype } = operands;
     let [b, h, w, c, n] = arguments.sizes.map(|size| size as usize);
     let taps = arguments.window[0] as usize;
+    cuda::bind(device)?; // for tensor maps
     let multiprocessors = cuda::multiprocessors(device)?;
-    let tiling = Tiling::of([w, h, b], n, multiprocessors);
+    let tiling = Tiling::of([w, h, b], n, multiprocessors, kernels.input);
+    let (boxes, channels) = match kernels.input {
+        Input::Bytes => (Boxes::Bytes, BYTES),
+        Input::Wide => (Boxes::Wide(dtype), BYTES / 2),
+    };
     let [tile_w, tile_h, tile_b] = tiling.bits.map(|bits| 1 << bits);
-    let x_map = map(Boxes::Bytes, x, [c, w, h, b], [CHANNELS, tile_w, tile_h, tile_b])?;
+    let x_map = map(boxes, x, [c, w, h, b], [channels, tile_w, tile_h, tile_b])?;
     let columns = tiling.columns as u32;
     let of_block = columns / CLUSTER as u32;
-    let weight_map = map(Boxes::Bytes, weight, [c, taps, n, 1], [CHANNELS, 1, of_block, 1])?;
+    let weight_map = map(boxes, weight, [c, taps, n, 1], [channels, 1, of_block, 1])?;
     let [half_w, half_h, half_b] = tiling.box_of_group();
     let of_result = |address| map(Boxes::Results(dtype), address, [n, w, h, b], [RESULTS, half_w, half_h, half_b]);
     let (y_map, residual_map) = (of_result(y)?, of_result(if residual == 0 { y } else { residual })?);
     let count = |value: usize| cuda::count(op, value);
     let [tiles_x, tiles_y, tiles_b] = tiling.pixels;
-    let arguments = Arguments {
+    let arguments = ImageProduct {
         bits: [tiling.bits[0] as i32, tiling.bits[1] as i32],
         tiles: [count(tiles_x)?, count(tiles_y)?, count(tiles_b)?, count(tiling.over_columns)?],
         ..arguments
     };
     count(tiling.count())?;
-    let kernel = KERNELS.typed(device, &format!("w8a8_product_{columns}"), dtype)?;
+    let kernel = kernels.module.typed(device, &format!("{}_{columns}", kernels.name), dtype)?;
     let shared = tiling.shared();
     kernel
         .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32)
@@ -68,8 +98,10 @@ pub(super) fn launch(op: &'static str, operands: Operands, arguments: Arguments,
 /// The operand of a tensor map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Boxes {
-    /// Operands: rows of 128 bytes with their 16-byte chunks swizzled.
+    /// Operands of bytes: rows of 128 bytes with their 16-byte chunks swizzled.
     Bytes,
+    /// Operands of this type, in such rows.
+    Wide(DType),
     /// Results and residuals of this type: rows of 64 bytes.
     Results(DType),
 }
@@ -82,10 +114,14 @@ fn map(of: Boxes, address: u64, sizes: [usize; 4], of_box: [u32; 4]) -> Result<T
         CUtensorMapL2promotion as Promotion, CUtensorMapSwizzle as Swizzle,
     };
     let sizes = sizes.map(|size| size as u64);
+    let wide = |dtype| match dtype {
+        DType::BF16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        _ => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    };
     let (element, swizzle) = match of {
         Boxes::Bytes => (Type::CU_TENSOR_MAP_DATA_TYPE_UINT8, Swizzle::CU_TENSOR_MAP_SWIZZLE_128B),
-        Boxes::Results(DType::BF16) => (Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, Swizzle::CU_TENSOR_MAP_SWIZZLE_64B),
-        Boxes::Results(_) => (Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16, Swizzle::CU_TENSOR_MAP_SWIZZLE_64B),
+        Boxes::Wide(dtype) => (wide(dtype), Swizzle::CU_TENSOR_MAP_SWIZZLE_128B),
+        Boxes::Results(dtype) => (wide(dtype), Swizzle::CU_TENSOR_MAP_SWIZZLE_64B),
     };
     let row = sizes[0] * if of == Boxes::Bytes { 1 } else { size_of::<u16>() as u64 };
     let strides = [row, row * sizes[1], row * sizes[1] * sizes[2]];

@@ -1,7 +1,7 @@
-// Products of e4m3 numbers on Hopper: 3x3 convolutions, and linear layers as 1x1 convolutions over one row of pixels.
+// Products on Hopper of e4m3 numbers, f16 or bf16: 3x3 convolutions, and linear layers as 1x1 convolutions over one row of pixels.
 //
 // A cluster of two blocks computes two tiles of 128 pixels by the same N output channels at a time. One thread of a block loads
-// operands ahead: for each tap and each 128 input channels a box of the image, shifted by the tap, and half of the rows of
+// operands ahead: for each tap and each 128 bytes of input channels a box of the image, shifted by the tap, and half of the rows of
 // the weight, for both blocks. So what a multiprocessor reads from the L2 cache, which limits such products, is 0.7 times as
 // much. Pixels and channels out of bounds are zeros, so padding costs nothing. Two warp groups multiply 64 pixels each. The
 // residual is copied ahead to where the result is put together, which is copied from there while the next tile is computed.
@@ -10,51 +10,72 @@
 // (DeepSeek-V3, arXiv 2412.19437, section 3.3.2, has 128). The order of a sum depends on the shape alone.
 #pragma once
 
-#include "arguments.cuh"
+#include "image_product.cuh"
 #include "warp_group.cuh"
 
-namespace kiln::w8a8 {
+namespace kiln {
 
-constexpr int PIXELS = 128, CHANNELS = 128;
+// Operands of bytes with scales.
+struct E4m3Operands {
+  static constexpr int SIZE = 1;
+  static constexpr bool HAS_SCALES = true, IS_EXACT = false;
+};
+// Operands of the type of the result, f16 or bf16, whose products the tensor cores sum up in f32.
+template <typename T> struct WideOperands {
+  static constexpr int SIZE = 2;
+  static constexpr bool HAS_SCALES = false, IS_EXACT = true;
+};
+
+namespace hopper {
+
+constexpr int PIXELS = 128, BYTES = 128;
 // Blocks of a cluster, which share the rows of a weight.
 constexpr int CLUSTER = 2;
-// Parts of CHANNELS products that the tensor cores sum up.
-constexpr int TOGETHER = PRODUCTS_OF_SUM / CHANNELS;
 
 // The operand numbers of a tile's registers in an instruction.
 #define R32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define R64 R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
   "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define R128 R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, " \
+  "%85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, " \
+  "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define R80 R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define TILE1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define TILE4(i) TILE1(i), TILE1(i + 1), TILE1(i + 2), TILE1(i + 3)
 #define TILE8 TILE4(0), TILE4(4)
 #define TILE16 TILE8, TILE4(8), TILE4(12)
 #define TILE20 TILE16, TILE4(16)
+#define TILE32 TILE20, TILE4(20), TILE4(24), TILE4(28)
 
-// d (+)= a b^T: 64 rows by 32 channels of a, 8 N rows by 32 channels of b. Without `add`, the old values of d are ignored.
-template <int N> __device__ __forceinline__ void multiply(float (&d)[N][4], uint64_t a, uint64_t b, int add);
+// d (+)= a b^T: 64 rows by 32 bytes of channels of a, 8 N rows by 32 bytes of b. Without `add`, the old values of d are ignored.
+template <typename Input, int N> struct Multiply;
 
-#define MULTIPLY(N, COLUMNS, REGISTERS, TILE, A, B, ADD)                                             \
-  template <>                                                                                        \
-  __device__ __forceinline__ void multiply<N>(float (&d)[N][4], uint64_t a, uint64_t b, int add) {   \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                              \
-                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k32.f32.e4m3.e4m3 {" REGISTERS "}, %" \
-                 #A ", %" #B ", add, 1, 1;\n}\n"                                                     \
-                 : TILE                                                                              \
-                 : "l"(a), "l"(b), "r"(add));                                                        \
-  }
-MULTIPLY(8, 64, R32, TILE8, 32, 33, 34)
-MULTIPLY(16, 128, R64, TILE16, 64, 65, 66)
-MULTIPLY(20, 160, R80, TILE20, 80, 81, 82)
+#define MULTIPLY(INPUT, TYPES, MORE, N, COLUMNS, REGISTERS, TILE, A, B, ADD)                              \
+  template <> struct Multiply<INPUT, N> {                                                                \
+    __device__ static __forceinline__ void run(float (&d)[N][4], uint64_t a, uint64_t b, int add) {      \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                               \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS TYPES " {" REGISTERS "}, %" #A ", %" #B   \
+                   ", add, 1, 1" MORE ";\n}\n"                                                          \
+                   : TILE                                                                                \
+                   : "l"(a), "l"(b), "r"(add));                                                          \
+    }                                                                                                    \
+  };
+#define MULTIPLIES(INPUT, TYPES, MORE)                             \
+  MULTIPLY(INPUT, TYPES, MORE, 8, 64, R32, TILE8, 32, 33, 34)      \
+  MULTIPLY(INPUT, TYPES, MORE, 16, 128, R64, TILE16, 64, 65, 66)   \
+  MULTIPLY(INPUT, TYPES, MORE, 20, 160, R80, TILE20, 80, 81, 82)   \
+  MULTIPLY(INPUT, TYPES, MORE, 32, 256, R128, TILE32, 128, 129, 130)
+MULTIPLIES(E4m3Operands, "k32.f32.e4m3.e4m3", "")
+MULTIPLIES(WideOperands<__half>, "k16.f32.f16.f16", ", 0, 0")
+MULTIPLIES(WideOperands<__nv_bfloat16>, "k16.f32.bf16.bf16", ", 0, 0")
 
 // Where a tile is. Past the last pixel of the last image where a cluster has no second tile.
 struct Place {
   int x, y, image, column;
 
   // Of pair `pair` of tiles.
-  __device__ __forceinline__ Place(const Arguments& p, int pair, int rank, int columns) {
+  __device__ __forceinline__ Place(const ImageProduct& p, int pair, int rank, int columns) {
     column = pair % p.tiles_n * columns;
     int tile = pair / p.tiles_n * CLUSTER + rank;
     x = tile % p.tiles_x << p.width_bits;
@@ -68,12 +89,12 @@ struct Place {
 struct Pixel {
   int x, y, image;
 
-  __device__ __forceinline__ Pixel(const Arguments& p, const Place& place, int row)
+  __device__ __forceinline__ Pixel(const ImageProduct& p, const Place& place, int row)
       : x(place.x + (row & (1 << p.width_bits) - 1)),
         y(place.y + (row >> p.width_bits & (1 << p.height_bits) - 1)),
         image(place.image + (row >> (p.width_bits + p.height_bits))) {}
-  __device__ __forceinline__ bool inside(const Arguments& p) const { return x < p.w && y < p.h && image < p.b; }
-  __device__ __forceinline__ int index(const Arguments& p) const { return (image * p.h + y) * p.w + x; }
+  __device__ __forceinline__ bool inside(const ImageProduct& p) const { return x < p.w && y < p.h && image < p.b; }
+  __device__ __forceinline__ int index(const ImageProduct& p) const { return (image * p.h + y) * p.w + x; }
 };
 
 // Two neighboring elements in a register.
@@ -89,14 +110,21 @@ template <typename T> __device__ __forceinline__ uint32_t pack(float2 pair) {
   return packed;
 }
 
-template <typename T, int COLUMNS, int STAGES> struct Product {
+}  // namespace hopper
+
+template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProduct {
   static constexpr int N = COLUMNS / 8, GROUPS = 2;
+  static constexpr int PIXELS = hopper::PIXELS, BYTES = hopper::BYTES, CLUSTER = hopper::CLUSTER;
+  // Input channels of a part.
+  static constexpr int CHANNELS = BYTES / Input::SIZE;
+  using Place = hopper::Place;
+  using Pixel = hopper::Pixel;
 
   // Output channels of a copied part of the result: 64 bytes.
   static constexpr int PART = 32, PARTS = COLUMNS / PART;
 
   struct Stage {
-    unsigned char x[PIXELS * CHANNELS], weight[COLUMNS * CHANNELS];
+    unsigned char x[PIXELS * BYTES], weight[COLUMNS * BYTES];
   };
   struct alignas(1024) Shared {
     Stage stages[STAGES];
@@ -108,7 +136,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
 
   // The maps of the result and of the residual have boxes of the 64 pixels of a group.
   __device__ static void run(const TensorMap& x, const TensorMap& weight, const TensorMap& y, const TensorMap& residual,
-                             const Arguments& p) {
+                             const ImageProduct& p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = rank_in_cluster();
@@ -132,12 +160,17 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
     cluster_sync(); // the other block writes to this one's memory, and arrives at its barriers
   }
 
-  __device__ static __forceinline__ int pairs(const Arguments& p) {
+  __device__ static __forceinline__ void fill(float (&tile)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) tile[n][0] = tile[n][1] = tile[n][2] = tile[n][3] = 0.0f;
+  }
+
+  __device__ static __forceinline__ int pairs(const ImageProduct& p) {
     return (p.tiles_x * p.tiles_y * p.tiles_b + CLUSTER - 1) / CLUSTER * p.tiles_n;
   }
 
   __device__ static __forceinline__ void load(Shared& shared, const TensorMap& x, const TensorMap& weight,
-                                              const Arguments& p, int rank) {
+                                              const ImageProduct& p, int rank) {
     constexpr int ROWS = COLUMNS / CLUSTER;
     int stage = 0, parity = 1;
     for (int pair = blockIdx.x / CLUSTER; pair < pairs(p); pair += gridDim.x / CLUSTER) {
@@ -150,7 +183,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
           shared.empty[stage].wait(parity); // in both blocks
           full.arrive_expecting(sizeof(Stage));
           copy_tile(to.x, x, full, channel, column, row, place.image);
-          copy_tile_to((1 << CLUSTER) - 1, to.weight + rank * ROWS * CHANNELS, weight, full, channel, tap,
+          copy_tile_to((1 << CLUSTER) - 1, to.weight + rank * ROWS * BYTES, weight, full, channel, tap,
                        place.column + rank * ROWS, 0);
           if (++stage == STAGES) stage = 0, parity ^= 1;
         }
@@ -165,7 +198,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
   }
 
   __device__ static __forceinline__ void compute(Shared& shared, int group, const TensorMap& y, const TensorMap& residual,
-                                                 const Arguments& p, int rank) {
+                                                 const ImageProduct& p, int rank) {
     const int first_row = group * 64; // of the tile
     const bool copies = threadIdx.x % 128 == 0;
     int stage = 0, parity = 0, residual_parity = 0;
@@ -184,22 +217,22 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
         }
       }
       const Ahead ahead(group, place, p);
-      float sums[N][4] = {}, part[N][4];
       int channel = 0, before = -1; // the first input channel of a part, and the stage of the part before
       const int parts = p.taps * ((p.c + CHANNELS - 1) / CHANNELS);
-      for (int first = 0; first < parts; first += TOGETHER) {
-        pin(part);
-        const int count = min(TOGETHER, parts - first);
+      // The products of `count` parts.
+      const auto multiply = [&](float (&d)[N][4], int count) {
+        using Multiply = hopper::Multiply<Input, N>;
+        pin(d);
         for (int i = 0; i < count; ++i) {
           shared.full[stage].wait(parity);
-          const uint64_t x = operand(shared.stages[stage].x + group * 64 * CHANNELS);
+          const uint64_t x = operand(shared.stages[stage].x + group * 64 * BYTES);
           const uint64_t weight = operand(shared.stages[stage].weight);
           begin_products();
-          multiply<N>(part, x, weight, i > 0);
-          multiply<N>(part, advanced(x, 32), advanced(weight, 32), true);
+          Multiply::run(d, x, weight, i > 0);
+          Multiply::run(d, advanced(x, 32), advanced(weight, 32), true);
           if (p.c - channel > CHANNELS / 2) {
-            multiply<N>(part, advanced(x, 64), advanced(weight, 64), true);
-            multiply<N>(part, advanced(x, 96), advanced(weight, 96), true);
+            Multiply::run(d, advanced(x, 64), advanced(weight, 64), true);
+            Multiply::run(d, advanced(x, 96), advanced(weight, 96), true);
           }
           commit_products();
           if (i > 0) {
@@ -211,12 +244,23 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
           channel = channel + CHANNELS < p.c ? channel + CHANNELS : 0;
         }
         wait_products<0>();
-        pin(part);
+        pin(d);
         release(shared, before);
+      };
+      float sums[N][4];
+      if constexpr (Input::IS_EXACT) {
+        multiply(sums, parts);
+      } else {
+        constexpr int TOGETHER = PRODUCTS_OF_SUM / CHANNELS;
+        float part[N][4];
+        fill(sums);
+        for (int first = 0; first < parts; first += TOGETHER) {
+          multiply(part, min(TOGETHER, parts - first));
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
+          for (int n = 0; n < N; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sums[n][i] += part[n][i];
+            for (int i = 0; i < 4; ++i) sums[n][i] += part[n][i];
+          }
         }
       }
       ahead.store(shared.columns[group]);
@@ -241,7 +285,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
   }
 
   // Whether a tile has pixels of one image only, or all images have the same bias.
-  __device__ static __forceinline__ bool has_one_bias(const Arguments& p) {
+  __device__ static __forceinline__ bool has_one_bias(const ImageProduct& p) {
     return p.image_bias_stride == 0 || p.width_bits + p.height_bits == 7;
   }
 
@@ -251,13 +295,13 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
     float2 columns[COUNT]; // scale and bias of this thread's output channels
     float scales[2];       // of the pixels of this thread; outside of the images 0
 
-    __device__ __forceinline__ Ahead(int group, const Place& place, const Arguments& p) {
+    __device__ __forceinline__ Ahead(int group, const Place& place, const ImageProduct& p) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
         const int column = place.column + threadIdx.x % 128 + i * 128;
         columns[i] = make_float2(0.0f, 0.0f);
         if (column >= p.n || place.image >= p.b) continue;
-        columns[i].x = __ldg(p.weight_scales + column);
+        if constexpr (Input::HAS_SCALES) columns[i].x = __ldg(p.weight_scales + column);
         if (p.bias != nullptr) columns[i].y = to_f32(static_cast<const T*>(p.bias)[column]);
         if (p.image_bias != nullptr && has_one_bias(p)) {
           const size_t at = static_cast<size_t>(place.image) * p.image_bias_stride + column;
@@ -265,7 +309,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
         }
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < 2 && Input::HAS_SCALES; ++half) {
         const Pixel pixel(p, place, group * 64 + row_of(half));
         scales[half] = pixel.inside(p) ? __ldg(p.x_scales + (p.scales_by_pixel ? pixel.index(p) : pixel.image)) : 0.0f;
       }
@@ -288,7 +332,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
   // Scales the sums, adds what is to be added, and puts the result where the residual is.
   __device__ static __forceinline__ void finish(const float (&sums)[N][4], unsigned char (*staged)[64 * PART * sizeof(T)],
                                                 const float2* columns, const Ahead& ahead, const Place& place, int group,
-                                                const Arguments& p) {
+                                                const ImageProduct& p) {
     const int quarter = threadIdx.x % 4;
     const bool of_each_image = p.image_bias != nullptr && !has_one_bias(p);
 #pragma unroll
@@ -298,10 +342,13 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(half);
         uint32_t* at = reinterpret_cast<uint32_t*>(staged[n / 4] + row * 64 + (((n % 4) ^ (row >> 1 & 3)) << 4)) + quarter;
-        float2 sum = make_float2(sums[n][2 * half] * ahead.scales[half] * of_columns.x + of_columns.y,
-                                 sums[n][2 * half + 1] * ahead.scales[half] * of_columns.z + of_columns.w);
+        float2 sum = make_float2(sums[n][2 * half], sums[n][2 * half + 1]);
+        if constexpr (Input::HAS_SCALES) {
+          sum = make_float2(sum.x * ahead.scales[half] * of_columns.x, sum.y * ahead.scales[half] * of_columns.z);
+        }
+        sum.x += of_columns.y, sum.y += of_columns.w;
         if (p.has_residual) {
-          const float2 of_residual = unpack<T>(*at);
+          const float2 of_residual = hopper::unpack<T>(*at);
           sum.x += of_residual.x, sum.y += of_residual.y;
         }
         if (of_each_image) {
@@ -309,11 +356,11 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
           const int column = place.column + n * 8 + quarter * 2;
           if (pixel.inside(p) && column < p.n) {
             const T* bias = static_cast<const T*>(p.image_bias) + static_cast<size_t>(pixel.image) * p.image_bias_stride;
-            const float2 of_image = unpack<T>(__ldg(reinterpret_cast<const uint32_t*>(bias + column)));
+            const float2 of_image = hopper::unpack<T>(__ldg(reinterpret_cast<const uint32_t*>(bias + column)));
             sum.x += of_image.x, sum.y += of_image.y;
           }
         }
-        *at = pack<T>(sum);
+        *at = hopper::pack<T>(sum);
       }
     }
   }
@@ -327,5 +374,7 @@ template <typename T, int COLUMNS, int STAGES> struct Product {
 #undef TILE8
 #undef TILE16
 #undef TILE20
+#undef TILE32
+#undef R128
 
-}  // namespace kiln::w8a8
+}  // namespace kiln

@@ -1,15 +1,15 @@
-// What the kernels of products share.
+// Arguments of the kernels that multiply the windows of images by a weight.
 #pragma once
 
-namespace kiln::w8a8 {
+namespace kiln {
 
-// Has the memory layout of `Arguments` in cuda.rs.
-struct Arguments {
-  const float* x_scales;       // by pixel, or by image
-  const float* weight_scales;  // (n)
+// Has the memory layout of `ImageProduct` in image_product.rs.
+struct ImageProduct {
+  const float* x_scales;       // of bytes: by pixel, or by image
+  const float* weight_scales;  // of bytes: (n)
   const void* bias;            // (n), or null
   const void* image_bias;      // (b, n), or null
-  int b, h, w, c, n;           // c and n are multiples of 16
+  int b, h, w, c, n;           // rows of c and n elements are multiples of 16 bytes
   int taps, taps_in_row, pad_above, pad_left;
   int width_bits, height_bits; // of a tile's pixels: powers of two; a tile has 128 pixels, of several images perhaps
   int tiles_x, tiles_y, tiles_b, tiles_n; // tile.cuh counts tiles of all pixels in x, and has no bits
@@ -17,9 +17,9 @@ struct Arguments {
   int scales_by_pixel;
   int has_residual;
 };
-static_assert(sizeof(Arguments) == 104, "cuda.rs has another layout");
+static_assert(sizeof(ImageProduct) == 104, "image_product.rs has another layout");
 
 // e4m3 products that the tensor cores sum up, before f32 takes over.
 constexpr int PRODUCTS_OF_SUM = 512;
 
-}  // namespace kiln::w8a8
+}  // namespace kiln
