@@ -5,16 +5,23 @@ use std::sync::Arc;
 use kiln_ops::Result;
 
 use crate::buffers::Buffer;
+use crate::compiler::Pipeline;
 use crate::gpu::Gpu;
-use crate::pipelines::{Kernel, Pipeline};
+use crate::pipelines::Kernel;
 
 /// The largest number of workgroups in a dimension.
 pub(crate) const MOST_GROUPS: usize = 65535;
 
 /// A call of a kernel.
 pub(crate) struct Dispatch<'a> {
-    pipeline: Arc<Pipeline>,
     buffers: Vec<&'a Buffer>,
+    call: KernelCall,
+}
+
+/// A call of a kernel without its buffers.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelCall {
+    pipeline: Arc<Pipeline>,
     numbers: Vec<u8>,
     groups: [usize; 3],
     /// How it is divided, if the kernel's last number is the first workgroup of a dimension.
@@ -22,7 +29,7 @@ pub(crate) struct Dispatch<'a> {
 }
 
 /// The parts in which a call can be computed.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Division {
     along: Along,
     /// The workgroups there.
@@ -32,7 +39,7 @@ struct Division {
 }
 
 /// The dimension of workgroups in which a call is divided.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Along {
     /// The first one.
     Blocks,
@@ -73,7 +80,7 @@ impl<'a> Dispatch<'a> {
     /// `buffers` are those of the kernel's bindings, the result last.
     pub(crate) fn new(gpu: &Gpu, kernel: Kernel, buffers: Vec<&'a Buffer>, numbers: Numbers) -> Result<Self> {
         let pipeline = gpu.pipelines().get(kernel, buffers.len())?;
-        Ok(Self { pipeline, buffers, numbers: numbers.0, groups: [1; 3], division: None })
+        Ok(Self { buffers, call: KernelCall { pipeline, numbers: numbers.0, groups: [1; 3], division: None } })
     }
 
     /// A thread for each of `count` elements, in groups of `size`.
@@ -84,19 +91,46 @@ impl<'a> Dispatch<'a> {
     }
 
     /// So many workgroups.
-    pub(crate) fn groups(self, groups: [usize; 3]) -> Self {
-        Self { groups, ..self }
+    pub(crate) fn groups(mut self, groups: [usize; 3]) -> Self {
+        self.call.groups = groups;
+        self
     }
 
     /// Workgroups in columns and rows, which compute `flop` floating point operations. The rows may be computed in parts: the kernel's
     /// last number is the first row, which `numbers` lack.
     pub(crate) fn rows(self, rows: usize, columns: usize, flop: f64) -> Self {
-        Self { groups: [columns, 1, 1], division: Some(Division { along: Along::Rows, groups: rows, flop }), ..self }
+        self.groups([columns, 1, 1]).divided(Division { along: Along::Rows, groups: rows, flop })
     }
 
     /// Workgroups in three dimensions, of which the first may be computed in parts, as rows in [`Dispatch::rows`].
     pub(crate) fn blocks(self, groups: [usize; 3], flop: f64) -> Self {
-        Self { groups, division: Some(Division { along: Along::Blocks, groups: groups[0], flop }), ..self }
+        self.groups(groups).divided(Division { along: Along::Blocks, groups: groups[0], flop })
+    }
+
+    fn divided(mut self, division: Division) -> Self {
+        self.call.division = Some(division);
+        self
+    }
+
+    pub(crate) fn call(&self) -> &KernelCall {
+        &self.call
+    }
+
+    /// The buffers for the kernel.
+    pub(crate) fn bindings(&self, device: &wgpu::Device) -> wgpu::BindGroup {
+        let buffers = self.buffers.iter().zip(0..);
+        let entries: Vec<_> = buffers
+            .map(|(buffer, binding)| wgpu::BindGroupEntry { binding, resource: buffer.wgpu().as_entire_binding() })
+            .collect();
+        let layout = &self.call.pipeline.layout.bindings;
+        device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+    }
+}
+
+impl KernelCall {
+    /// Whether the kernel has been compiled, or the driver has refused it.
+    pub(crate) fn is_compiled(&self) -> bool {
+        self.pipeline.is_compiled()
     }
 
     /// Parts of about the same size, with at most about `most` floating point operations, or one row of workgroups.
@@ -118,22 +152,20 @@ impl<'a> Dispatch<'a> {
         (0..count).map(part).collect()
     }
 
-    /// The buffers for the kernel.
-    pub(crate) fn bindings(&self, device: &wgpu::Device) -> wgpu::BindGroup {
-        let buffers = self.buffers.iter().zip(0..);
-        let entries: Vec<_> = buffers
-            .map(|(buffer, binding)| wgpu::BindGroupEntry { binding, resource: buffer.wgpu().as_entire_binding() })
-            .collect();
-        let layout = &self.pipeline.layout.bindings;
-        device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
-    }
-
-    /// Adds a part of the call to a pass.
-    pub(crate) fn record(&self, part: &Part, pass: &mut wgpu::ComputePass<'static>, bindings: &wgpu::BindGroup) {
+    /// Adds a part of the call to a pass, once the kernel is compiled.
+    ///
+    /// # Errors
+    /// [`kiln_ops::Error::Backend`] if the driver refuses the kernel.
+    pub(crate) fn record(
+        &self,
+        part: &Part,
+        pass: &mut wgpu::ComputePass<'static>,
+        bindings: &wgpu::BindGroup,
+    ) -> Result<()> {
         if part.groups.contains(&0) {
-            return;
+            return Ok(());
         }
-        pass.set_pipeline(&self.pipeline.pipeline);
+        pass.set_pipeline(self.pipeline.compiled()?);
         pass.set_bind_group(0, bindings, &[]);
         pass.set_immediates(0, &self.numbers);
         if let Some(first) = part.first {
@@ -141,5 +173,6 @@ impl<'a> Dispatch<'a> {
         }
         let [x, y, z] = part.groups.map(|groups| groups as u32);
         pass.dispatch_workgroups(x, y, z);
+        Ok(())
     }
 }

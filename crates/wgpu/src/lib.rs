@@ -25,6 +25,7 @@
 mod adapter;
 mod buffers;
 mod check;
+mod compiler;
 mod dispatch;
 mod gpu;
 mod kernel_store;

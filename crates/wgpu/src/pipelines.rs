@@ -1,5 +1,4 @@
-//! Compiled kernels.
-#![allow(unsafe_code)]
+//! Kernels with their constants.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -9,6 +8,7 @@ use candle_core::DType;
 use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
 
+use crate::compiler::{Code, Compiler, Job, Layout, Pipeline};
 use crate::kernel_store::StoredKernels;
 use crate::spirv::specialized;
 use crate::unroll::unroll;
@@ -180,27 +180,13 @@ fn type_name(kernel: &str, dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// The kernels that have been compiled.
+/// The kernels that have been compiled, or are being compiled.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
-    device: wgpu::Device,
-    compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    compiler: Arc<Compiler>,
+    known: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     /// By the number of bindings.
     layouts: Mutex<HashMap<usize, Arc<Layout>>>,
-    /// Kernels of earlier processes, and their store.
-    stored: Option<StoredKernels>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    pub(crate) pipeline: wgpu::ComputePipeline,
-    pub(crate) layout: Arc<Layout>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Layout {
-    pub(crate) bindings: wgpu::BindGroupLayout,
-    pipeline: wgpu::PipelineLayout,
 }
 
 /// Bytes of the numbers of a call.
@@ -208,67 +194,28 @@ pub(crate) const IMMEDIATES: u32 = 128;
 
 impl Pipelines {
     pub(crate) fn new(device: &wgpu::Device, stored: Option<StoredKernels>) -> Self {
-        Self { device: device.clone(), compiled: Mutex::default(), layouts: Mutex::default(), stored }
+        let compiler = Arc::new(Compiler::new(device.clone(), stored));
+        Self { compiler, known: Mutex::default(), layouts: Mutex::default() }
     }
 
     /// Keeps new kernels for the next process.
     pub(crate) fn save(&self) {
-        self.stored.iter().for_each(StoredKernels::save);
+        self.compiler.save();
     }
 
-    /// The compiled kernel, which has `bindings` buffers and writes the last one.
+    /// The kernel, which has `bindings` buffers and writes the last one. A new one is compiled by another thread.
     pub(crate) fn get(&self, kernel: Kernel, bindings: usize) -> Result<Arc<Pipeline>> {
-        if let Some(found) = self.compiled.lock().get(&kernel) {
+        if let Some(found) = self.known.lock().get(&kernel) {
             return Ok(found.clone());
         }
-        let layout = self.layout(bindings);
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let module = self.module(&kernel)?;
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(kernel.name),
-            layout: Some(&layout.pipeline),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                // Kernels write what they read of this memory.
-                zero_initialize_workgroup_memory: false,
-                ..Default::default()
-            },
-            cache: self.stored.as_ref().map(StoredKernels::cache),
-        });
-        if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(Error::Backend(format!("the kernel {} was refused: {error}", kernel.name)));
-        }
-        self.stored.iter().for_each(StoredKernels::added);
-        let pipeline = Arc::new(Pipeline { pipeline, layout });
-        self.compiled.lock().insert(kernel, pipeline.clone());
+        let code = match kernel.binary {
+            Some(binary) => Code::SpirV(specialized(kernel.name, binary, &kernel.constants)?),
+            None => Code::Wgsl(kernel.text()?),
+        };
+        let pipeline = Arc::new(Pipeline::new(self.layout(bindings)));
+        self.known.lock().insert(kernel.clone(), pipeline.clone());
+        self.compiler.add(Job { kernel: kernel.name, code, pipeline: pipeline.clone() });
         Ok(pipeline)
-    }
-
-    fn module(&self, kernel: &Kernel) -> Result<wgpu::ShaderModule> {
-        let label = Some(kernel.name);
-        if let Some(binary) = kernel.binary {
-            let words = specialized(kernel.name, binary, &kernel.constants)?;
-            let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
-                label,
-                entry_points: vec![wgpu::PassthroughShaderEntryPoint {
-                    name: "main".into(),
-                    workgroup_size: (1, 1, 1),
-                }]
-                .into(),
-                spirv: Some(words.into()),
-                ..Default::default()
-            };
-            // SAFETY: the module is one of the program's own, which spirv-val accepts, and the device has the features that it uses. It
-            // reads and writes as the others.
-            return Ok(unsafe { self.device.create_shader_module_passthrough(descriptor) });
-        }
-        let descriptor =
-            wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(kernel.text()?.into()) };
-        // SAFETY: kernels read and write within the views of their operands, whose shapes were checked by the operator
-        // (`Operation::cost`), and which lie in their buffers: views are narrowed within their bounds. Loops end at sizes of
-        // operands, and divisors are sizes that are not 0 if there is any element.
-        Ok(unsafe { self.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) })
     }
 
     fn layout(&self, bindings: usize) -> Arc<Layout> {
@@ -285,14 +232,23 @@ impl Pipelines {
             };
             let entries: Vec<_> = (0..bindings).map(entry).collect();
             let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
-            let bindings = self.device.create_bind_group_layout(&descriptor);
-            let pipeline = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            let bindings = self.compiler.device().create_bind_group_layout(&descriptor);
+            let pipeline = self.compiler.device().create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
                 label: None,
                 bind_group_layouts: &[Some(&bindings)],
                 immediate_size: IMMEDIATES,
             });
-            Arc::new(Layout { bindings, pipeline })
+            Arc::new(Layout { bindings, whole: pipeline })
         };
         self.layouts.lock().entry(bindings).or_insert_with(make).clone()
+    }
+}
+
+impl Drop for Pipelines {
+    /// Waits for the threads, which would use the driver while the process ends.
+    fn drop(&mut self) {
+        for pipeline in self.known.get_mut().values() {
+            let _ = pipeline.compiled();
+        }
     }
 }

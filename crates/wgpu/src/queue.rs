@@ -8,11 +8,13 @@ use kiln_ops::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::buffers::Buffer;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, KernelCall};
 
 /// Dispatches between two submissions, so that the GPU begins while the host adds others.
 const PART: usize = 64;
 
+/// Calls that wait for their kernels at most. A step of a large model has some thousands.
+const MOST_WAITING: usize = 4096;
 /// Bytes that are written at once. wgpu stages them in memory that the GPU sees, often its own.
 const WRITTEN: usize = 32 << 20;
 /// Such parts that may be staged at a time. Without a bound a whole model is staged while it loads, and takes its memory twice.
@@ -33,6 +35,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
+    /// Calls from the first one on whose kernel is not compiled yet.
+    waiting: VecDeque<(KernelCall, wgpu::BindGroup)>,
     /// Bytes that were written since the last of `staged`.
     written: usize,
     /// The submissions after which written parts are no longer staged.
@@ -72,24 +76,41 @@ impl Queue {
         let bindings = dispatch.bindings(&self.device);
         let mut state = self.state.lock();
         if let Some(seconds) = state.timed {
-            state.timed = Some(seconds + self.time(dispatch, &bindings)?);
+            state.timed = Some(seconds + self.time(dispatch.call(), &bindings)?);
             return Ok(());
         }
+        state.waiting.push_back((dispatch.call().clone(), bindings));
+        let has_many = state.waiting.len() > MOST_WAITING;
+        self.record(&mut state, has_many)
+    }
+
+    /// Records the calls whose kernels are compiled, in their order. `all` waits for the others.
+    fn record(&self, state: &mut State, all: bool) -> Result<()> {
+        while let Some((call, bindings)) = state.waiting.pop_front_if(|(call, _)| all || call.is_compiled()) {
+            if let Err(error) = self.record_call(state, &call, &bindings) {
+                state.waiting.clear(); // they use its result
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn record_call(&self, state: &mut State, call: &KernelCall, bindings: &wgpu::BindGroup) -> Result<()> {
         let most = self.most_flop.load(Ordering::Relaxed) as f64;
-        for part in dispatch.parts(most) {
+        for part in call.parts(most) {
             if state.pass.as_ref().is_some_and(|work| work.flop + part.flop > most) {
-                self.submit(&mut state);
+                self.submit_pass(state);
             }
             let work = state.pass.get_or_insert_with(|| {
                 let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
                 let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
                 Pass { pass, encoder, dispatches: 0, flop: 0.0 }
             });
-            dispatch.record(&part, &mut work.pass, &bindings);
+            call.record(&part, &mut work.pass, bindings)?;
             work.dispatches += 1;
             work.flop += part.flop;
             if work.dispatches >= PART {
-                self.submit(&mut state);
+                self.submit_pass(state);
             }
         }
         Ok(())
@@ -192,8 +213,8 @@ impl Queue {
         result.map(|()| seconds.unwrap_or(0.0))
     }
 
-    /// The seconds of a dispatch by the GPU's clock.
-    fn time(&self, dispatch: &Dispatch<'_>, bindings: &wgpu::BindGroup) -> Result<f64> {
+    /// The seconds of a call by the GPU's clock.
+    fn time(&self, call: &KernelCall, bindings: &wgpu::BindGroup) -> Result<f64> {
         let queries = self.device.create_query_set(&wgpu::QuerySetDescriptor {
             label: None,
             ty: wgpu::QueryType::Timestamp,
@@ -215,8 +236,8 @@ impl Queue {
         let mut pass = encoder
             .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes })
             .forget_lifetime();
-        for part in dispatch.parts(self.most_flop.load(Ordering::Relaxed) as f64) {
-            dispatch.record(&part, &mut pass, bindings);
+        for part in call.parts(self.most_flop.load(Ordering::Relaxed) as f64) {
+            call.record(&part, &mut pass, bindings)?;
         }
         drop(pass);
         encoder.resolve_query_set(&queries, 0..2, &resolved, 0);
@@ -227,7 +248,15 @@ impl Queue {
         Ok(ticks(8).saturating_sub(ticks(0)) as f64 * f64::from(self.queue.get_timestamp_period()) * 1e-9)
     }
 
+    /// Submits all work so far, once its kernels are compiled. If the driver refuses one, the next call of `failed` returns the error.
     fn submit(&self, state: &mut State) {
+        if let Err(error) = self.record(state, true) {
+            self.failure.lock().get_or_insert_with(|| error.to_string());
+        }
+        self.submit_pass(state);
+    }
+
+    fn submit_pass(&self, state: &mut State) {
         if let Some(Pass { pass, encoder, .. }) = state.pass.take() {
             drop(pass);
             self.queue.submit([encoder.finish()]);
