@@ -61,6 +61,9 @@ pub(crate) struct Job {
     pub(crate) pipeline: Arc<Pipeline>,
 }
 
+/// Threads that compile at most, because compilers take memory.
+const MOST_THREADS: usize = 8;
+
 /// The threads that compile, as many as the machine has at most.
 #[derive(Debug)]
 pub(crate) struct Compiler {
@@ -92,7 +95,7 @@ impl Compiler {
 
     /// Compiles a kernel by a thread, which ends when there are no more. Without threads it is compiled at once.
     pub(crate) fn add(self: &Arc<Self>, job: Job) {
-        let most = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         {
             let mut state = self.state.lock();
             state.jobs.push_back(job);
