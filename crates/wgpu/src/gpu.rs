@@ -149,6 +149,11 @@ impl Gpu {
         self.has_f16
     }
 
+    /// Whether it has memory of its own.
+    pub(crate) fn is_discrete(&self) -> bool {
+        self.adapter.is_discrete
+    }
+
     /// Whether it is a program that computes on the CPU.
     pub(crate) fn is_software(&self) -> bool {
         self.is_software

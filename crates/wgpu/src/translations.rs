@@ -1,8 +1,8 @@
 //! The kernels in the languages of all interfaces, checked without a GPU.
 //!
 //! Each file of `kernels` is a kernel, or a part that kernels have in common; there is no list that could lack one. A kernel is
-//! written with every value of the constants that it reads and does not declare, and in every type. Kernels with cooperative matrices
-//! have the tiles that operators choose.
+//! written with every value of the constants that it reads and does not declare, and in every type. Kernels with tiles have those that
+//! operators choose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ResourceBinding, ShaderStage, StorageAccess};
 
-use crate::operators::matrix_kernels;
+use crate::operators::tiled_kernels;
 use crate::pipelines::{Constant, IMMEDIATES, Kernel};
 
 /// Constants that are numbers, and values that operators choose. All others are true or false.
@@ -50,7 +50,7 @@ fn kernels_are_translated_for_all_interfaces() {
     assert!(kernels.len() >= 10 && parts.contains_key("activations"), "{:?}", kernels.keys());
     let functions = functions();
     let mut used = BTreeSet::from(["activations"]);
-    let pasted: Vec<&str> = matrix_kernels().iter().filter_map(|kernel| Some(kernel.pasted?[1])).collect();
+    let pasted: Vec<&str> = tiled_kernels().iter().filter_map(|kernel| Some(kernel.pasted?[1])).collect();
     used.extend(parts.iter().filter(|(_, text)| pasted.contains(&text.as_str())).map(|(name, _)| name.as_str()));
     for (name, text) in &kernels {
         let (names, common): (Vec<&str>, Vec<&str>) = parts
@@ -123,8 +123,9 @@ fn variants(name: &'static str, common: &'static str, source: &'static str, func
     let words = words(&all);
     let is_constant = |word: &&&str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     let has_matrices = words.contains("MatrixA");
-    let known = matrix_kernels().into_iter().filter(|kernel| kernel.name == name);
-    let mut kernels = if has_matrices { known.collect() } else { vec![Kernel::new(name, source)] };
+    let known: Vec<Kernel> = tiled_kernels().into_iter().filter(|kernel| kernel.name == name).collect();
+    let is_tiled = !known.is_empty();
+    let mut kernels = if is_tiled { known } else { vec![Kernel::new(name, source)] };
     kernels.iter_mut().for_each(|kernel| kernel.common = common);
     if words.contains("E") {
         kernels = each(&kernels, &WIDTHS, |kernel, width| kernel.width = Some(*width));
@@ -140,8 +141,8 @@ fn variants(name: &'static str, common: &'static str, source: &'static str, func
         };
         let word = leaked(word);
         let [first, others @ ..] = values.as_slice() else { panic!("{word} has no value") };
-        // Kernels with matrices are long: each constant differs from its first value alone.
-        let varied = if has_matrices { &kernels[..kernels.len().min(simple)] } else { &kernels[..] };
+        // Kernels with tiles are long: each constant differs from its first value alone.
+        let varied = if is_tiled { &kernels[..kernels.len().min(simple)] } else { &kernels[..] };
         let more = each(varied, others, |kernel, value| kernel.constants.push((word, *value)));
         kernels.iter_mut().for_each(|kernel| kernel.constants.push((word, *first)));
         kernels.extend(more);

@@ -5,6 +5,7 @@ mod elementwise;
 mod norm;
 mod product;
 mod rearrange;
+mod register_tiles;
 mod rope;
 mod statistics;
 mod stored;
@@ -100,15 +101,15 @@ fn activation(function: Activation) -> &'static str {
     }
 }
 
-/// The kernels with cooperative matrices, with the constants that do not follow from operands' presence or types: for all kinds of
-/// matrices, tiles and common heads.
+/// The kernels with tiles, with the constants that do not follow from operands' presence or types: for all kinds of matrices, tiles and
+/// common heads.
 #[cfg(test)]
-pub(crate) fn matrix_kernels() -> Vec<Kernel> {
+pub(crate) fn tiled_kernels() -> Vec<Kernel> {
     let kinds = [(16, 32), (16, 64), (8, 8)].map(|(side, lanes)| Matrices { side, lanes });
-    kinds
+    let of_matrices = kinds
         .into_iter()
-        .flat_map(|kind| product::matrix_kernels(kind).into_iter().chain(attention::matrix_kernels(kind)))
-        .collect()
+        .flat_map(|kind| product::matrix_kernels(kind).into_iter().chain(attention::matrix_kernels(kind)));
+    of_matrices.chain(register_tiles::kernels()).collect()
 }
 
 /// The kernels with cooperative matrices of a whole workgroup, with all of their constants.

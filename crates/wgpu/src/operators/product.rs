@@ -6,6 +6,7 @@ use kiln_ops::{
     ActivatedLinearOp, Conv2d, Conv2dInputs, Conv2dOp, LinearOp, Operand, PremultiplyOp, Result, Strip, WeightOperand,
 };
 
+use super::register_tiles::RegisterTiles;
 use super::stored::with_elements;
 use super::tiles::{Tiles, parts};
 use super::workgroup_tiles::WorkgroupTiles;
@@ -162,6 +163,8 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     let is_by_eight = [n, at_residual, y.offset()].iter().all(|size| size % 8 == 0) && function == IDENTITY;
     let has_tiles = a.dtype() == DType::F16 && is_aligned && m >= LEAST_ROWS;
     let tiles = has_tiles.then(|| tiles_of(gpu, [m, n, k], is_by_eight)).flatten();
+    let are_vectors = [k, windows.channels, a.offset(), weight.offset()].iter().all(|size| size % 4 == 0);
+    let register_tiles = (are_vectors && !gpu.is_software()).then(|| RegisterTiles::of(gpu, m, n)).flatten();
     let kernel = match &tiles {
         Some((_, kernel)) => kernel.clone(),
         None if has_few_rows => Kernel::new("product_rows", include_str!("../kernels/product_rows.wgsl"))
@@ -169,7 +172,10 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
             .with("THREADS", ROW_THREADS[0])
             .with("SHARE", ROW_THREADS[1]),
         None if gpu.is_software() => Kernel::new("product_direct", include_str!("../kernels/product_direct.wgsl")),
-        None => Kernel::new("product", include_str!("../kernels/product.wgsl")),
+        None => match register_tiles {
+            Some(tiles) => tiles.kernel(k),
+            None => Kernel::new("product", include_str!("../kernels/product.wgsl")),
+        },
     };
     let common = match (&tiles, has_few_rows) {
         (Some(_), _) => VECTORS,
@@ -186,7 +192,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
         let [rows, columns] = match (has_few_rows, gpu.is_software()) {
             (true, _) => [1, ROW_THREADS[0] / ROW_THREADS[1]],
             (false, true) => DIRECT,
-            (false, false) => TILE,
+            (false, false) => register_tiles.map_or(TILE, |tiles| tiles.size()),
         };
         let call = Dispatch::new(gpu, kernel.of("Y", y.dtype()), buffers([of_a, of_weight], of_y), numbers)?;
         return gpu.add(&call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));

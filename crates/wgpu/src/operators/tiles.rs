@@ -5,7 +5,7 @@ use crate::gpu::Gpu;
 use crate::pipelines::Kernel;
 
 /// Workgroups that keep a large GPU busy: the streaming multiprocessors of an H200. Products with fewer tiles divide k.
-const WORKGROUPS: usize = 132;
+pub(super) const WORKGROUPS: usize = 132;
 /// Elements of k below which a part of it is not worth its sums.
 const LEAST_PART: usize = 256;
 

@@ -22,7 +22,7 @@ pub fn kinds_of_kernels() -> Vec<(&'static str, Adapter)> {
     let found = adapters().into_iter().next().expect("a GPU with Vulkan, Metal or DirectX 12");
     let (mut of_gpus, mut plain) = (found.clone(), found.clone());
     of_gpus.is_software = false;
-    (plain.is_software, plain.matrices) = (false, None);
+    (plain.is_software, plain.is_discrete, plain.matrices) = (false, true, None);
     let mut kinds = vec![("its own kernels", found.clone())];
     if let (true, Some(matrices)) = (found.is_software, &mut of_gpus.matrices) {
         let plain = *matrices;

@@ -21,6 +21,8 @@ fn vulkan_convolutions() {
             (Conv2d::same(3), 3, [1, 9, 11, 72], 68),
             (Conv2d::same(1), 1, [2, 7, 5, 24], 24),
             (Conv2d { stride: 1, pad_before: 0, pad_after: 0 }, 2, [1, 6, 6, 4], 4),
+            // More tiles than a large GPU has multiprocessors.
+            (Conv2d::same(3), 3, [2, 91, 100, 4], 130),
         ];
         for (config, kernel, [b, h, w, c], c_out) in cases {
             let x = pair(1, &[b, h, w, c], dtype);
