@@ -155,13 +155,8 @@ FEW(__nv_bfloat16, bf16)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // not in PTX, nor for other GPUs
 #include "hopper_product.cuh"
 
-#define HOPPER(T, TYPE, COLUMNS, STAGES)                                                                     \
-  extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1) conv2d_hopper_##COLUMNS##_##TYPE( \
-      const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,             \
-      const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,           \
-      const kiln::ImageProduct p) {                                                                          \
-    kiln::HopperProduct<kiln::WideOperands<T>, T, COLUMNS, STAGES>::run(x, weight, y, residual, p);          \
-  }
+#define HOPPER(T, TYPE, COLUMNS, STAGES) \
+  KILN_HOPPER_PRODUCT(conv2d_hopper_##COLUMNS##_##TYPE, kiln::WideOperands<T>, T, COLUMNS, STAGES)
 #define HOPPERS(T, TYPE)  \
   HOPPER(T, TYPE, 64, 8)  \
   HOPPER(T, TYPE, 128, 5) \

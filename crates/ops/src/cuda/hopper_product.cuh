@@ -378,3 +378,12 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
 #undef R128
 
 }  // namespace kiln
+
+// Defines the kernel NAME for operands, the type of the result, the output channels of a tile, and the parts that are loaded ahead.
+#define KILN_HOPPER_PRODUCT(NAME, OPERANDS, T, COLUMNS, STAGES)                                            \
+  extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1)                                 \
+      NAME(const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,      \
+           const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,    \
+           const kiln::ImageProduct p) {                                                                   \
+    kiln::HopperProduct<OPERANDS, T, COLUMNS, STAGES>::run(x, weight, y, residual, p);                     \
+  }

@@ -196,13 +196,8 @@ TILES(E4m3, e4m3)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // not in PTX, nor for other GPUs
 #include "hopper_product.cuh"
 
-#define PRODUCT(T, TYPE, COLUMNS, STAGES)                                                                   \
-  extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1) w8a8_product_##COLUMNS##_##TYPE( \
-      const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,            \
-      const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,          \
-      const kiln::ImageProduct p) {                                                                         \
-    kiln::HopperProduct<kiln::E4m3Operands, T, COLUMNS, STAGES>::run(x, weight, y, residual, p);            \
-  }
+#define PRODUCT(T, TYPE, COLUMNS, STAGES) \
+  KILN_HOPPER_PRODUCT(w8a8_product_##COLUMNS##_##TYPE, kiln::E4m3Operands, T, COLUMNS, STAGES)
 #define PRODUCTS(T, TYPE)     \
   PRODUCT(T, TYPE, 64, 8)     \
   PRODUCT(T, TYPE, 128, 5)    \
