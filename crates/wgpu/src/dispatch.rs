@@ -19,7 +19,7 @@ pub(crate) struct Dispatch<'a> {
 }
 
 /// A call of a kernel without its buffers.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct KernelCall {
     pipeline: Arc<Pipeline>,
     numbers: Vec<u8>,
@@ -112,8 +112,8 @@ impl<'a> Dispatch<'a> {
         self
     }
 
-    pub(crate) fn call(&self) -> &KernelCall {
-        &self.call
+    pub(crate) fn into_call(self) -> KernelCall {
+        self.call
     }
 
     /// The buffers for the kernel.

@@ -193,7 +193,7 @@ impl Gpu {
         &self.pipelines
     }
 
-    pub(crate) fn add(&self, dispatch: &Dispatch<'_>) -> Result<()> {
+    pub(crate) fn add(&self, dispatch: Dispatch<'_>) -> Result<()> {
         self.queue.add(dispatch)
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Kernel {
     pub(crate) matrices: Option<usize>,
     /// The definition of `function(x, a, b)`, for kernels that call it.
     pub(crate) function: Option<&'static str>,
-    /// A mark in the source, and the text that takes its places.
-    pub(crate) pasted: Option<[&'static str; 2]>,
+    /// Marks in the source, and the texts that take their places.
+    pub(crate) pasted: Vec<[&'static str; 2]>,
     /// Elements of a vector, for kernels that compute with vectors of any size.
     pub(crate) width: Option<usize>,
     /// A module of SPIR-V in place of the source.
@@ -53,7 +53,7 @@ impl Kernel {
             constants: Vec::new(),
             matrices: None,
             function: None,
-            pasted: None,
+            pasted: Vec::new(),
             width: None,
             binary: None,
         }
@@ -99,8 +99,9 @@ impl Kernel {
     }
 
     /// With a text in place of a mark: code for which a function would need pointers to all arrays of its caller.
-    pub(crate) fn paste(self, mark: &'static str, text: &'static str) -> Self {
-        Self { pasted: Some([mark, text]), ..self }
+    pub(crate) fn paste(mut self, mark: &'static str, text: &'static str) -> Self {
+        self.pasted.push([mark, text]);
+        self
     }
 
     /// With vectors of `width` elements, 1, 2 or 4, of the type `S`.
@@ -136,10 +137,8 @@ impl Kernel {
             text.push_str(&vectors(width, self.function.is_some()));
         }
         text.push_str(self.common);
-        match self.pasted {
-            Some([mark, pasted]) => text.push_str(&self.source.replace(mark, pasted)),
-            None => text.push_str(self.source),
-        }
+        let pasted = |source: String, [mark, text]: &[&str; 2]| source.replace(mark, text);
+        text.push_str(&self.pasted.iter().fold(self.source.to_string(), pasted));
         let count = |name: &str| {
             self.constants.iter().find_map(|(found, value)| match value {
                 Constant::U32(value) if *found == name => Some(*value),

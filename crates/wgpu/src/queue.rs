@@ -71,15 +71,15 @@ impl Queue {
     }
 
     /// Adds a dispatch.
-    pub(crate) fn add(&self, dispatch: &Dispatch<'_>) -> Result<()> {
+    pub(crate) fn add(&self, dispatch: Dispatch<'_>) -> Result<()> {
         self.failed()?;
-        let bindings = dispatch.bindings(&self.device);
+        let (bindings, call) = (dispatch.bindings(&self.device), dispatch.into_call());
         let mut state = self.state.lock();
         if let Some(seconds) = state.timed {
-            state.timed = Some(seconds + self.time(dispatch.call(), &bindings)?);
+            state.timed = Some(seconds + self.time(&call, &bindings)?);
             return Ok(());
         }
-        state.waiting.push_back((dispatch.call().clone(), bindings));
+        state.waiting.push_back((call, bindings));
         let has_many = state.waiting.len() > MOST_WAITING;
         self.record(&mut state, has_many)
     }

@@ -50,7 +50,8 @@ fn kernels_are_translated_for_all_interfaces() {
     assert!(kernels.len() >= 10 && parts.contains_key("activations"), "{:?}", kernels.keys());
     let functions = functions();
     let mut used = BTreeSet::from(["activations"]);
-    let pasted: Vec<&str> = tiled_kernels().iter().filter_map(|kernel| Some(kernel.pasted?[1])).collect();
+    let pasted: Vec<&str> =
+        tiled_kernels().into_iter().flat_map(|kernel| kernel.pasted).map(|[_, text]| text).collect();
     used.extend(parts.iter().filter(|(_, text)| pasted.contains(&text.as_str())).map(|(name, _)| name.as_str()));
     for (name, text) in &kernels {
         let (names, common): (Vec<&str>, Vec<&str>) = parts

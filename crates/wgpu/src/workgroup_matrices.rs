@@ -103,7 +103,7 @@ mod vulkan {
         next: *mut c_void,
         /// Rows of the result, its columns, and the depth.
         granularity: [u32; 3],
-        /// The types of both operands, of what is added, and of the result: `VkComponentTypeKHR`.
+        /// The types of the matrices A, B and C and of the result of `A B + C`: `VkComponentTypeKHR`.
         types: [i32; 4],
         saturates: vk::Bool32,
         scope: i32,
@@ -200,8 +200,8 @@ mod vulkan {
             });
             let (features, limits, hints) =
                 (descriptor.required_features, &descriptor.required_limits, &descriptor.memory_hints);
-            // SAFETY: the adapter supports what is added, and the added structure lives until this function returns, while the device is
-            // made within this call.
+            // SAFETY: the adapter supports the extension and its features. The device is made within this call, and the structure with the
+            // features lives until this function returns.
             unsafe { vulkan.open_with_callback(features, limits, hints, Some(add)) }.ok()?
         };
         // SAFETY: the device was made by this adapter, with the features and limits of the descriptor.

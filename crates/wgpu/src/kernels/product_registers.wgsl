@@ -21,43 +21,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let first_column = group.x * TILE_COLUMNS;
     let load_row = lane / DEPTH_VECTORS;
     let load_depth = lane % DEPTH_VECTORS * 4u;
+    let begin = 0u;
     let end = p.k;
-    // The rows of the tiles that this thread reads, as in product_matrix.wgsl.
-    var start_a: array<u32, LOADS_A>;
-    var start_w: array<u32, LOADS_W>;
-    var window_row: array<i32, LOADS_A>;
-    var window_column: array<i32, LOADS_A>;
-    /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
-        let row = min(first_row + load_row + i * LOAD_ROWS, p.m - 1u);
-        start_a[i] = (p.a + row * p.k) / 4u;
-        if CONVOLUTION {
-            let pixel = row % p.rows;
-            start_a[i] = row / p.rows * p.height;
-            window_row[i] = i32(pixel / p.width_out * p.stride) - i32(p.pad_top);
-            window_column[i] = i32(pixel % p.width_out * p.stride) - i32(p.pad_left);
-        }
-    }
-    /*unroll*/ for (var i = 0u; i < LOADS_W; i++) {
-        start_w[i] = (p.w + min(first_column + load_row + i * LOAD_ROWS, p.n - 1u) * p.k) / 4u;
-    }
-    var tap_row = 0;
-    var tap_column = 0;
-    var channel = 0u;
-    if CONVOLUTION {
-        let tap = load_depth / p.channels;
-        tap_row = i32(tap / p.kernel_width);
-        tap_column = i32(tap % p.kernel_width);
-        channel = load_depth % p.channels;
-    }
+/*starts*/
     var next_a: array<vec4<S>, LOADS_A>;
     var next_w: array<vec4<S>, LOADS_W>;
     var is_inside = 0u;
     var sums: array<f32, SUMS>;
     {
-        let depth = load_depth;
+        let depth = begin + load_depth;
 /*fetch*/
     }
-    for (var start = 0u; start < end; start += DEPTH) {
+    for (var start = begin; start < end; start += DEPTH) {
         workgroupBarrier();
         /*unroll*/ for (var i = 0u; i < LOADS_A; i++) {
             let is_seen = !CONVOLUTION || (is_inside & (1u << i)) != 0u;

@@ -109,7 +109,7 @@ fn run(
     let [of_q, of_k, of_v] = [&q, &k, &v].map(|rows| gpu.buffer(&rows.tensor));
     let buffers = vec![of_q?, of_k?, of_v?, of_bias, of_limits, gpu.buffer(y)?];
     let flop = 4.0 * b as f64 * s as f64 * t as f64 * c as f64;
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.blocks([s.div_ceil(queries), num_heads, b], flop))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.blocks([s.div_ceil(queries), num_heads, b], flop))
 }
 
 /// The widest heads whose queries and results stay in registers, with matrices.

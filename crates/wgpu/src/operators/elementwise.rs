@@ -28,7 +28,7 @@ pub(super) fn unary(
     let kernel = Kernel::new("unary", include_str!("../kernels/unary.wgsl")).of("S", x.dtype()).function(function);
     let numbers = Numbers::default().all([y.elements(), x.offset(), y.offset()]).f32(a).f32(b);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
-    gpu.add(&dispatch.over(y.elements(), GROUP))
+    gpu.add(dispatch.over(y.elements(), GROUP))
 }
 
 pub(super) fn binary(gpu: &Gpu, op: &BinaryOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn binary(gpu: &Gpu, op: &BinaryOp<'_, PortableTensor>, y: &PortableT
     let numbers = Numbers::default().all([y.elements(), a.offset(), op.b.offset(), y.offset()]);
     let numbers = numbers.all(dims.into_iter().skip(1)).all(strides);
     let buffers = vec![gpu.buffer(a)?, gpu.buffer(op.b)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
 }
 
 /// `y = function(gate) value` for rows of so many elements.
@@ -71,7 +71,7 @@ fn gated(
     let kernel = kernel.function(activation(function)).vectors(width);
     let numbers = Numbers::default().all(sizes.map(|size| size / width));
     let buffers = vec![gpu.buffer(gate.0)?, gpu.buffer(value.0)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, GROUP))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, GROUP))
 }
 
 pub(super) fn geglu(gpu: &Gpu, op: &GegluOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -102,7 +102,7 @@ pub(super) fn gated_residual(gpu: &Gpu, op: &GatedResidualOp<'_, PortableTensor>
     let numbers = Numbers::default().all([y.elements(), y.elements() / images.max(1), c, x.offset(), gate.offset()]);
     let numbers = numbers.all([gate_row, branch.offset(), y.offset()]).f32(limit);
     let buffers = vec![gpu.buffer(x)?, gpu.buffer(gate)?, gpu.buffer(branch)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
 }
 
 pub(super) fn reduce(gpu: &Gpu, op: &ReduceOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -121,5 +121,5 @@ pub(super) fn reduce(gpu: &Gpu, op: &ReduceOp<'_, PortableTensor>, y: &PortableT
     let kernel = Kernel::new("reduce", include_str!("../kernels/reduce.wgsl")).of("S", x.dtype()).with("KIND", kind);
     let numbers = Numbers::default().all([y.elements(), length, inner, x.offset(), y.offset()]);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
-    gpu.add(&dispatch.over(y.elements(), 64))
+    gpu.add(dispatch.over(y.elements(), 64))
 }

@@ -34,19 +34,19 @@ pub(crate) fn moments(gpu: &Gpu, x: &PortableTensor, y: &PortableTensor, eps: Op
         let numbers = numbers(y.offset()).f32(eps.unwrap_or_default());
         let kernel = kernel.when("RECIPROCAL", eps.is_some());
         let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
-        return gpu.add(&dispatch.groups(workgroups));
+        return gpu.add(dispatch.groups(workgroups));
     }
     let parts = PortableTensor::uninit(x.backend(), &[images, groups, blocks, 2], DType::F32)?;
     let of_parts = gpu.buffer(&parts)?;
     let kernel = kernel.when("RECIPROCAL", false);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, of_parts], numbers(0).f32(0.0))?;
-    gpu.add(&dispatch.groups(workgroups))?;
+    gpu.add(dispatch.groups(workgroups))?;
     let kernel = Kernel::new("group_norm_merge", include_str!("../kernels/moments_merge.wgsl"));
     let kernel = kernel.when("RECIPROCAL", eps.is_some());
     let (whole, last) = (block * (c / groups), (pixels - (blocks - 1) * block) * (c / groups));
     let numbers = Numbers::default().all([images * groups, blocks, whole, last, y.offset()]);
     let numbers = numbers.f32(eps.unwrap_or_default());
-    gpu.add(&Dispatch::new(gpu, kernel, vec![of_parts, gpu.buffer(y)?], numbers)?.over(images * groups, 64))
+    gpu.add(Dispatch::new(gpu, kernel, vec![of_parts, gpu.buffer(y)?], numbers)?.over(images * groups, 64))
 }
 
 pub(super) fn group_norm(gpu: &Gpu, op: &GroupNormOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -81,7 +81,7 @@ fn apply(
     let buffers = [x, moments, gamma, beta, y].map(|tensor| gpu.buffer(tensor));
     let buffers = buffers.into_iter().collect::<Result<_>>()?;
     let numbers = Numbers::default().all(sizes).u32(config.num_groups).all(offsets);
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, 256))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements() / width, 256))
 }
 
 pub(super) fn layer_norm(gpu: &Gpu, op: &LayerNormOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -128,5 +128,5 @@ fn row_norm(
     let numbers =
         Numbers::default().all([rows, c / width, rows / images]).all(vectors.map(|offset| offset / width)).f32(eps);
     let buffers = vec![gpu.buffer(x)?, of_gamma, of_beta, of_scale, of_shift, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel.vectors(width), buffers, numbers)?.over(rows, ROW_THREADS[0] / ROW_THREADS[1]))
+    gpu.add(Dispatch::new(gpu, kernel.vectors(width), buffers, numbers)?.over(rows, ROW_THREADS[0] / ROW_THREADS[1]))
 }

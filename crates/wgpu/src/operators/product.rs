@@ -195,7 +195,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
             (false, false) => register_tiles.map_or(TILE, |tiles| tiles.size()),
         };
         let call = Dispatch::new(gpu, kernel.of("Y", y.dtype()), buffers([of_a, of_weight], of_y), numbers)?;
-        return gpu.add(&call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));
+        return gpu.add(call.rows(m.div_ceil(rows), n.div_ceil(columns), flop));
     };
     let [rows, columns] = [m.div_ceil(tile_rows), n.div_ceil(tile_columns)];
     let parts = parts(rows * columns, k);
@@ -204,7 +204,7 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     if parts == 1 {
         let kernel = kernel.of("Y", y.dtype());
         let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_y), numbers)?;
-        return gpu.add(&call.rows(rows, columns, flop));
+        return gpu.add(call.rows(rows, columns, flop));
     }
     let sums = PortableTensor::uninit(y.backend(), &[parts, m, n], DType::F32)?;
     let of_sums = gpu.buffer(&sums)?;
@@ -216,10 +216,10 @@ fn run(gpu: &Gpu, product: Product<'_>, y: &PortableTensor) -> Result<()> {
     };
     let kernel = kernel.of("Y", DType::F32);
     let call = Dispatch::new(gpu, kernel, buffers([of_a, of_weight], of_sums), numbers.clone())?;
-    gpu.add(&call.rows(rows, columns, flop))?;
+    gpu.add(call.rows(rows, columns, flop))?;
     // This call is not divided: its first row is 0.
     let (last, numbers) = (last.without_matrices().of("Y", y.dtype()), numbers.u32(0));
-    gpu.add(&Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
+    gpu.add(Dispatch::new(gpu, last, buffers([of_sums, of_weight], of_y), numbers)?.over(m * n / 4, 256))
 }
 
 /// The rows and columns of the tiles of a product `(m, n, k)` with cooperative matrices, and the kernel: by matrices of a whole workgroup

@@ -25,7 +25,7 @@ pub(crate) fn copy(gpu: &Gpu, from: &PortableTensor, to: &PortableTensor) -> Res
     let numbers = Numbers::default().all([from.elements(), from.offset(), to.offset()]);
     let numbers = numbers.all(dims.into_iter().skip(1)).all(of_from).all(of_to);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(from)?, gpu.buffer(to)?], numbers)?;
-    gpu.add(&dispatch.over(from.elements(), GROUP))
+    gpu.add(dispatch.over(from.elements(), GROUP))
 }
 
 pub(super) fn concat(gpu: &Gpu, op: &ConcatOp<'_, PortableTensor>, y: &PortableTensor) -> Result<()> {
@@ -48,7 +48,7 @@ pub(super) fn index_select(gpu: &Gpu, op: &IndexSelectOp<'_, PortableTensor>, y:
     let kernel = Kernel::new("index_select", include_str!("../kernels/index_select.wgsl")).of("S", y.dtype());
     let numbers = Numbers::default().all([y.elements(), channels, table.offset(), y.offset()]);
     let buffers = vec![gpu.buffer(&table)?, gpu.buffer(&rows)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), GROUP))
 }
 
 /// PyTorch's order: channel `(c, i, j)` is pixel `(i, j)` of channel `c`.
@@ -67,5 +67,5 @@ pub(super) fn upsample(gpu: &Gpu, op: &UpsampleOp<'_, PortableTensor>, y: &Porta
     let kernel = Kernel::new("upsample_nearest", include_str!("../kernels/upsample.wgsl")).of("S", x.dtype());
     let numbers = Numbers::default().u32(y.elements()).all(sizes).all([op.size.0, op.size.1, x.offset(), y.offset()]);
     let dispatch = Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?;
-    gpu.add(&dispatch.over(y.elements(), GROUP))
+    gpu.add(dispatch.over(y.elements(), GROUP))
 }

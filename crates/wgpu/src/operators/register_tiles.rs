@@ -47,6 +47,7 @@ impl RegisterTiles {
         let vectors = self.depth / 4;
         let load_rows = SIDE * SIDE / vectors;
         Kernel::new("product_registers", include_str!("../kernels/product_registers.wgsl"))
+            .paste("/*starts*/", include_str!("../kernels/product_starts.wgsl"))
             .paste("/*fetch*/", include_str!("../kernels/product_fetch.wgsl"))
             .with("TILE_ROWS", rows)
             .with("TILE_COLUMNS", columns)

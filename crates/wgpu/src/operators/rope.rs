@@ -21,5 +21,5 @@ pub(super) fn rope(gpu: &Gpu, op: &RopeOp<'_, PortableTensor>, y: &PortableTenso
     let numbers = Numbers::default().all([count, s, op.num_heads, head_dim, x.offset(), cos.offset(), sin.offset()]);
     let numbers = numbers.all([table_image, gamma_offset, y.offset()]).f32(eps);
     let buffers = vec![gpu.buffer(x)?, gpu.buffer(cos)?, gpu.buffer(sin)?, of_gamma, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, 64))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, 64))
 }

@@ -23,7 +23,7 @@ pub(super) fn change_sums(gpu: &Gpu, op: &ChangeSumsOp<'_, PortableTensor>, y: &
     let sizes = [now.elements() / images, count / images, kiln_ops::CHANGE_PART, count];
     let numbers = Numbers::default().all(sizes).all([now.offset(), before.offset(), y.offset()]);
     let buffers = vec![gpu.buffer(now)?, gpu.buffer(before)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, 1))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, 1))
 }
 
 /// Scores are computed twice, for queries and for keys, and never stored: this attention is that of few tokens.
@@ -52,11 +52,11 @@ pub(super) fn attention_received(
     let of_rows = gpu.buffer(&rows)?;
     let rows_kernel = kernel("received_rows", include_str!("../kernels/received_rows.wgsl"));
     let call = Dispatch::new(gpu, rows_kernel, vec![of_q, of_k, of_rows], numbers(b * heads * s))?;
-    gpu.add(&call.over(b * heads * s, TOKENS))?;
+    gpu.add(call.over(b * heads * s, TOKENS))?;
     let by_head = PortableTensor::uninit(y.backend(), &[b, heads, t], DType::F32)?;
     let keys_kernel = kernel("received_keys", include_str!("../kernels/received_keys.wgsl"));
     let buffers = vec![of_q, of_k, of_rows, gpu.buffer(&by_head)?];
     let call = Dispatch::new(gpu, keys_kernel, buffers, numbers(b * heads * t))?;
-    gpu.add(&call.over(b * heads * t, TOKENS))?;
+    gpu.add(call.over(b * heads * t, TOKENS))?;
     reduce(gpu, &ReduceOp { x: &by_head, dim: 1, how: Reduction::Mean }, y)
 }

@@ -61,13 +61,13 @@ fn write(gpu: &Gpu, weight: &PortableWeight, rows: Rows, elements: &PortableTens
         let kernel = Kernel::new("stored_rotated", include_str!("../kernels/stored_rotated.wgsl")).after(BYTES);
         let kernel = kernel.of("S", dtype).with("GROUP", rotation.group());
         let numbers = Numbers::default().all([n * tiles, tiles]).all(addresses).u32(k);
-        return gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(n * tiles * GROUP, GROUP));
+        return gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(n * tiles * GROUP, GROUP));
     }
     let kernel = Kernel::new("stored", include_str!("../kernels/stored.wgsl")).after(KINDS);
     let kernel = kernel.of("S", dtype).with("TYPE", number(kind));
     let count = n * k / FOUR;
     let numbers = Numbers::default().all([count, k / FOUR]).all(addresses);
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, GROUP))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(count, GROUP))
 }
 
 /// The case of a type in stored.wgsl.

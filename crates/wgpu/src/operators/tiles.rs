@@ -88,6 +88,7 @@ impl Tiles {
         let Matrices { side, lanes } = matrices;
         let load_rows = self.load_rows(matrices);
         Kernel::new("product_matrix", include_str!("../kernels/product_matrix.wgsl"))
+            .paste("/*starts*/", include_str!("../kernels/product_starts.wgsl"))
             .paste("/*fetch*/", include_str!("../kernels/product_fetch.wgsl"))
             .with_matrices(side)
             .with("LANES", lanes)

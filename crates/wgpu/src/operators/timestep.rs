@@ -15,5 +15,5 @@ pub(super) fn embedding(gpu: &Gpu, op: &TimestepEmbeddingOp<'_, PortableTensor>,
     let kernel = kernel.when("COSINES_FIRST", config.flip_sin_to_cos);
     let numbers = Numbers::default().all([y.elements(), config.dim, values.offset(), y.offset(), 0]);
     let buffers = vec![gpu.buffer(values)?, gpu.buffer(&frequencies)?, gpu.buffer(y)?];
-    gpu.add(&Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), 256))
+    gpu.add(Dispatch::new(gpu, kernel, buffers, numbers)?.over(y.elements(), 256))
 }

@@ -50,5 +50,5 @@ fn softmax(gpu: &Gpu, x: &PortableTensor, scale: f64, y: &PortableTensor) -> Res
     let kernel = Kernel::new("softmax", include_str!("../../kernels/softmax.wgsl")).of("Y", y.dtype());
     let kernel = kernel.after(TOTAL).with("THREADS", GROUP).with("SHARE", GROUP);
     let numbers = Numbers::default().all([rows, columns, x.offset(), y.offset()]).f32(scale);
-    gpu.add(&Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?.over(rows, 1))
+    gpu.add(Dispatch::new(gpu, kernel, vec![gpu.buffer(x)?, gpu.buffer(y)?], numbers)?.over(rows, 1))
 }
