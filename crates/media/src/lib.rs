@@ -51,6 +51,7 @@ mod jpeg;
 mod json;
 mod open;
 mod png_encode;
+mod png_filter;
 mod png_level;
 mod png_text;
 mod preprocess;

@@ -5,11 +5,14 @@ use std::io::Write;
 pub use png::EncodingError;
 
 use crate::Image8;
+use crate::png_filter::RowFilter;
 use crate::png_level::PngLevel;
 use crate::png_text::is_latin1;
 
 /// Bytes of a chunk of compressed pixels.
 const CHUNK: usize = 256 << 10;
+/// Bytes of a pixel.
+const RGB: usize = 3;
 /// The most characters of a text's key.
 const LONGEST_KEY: usize = 79;
 
@@ -33,9 +36,29 @@ pub fn encode_png_at(
 ) -> Result<Vec<u8>, EncodingError> {
     let mut bytes = Vec::new();
     let mut writer = header(&mut bytes, size, png::ColorType::Rgb, texts, level)?;
-    writer.write_image_data(rgb)?;
+    let row = size.0.saturating_mul(RGB);
+    if level == PngLevel::Fast && row.checked_mul(size.1) == Some(rgb.len()) {
+        // A chunk has at most 2^31 - 1 bytes.
+        for part in compressed(rgb, row)?.chunks(1 << 30) {
+            writer.write_chunk(png::chunk::IDAT, part)?;
+        }
+    } else {
+        writer.write_image_data(rgb)?;
+    }
     writer.finish()?;
     Ok(bytes)
+}
+
+/// The zlib stream of an image's rows of `row` bytes.
+fn compressed(rgb: &[u8], row: usize) -> Result<Vec<u8>, EncodingError> {
+    let mut compressor = fdeflate::Compressor::new(Vec::with_capacity(rgb.len() / 2))?;
+    let (mut filter, none) = (RowFilter::new(row), vec![0; row]);
+    let mut above = none.as_slice();
+    for row in rgb.chunks_exact(row) {
+        compressor.write_data(filter.filter::<RGB>(row, above))?;
+        above = row;
+    }
+    Ok(compressor.finish()?)
 }
 
 /// Writes an image of 1 (gray), 3 (color) or 4 channels (with alpha) as a PNG with texts. Compressed pixels are written as
@@ -128,6 +151,24 @@ mod tests {
         write_png(&mut bytes, &gray, &[]).unwrap();
         assert_eq!(decode(&bytes, "gray", &DecodeOptions::default()).unwrap().rgb(), &gray.to_rgb());
         assert!(write_png(&mut Vec::new(), &Image8::<2>::filled(1, 1, [0; 2]).unwrap(), &[]).is_err());
+    }
+
+    #[test]
+    fn rows_of_all_kinds_come_back() {
+        let mut state = 1u32;
+        for (width, height) in [(1, 1), (2, 3), (33, 17), (160, 90)] {
+            for noise in [1, 9, 256] {
+                let mut next = |i: usize| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (i / 7 + i / (3 * width) * 5) as u8 ^ ((state >> 24) % noise) as u8
+                };
+                let rgb: Vec<u8> = (0..3 * width * height).map(&mut next).collect();
+                let bytes = encode_png((width, height), &rgb, &[("key", "text")]).unwrap();
+                let found = decode(&bytes, "rows", &DecodeOptions::default()).unwrap();
+                assert_eq!(found.rgb(), &Rgb8Image::new(width, height, rgb).unwrap());
+            }
+        }
+        assert!(encode_png((2, 2), &[0; 11], &[]).is_err() && encode_png((0, 2), &[], &[]).is_err());
     }
 
     #[test]
