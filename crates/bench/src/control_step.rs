@@ -56,7 +56,8 @@ impl Meter<'_, '_> {
         let hint = self.normal(2 * n, (h, w, depth))?.to_dtype(dtype)?;
         let scales = vec![1.0; control.additions()].into();
         let mut inputs = self.inputs(&*unet, 2 * n)?;
-        ControlInput { network: 0, hints: vec![hint], kinds: None, scales }.add_to(&mut inputs);
+        let text_keys = Vec::new(); // made with the U-Net's
+        ControlInput { network: 0, hints: vec![hint], kinds: None, scales, text_keys }.add_to(&mut inputs);
         let (denoiser, mut recorded) = (unet.with_controls(vec![&control])?, RecordedStep::default());
         let step = GuidedStep::new(&inputs, Some(CFG_SCALE), dtype)?.prepared(&*denoiser)?;
         let mut guided = || -> Result<()> {

@@ -76,6 +76,20 @@ pub struct ControlInput<T = Tensor> {
     pub kinds: Option<ControlKinds<T>>,
     /// The factors of its residuals: one for each skip connection, then the middle's.
     pub scales: Arc<[f32]>,
+    /// The text's keys and values for each of its cross-attention layers and the last `r` rows ([`crate::ControlNet::text_keys`]); empty
+    /// where each step makes them of the text.
+    pub text_keys: Vec<KeysValues<T>>,
+}
+
+/// The last `rows` rows of a tensor whose first dimension is the batch: all of them if there are no more.
+///
+/// # Errors
+/// Errors of the tensors.
+pub(crate) fn last_rows<T: TensorLike>(x: &T, rows: usize) -> kiln_nn::Result<T> {
+    match x.dims().first() {
+        Some(&b) if b > rows => x.narrow(0, b - rows, rows)?.contiguous(),
+        _ => Ok(x.clone()),
+    }
 }
 
 /// `x` with `y` added to its last rows: all of them where both have as many. Rows without `y` stay as they are, as diffusers'

@@ -139,8 +139,17 @@ impl<T: TensorLike> Forward<T> for ControlledUnet<'_> {
         Ok(self.run(x, timesteps, Conditioning::of(inputs)?)?)
     }
 
+    /// Adds the text's keys and values of the U-Net and of the ControlNets.
     fn prepare(&self, inputs: Inputs<T>) -> Result<Inputs<T>> {
-        Forward::prepare(self.unet, inputs)
+        let mut inputs = Forward::prepare(self.unet, inputs)?;
+        ControlInput::add_text_keys(&mut inputs, |input, context| {
+            let net = self.models.get(input.network).and_then(|model| model.net());
+            match net.filter(|net| !net.segments().is_streamed()) {
+                Some(net) => net.text_keys(context),
+                None => Ok(Vec::new()),
+            }
+        })?;
+        Ok(inputs)
     }
 }
 

@@ -6,7 +6,7 @@ use kiln_network::slots::{
 use kiln_network::{Access, Inputs, Slot};
 use kiln_nn::TensorLike;
 
-use crate::conditioning::{AddedConditions, Conditioning, ControlInput};
+use crate::conditioning::{AddedConditions, Conditioning, ControlInput, last_rows};
 use crate::control::ControlKinds;
 use crate::error::{Error, Result};
 use crate::hooks::{AttentionMap, DeepShrink, FeatureCache, FreeU, HookInputs, LayerSelection, PerturbedAttention};
@@ -21,6 +21,8 @@ const HINT: Slot = Slot::last("control hint");
 const KIND_FLAGS: Slot = Slot::shared("control types").keeping_dtype();
 /// The feature maps of T2I-Adapters.
 const FEATURE: Slot = Slot::last("adapter feature");
+/// The text's keys and values, a pair for each cross-attention layer of a control network.
+const CONTROL_TEXT_KEYS: [Slot; 2] = [Slot::last("control text keys"), Slot::last("control text values")];
 /// The number of a control network.
 const CONTROL: &str = "control network";
 /// The factors of its residuals.
@@ -91,9 +93,13 @@ fn missing(input: &'static str) -> Error {
 impl<T: TensorLike> KeysValues<T> {
     /// Adds the text's keys and values of all cross-attention layers, in the order in which they run.
     pub fn add_text(layers: Vec<Self>, inputs: &mut Inputs<T>) {
+        Self::add_all(layers, TEXT_KEYS, 0, inputs);
+    }
+
+    fn add_all(layers: Vec<Self>, slots: [Slot; 2], index: usize, inputs: &mut Inputs<T>) {
         for Self { keys, values } in layers {
-            inputs.add(TEXT_KEYS[0], 0, keys);
-            inputs.add(TEXT_KEYS[1], 0, values);
+            inputs.add(slots[0], index, keys);
+            inputs.add(slots[1], index, values);
         }
     }
 }
@@ -102,7 +108,7 @@ impl<T: TensorLike> ControlInput<T> {
     /// Adds the input to those of other control networks.
     pub fn add_to(self, inputs: &mut Inputs<T>) {
         let index = inputs.count_of(CONTROL);
-        let Self { network, hints, kinds, scales } = self;
+        let Self { network, hints, kinds, scales, text_keys } = self;
         inputs.add_constant(CONTROL, index, network as u64);
         scales.iter().for_each(|scale| inputs.add_constant(CONTROL_SCALE, index, u64::from(scale.to_bits())));
         hints.into_iter().for_each(|hint| inputs.add(HINT, index, hint));
@@ -113,6 +119,23 @@ impl<T: TensorLike> ControlInput<T> {
             }
             inputs.add(KIND_FLAGS, index, flags);
         }
+        KeysValues::add_all(text_keys, CONTROL_TEXT_KEYS, index, inputs);
+    }
+
+    /// Adds the text's keys and values that `make` returns for a control network without them and the text of its rows `(r, s,
+    /// context_dim)`.
+    pub(crate) fn add_text_keys(
+        inputs: &mut Inputs<T>,
+        make: impl Fn(&Self, &T) -> Result<Vec<KeysValues<T>>>,
+    ) -> Result<()> {
+        for index in 0..inputs.count_of(CONTROL) {
+            let without = Self::of(inputs, index).filter(|input| input.text_keys.is_empty());
+            let (Some(input), Some(context)) = (without, inputs.get(CONTEXT)) else { continue };
+            let rows = input.hints.first().and_then(|hint| hint.dims().first()).copied().unwrap_or(0);
+            let keys = make(&input, &last_rows(context, rows)?)?;
+            KeysValues::add_all(keys, CONTROL_TEXT_KEYS, index, inputs);
+        }
+        Ok(())
     }
 
     /// The input of this index; `None` if its network runs for none of the rows.
@@ -127,6 +150,7 @@ impl<T: TensorLike> ControlInput<T> {
             hints,
             kinds: flags.map(|flags| ControlKinds { images: images.collect(), flags: flags.clone() }),
             scales: inputs.constants_of(CONTROL_SCALE, index).map(float).collect(),
+            text_keys: pairs(inputs, CONTROL_TEXT_KEYS, index).collect(),
         })
     }
 
@@ -254,14 +278,16 @@ mod tests {
 
     fn control(network: usize, rows: usize) -> ControlInput {
         let kinds = Some(ControlKinds { images: vec![(1, 0.5), (3, 1.0)], flags: ones(1) });
-        ControlInput { network, hints: vec![ones(rows); 2], kinds, scales: [1.0, 0.25].into() }
+        let text_keys = vec![KeysValues { keys: ones(rows), values: ones(rows) }; 2 + network % 2];
+        ControlInput { network, hints: vec![ones(rows); 2], kinds, scales: [1.0, 0.25].into(), text_keys }
     }
 
     #[test]
     fn inputs_are_read_as_they_were_added() {
         let mut inputs = Inputs::new().with(CONTEXT, ones(2));
         control(4, 2).add_to(&mut inputs);
-        ControlInput { network: 5, hints: vec![ones(2)], kinds: None, scales: [0.5].into() }.add_to(&mut inputs);
+        let other = ControlInput { hints: vec![ones(2)], kinds: None, scales: [0.5].into(), ..control(5, 2) };
+        other.add_to(&mut inputs);
         ControlInput::add_features(vec![ones(2)], &mut inputs);
         ImagePrompt { layers: vec![None, Some(keys())], masks: Vec::new() }.add_to(&mut inputs);
         ImagePrompt { layers: vec![Some(keys()), Some(keys())], masks: vec![ones(2)] }.add_to(&mut inputs);
@@ -270,6 +296,7 @@ mod tests {
         assert_eq!(found.controls.iter().map(|control| control.network).collect::<Vec<_>>(), [4, 5]);
         let [first, second] = [0, 1].map(|i| found.controls[i].clone());
         assert_eq!((first.hints.len(), &first.scales[..], second.kinds.is_none()), (2, &[1.0, 0.25][..], true));
+        assert_eq!((first.text_keys.len(), second.text_keys.len()), (2, 3));
         assert_eq!(first.kinds.unwrap().images, [(1, 0.5), (3, 1.0)]);
         let acts = |prompt: &ImagePrompt| prompt.layers.iter().map(Option::is_some).collect::<Vec<_>>();
         assert_eq!(found.image_prompts.iter().map(acts).collect::<Vec<_>>(), [[false, true], [true, true]]);

@@ -23,7 +23,8 @@ fn open(kind: &str, tiny: TinyControl) -> (ControlNet, ControlHint) {
 
 /// What a network for one type of images gets.
 fn input(hint: &Tensor, scales: &[f32]) -> ControlInput {
-    ControlInput { network: 0, hints: vec![hint.clone()], kinds: None, scales: scales.into() }
+    let (hints, text_keys) = (vec![hint.clone()], Vec::new());
+    ControlInput { network: 0, hints, kinds: None, scales: scales.into(), text_keys }
 }
 
 /// The inputs of a case.
@@ -100,6 +101,33 @@ fn rows_are_independent() {
         for (both, last) in both.down.iter().zip(&last.down).chain([(&both.mid, &last.mid)]) {
             assert_eq!(values(&both.narrow(0, 1, 1).unwrap()), values(last));
         }
+    }
+}
+
+/// Keys and values that are made of the text once give the same residuals as those that each step makes.
+#[test]
+fn keys_of_the_text_may_be_made_before() {
+    let fixture = Fixture::open("control.safetensors");
+    for kind in ["sd1", "sdxl"] {
+        let (net, hint) = open(kind, TinyControl::full(0));
+        let inputs = Inputs::of(&fixture, &format!("{kind}.taps"));
+        let hint = hint.forward(&inputs.pixels).unwrap(); // for the last row alone
+        let text = inputs.conditioning.context.narrow(0, 1, 1).unwrap();
+        let without = input(&hint, &net.even_scales(0.5));
+        let with = ControlInput { text_keys: net.text_keys(&text).unwrap(), ..without.clone() };
+        assert!(!with.text_keys.is_empty());
+        let run = |input: &ControlInput| net.forward(&inputs.sample, &inputs.timestep, &inputs.conditioning, input);
+        let [made, given] = [run(&without).unwrap(), run(&with).unwrap()];
+        let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for (made, given) in made.down.iter().zip(&given.down).chain([(&made.mid, &given.mid)]) {
+            assert_eq!(values(made), values(given));
+        }
+        // The text of another row is another text.
+        let other = net.text_keys(&inputs.conditioning.context.narrow(0, 0, 1).unwrap()).unwrap();
+        let other = run(&ControlInput { text_keys: other, ..without.clone() }).unwrap();
+        assert_ne!(values(&made.mid), values(&other.mid));
+        let few = ControlInput { text_keys: with.text_keys[1..].to_vec(), ..without };
+        assert!(run(&few).unwrap_err().to_string().contains("`text_keys`"));
     }
 }
 

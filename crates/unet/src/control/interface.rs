@@ -92,7 +92,7 @@ impl ControlModel {
             _ => None,
         };
         let hints = images.into_iter().flat_map(|image| image.embedded).collect();
-        ControlInput { network, hints, kinds, scales }.add_to(inputs);
+        ControlInput { network, hints, kinds, scales, text_keys: Vec::new() }.add_to(inputs);
         Ok(())
     }
 }

@@ -27,10 +27,12 @@ use kiln_nn::{Conv2d, TensorLike};
 use kiln_weights::{SegmentModule, Segments};
 
 use crate::blocks::Builder;
-use crate::conditioning::{AddedConditions, Conditioning, ControlInput, Residuals};
+use crate::conditioning::{AddedConditions, Conditioning, ControlInput, Residuals, last_rows};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
-use crate::hooks::Hooks;
+use crate::hooks::{CrossAttentionHook, Hooks, LayerId};
+use crate::image_prompt::{CrossKeys, KeysValues};
+use crate::transformer::Transformer;
 pub use adapter::T2iAdapter;
 pub use adapter_config::{AdapterConfig, AdapterForm};
 pub use config::ControlConfig;
@@ -53,6 +55,8 @@ pub struct ControlNet {
     encoder: Encoder,
     taps: SegmentModule<Taps>,
     channels: Vec<usize>,
+    /// The cross-attention layers, in the order in which they run.
+    cross_layers: Vec<LayerId>,
     union: Option<Union>,
 }
 
@@ -82,7 +86,8 @@ impl ControlNet {
                 .collect(),
             mid: Conv2d::new(&p.pp("controlnet_mid_block"), mid, mid, 1),
         });
-        Self { config, segments, encoder, taps, channels, union }
+        let cross_layers = encoder.transformers().flat_map(Transformer::ids).collect();
+        Self { config, segments, encoder, taps, channels, cross_layers, union }
     }
 
     /// The configuration.
@@ -114,12 +119,7 @@ impl ControlNet {
     ) -> Result<Residuals<T>> {
         let dtype = x.dtype();
         let rows = self.check(x, conditioning, input)?;
-        let last = |tensor: &T| -> kiln_nn::Result<T> {
-            match tensor.dims().first() {
-                Some(&b) if b > rows => tensor.narrow(0, b - rows, rows)?.contiguous(),
-                _ => Ok(tensor.clone()),
-            }
-        };
+        let last = |tensor: &T| last_rows(tensor, rows);
         let added = conditioning.added.as_ref().map(|added| -> kiln_nn::Result<_> {
             Ok(AddedConditions { text_embeds: last(&added.text_embeds)?, time_ids: last(&added.time_ids)? })
         });
@@ -130,7 +130,9 @@ impl ControlNet {
         let of_kinds = union.map(|(union, kinds)| union.embed(kinds, dtype)).transpose()?;
         let nothing = &mut |_: &str, _: &T| {};
         let embedded = self.encoder.embed_with(&timesteps, &seen, of_kinds.as_ref(), dtype, nothing)?;
-        let hooks = Hooks::default();
+        let cross = CrossKeys { layers: &self.cross_layers, text: &input.text_keys, prompts: &[] };
+        let cross_attention = if cross.acts() { Some(&cross as &dyn CrossAttentionHook<T>) } else { None };
+        let hooks = Hooks { cross_attention, ..Hooks::default() };
         let context = embedded.context(&hooks);
         let first = match union {
             Some((union, kinds)) => union.fuse(&self.encoder.first(&x, None)?, &hints, kinds)?,
@@ -158,6 +160,16 @@ impl ControlNet {
                 mid: scaled(tapped(&taps.mid, &mid)?, input.scales.last())?,
             })
         })?)
+    }
+
+    /// The keys and values of the text `context` `(r, s, context_dim)` for each cross-attention layer in the order in which they run:
+    /// [`ControlInput::text_keys`]. Every layer's weights are used once.
+    ///
+    /// # Errors
+    /// Errors of a layer, with the layer's path.
+    pub fn text_keys<T: TensorLike>(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
+        let keys = self.encoder.transformers().flat_map(|transformer| transformer.text_keys(context));
+        Ok(keys.collect::<kiln_nn::Result<_>>()?)
     }
 
     /// The factors of residuals that all have the weight `weight`.
@@ -191,6 +203,10 @@ impl ControlNet {
         }
         if input.scales.len() != self.channels.len() + 1 {
             return fail("scales", format!("({})", self.channels.len() + 1), &[input.scales.len()]);
+        }
+        let (layers, keys) = (self.cross_layers.len(), input.text_keys.len());
+        if keys != 0 && keys != layers {
+            return fail("text_keys", format!("({layers}): one for each cross-attention layer, or none"), &[keys]);
         }
         if let Some(dim) = config.context_dim()
             && !matches!(*conditioning.context.dims(), [batch, s, d] if batch == b && d == dim && s > 0)

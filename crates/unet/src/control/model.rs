@@ -171,7 +171,8 @@ impl ControlModel {
                     flags: device.tensor(&[union.types], DType::F32),
                 });
                 let hints = vec![device.tensor(&[b, h, w, net.config().hint_depth()], dtype)];
-                ControlInput { network, hints, kinds, scales: net.even_scales(1.0) }.add_to(inputs);
+                let scales = net.even_scales(1.0);
+                ControlInput { network, hints, kinds, scales, text_keys: Vec::new() }.add_to(inputs);
             }
             // Several adapters are one sum.
             Parts::Adapter(adapter) if !ControlInput::has_features(inputs) => {
@@ -185,7 +186,8 @@ impl ControlModel {
             Parts::Adapter(_) => {}
             Parts::Lllite(lllite) => {
                 let hints = lllite.meta_embeddings(unet, device, (b, h, w), dtype);
-                ControlInput { network, hints, kinds: None, scales: [1.0].into() }.add_to(inputs);
+                let scales = [1.0].into();
+                ControlInput { network, hints, kinds: None, scales, text_keys: Vec::new() }.add_to(inputs);
             }
         }
     }
