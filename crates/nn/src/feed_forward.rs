@@ -29,6 +29,9 @@ impl FeedForward {
     /// `norm` of `x` `(.., channels)`, with `x` added to the output. The values and gates are dropped before the output is
     /// computed, because they are the largest map of a network with transformers.
     pub fn forward<T: TensorLike>(&self, norm: &LayerNorm, x: &T) -> Result<T> {
+        if let Some(hidden) = self.proj.forward_normed_geglu(x, norm)? {
+            return self.out.forward_add(&hidden, Some(x));
+        }
         let wide = self.proj.forward_normed(x, norm)?;
         self.out.forward_geglu(wide, Some(x))
     }

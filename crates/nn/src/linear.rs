@@ -65,6 +65,15 @@ impl Linear {
         }
     }
 
+    /// GEGLU of [`Linear::forward_normed`], if the device has one kernel for the product and GEGLU.
+    pub(crate) fn forward_normed_geglu<T: TensorLike>(&self, x: &T, norm: &LayerNorm) -> Result<Option<T>> {
+        let weight = x.weight(&self.weight)?;
+        if !x.has_linear_geglu(&weight)? {
+            return Ok(None);
+        }
+        norm.forward(x)?.linear_geglu(&weight, self.bias(x)?.as_ref()).map(Some)
+    }
+
     /// Like [`Linear::forward`] for `norm` of `x`.
     pub fn forward_normed<T: TensorLike>(&self, x: &T, norm: &LayerNorm) -> Result<T> {
         if !self.is_fused() {

@@ -51,6 +51,10 @@ impl TensorLike for Tensor {
         Target::of(self.device())
     }
 
+    fn has_linear_geglu(&self, weight: &Weight) -> Result<bool> {
+        Ok(kiln_ops::has_linear_geglu(self, weight)?)
+    }
+
     fn new_empty(&self, dims: &[usize]) -> Result<Self> {
         Ok(kiln_ops::uninit(dims, self.dtype(), self.device())?)
     }

@@ -78,6 +78,11 @@ pub trait TensorLike: Operand + Elementwise + Operators + Clone {
     /// The kind of this tensor's device.
     fn target(&self) -> Target;
 
+    /// [`kiln_ops::has_linear_geglu`]. Other tensors have no such kernel, and plans count the memory of two operators.
+    fn has_linear_geglu(&self, _weight: &Self::Weight) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Another tensor of the same type on the same device, with uninitialized elements.
     fn new_empty(&self, dims: &[usize]) -> Result<Self>;
 

@@ -5,7 +5,7 @@ use kiln_ops::{
     Activated, ActivatedLinearOp, Activation, ActivationLinearOp, Attention, AttentionOp, AttentionReceivedOp,
     ChangeSumsOp, ConcatOp, Conv2d, Conv2dInputs, Conv2dOp, FusedConv2d, FusedConv2dOp, GatedActivationOp,
     GatedResidualOp, GegluLinearOp, GegluOp, GroupNorm, GroupNormApplyOp, GroupNormOp, GroupedAttention,
-    GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearOp, MaskedAttentionOp, ModulatedNormOp,
+    GroupedAttentionOp, GuidanceOp, LayerNormOp, LayoutOp, LinearGegluOp, LinearOp, MaskedAttentionOp, ModulatedNormOp,
     NormedConv2dOp, NormedLinearOp, PixelShuffleOp, RopeOp, RopePairs, RowNorm, Strip, TimestepEmbedding,
     TimestepEmbeddingOp, UpsampleOp,
 };
@@ -170,6 +170,14 @@ pub trait Operators: Sized {
     {
         let linear = LinearOp { x: self, weight, bias, residual: None };
         self.apply(&ActivatedLinearOp { linear, function, before })
+    }
+
+    /// [`kiln_ops::linear_geglu`].
+    fn linear_geglu(&self, weight: &Self::Weight, bias: Option<&Self>) -> Result<Self>
+    where
+        Self: TensorLike,
+    {
+        self.apply(&LinearGegluOp { x: self, weight, bias })
     }
 
     /// [`kiln_ops::normed_linear`] with gamma, beta and epsilon of the norm, for a weight in 8-bit floats.

@@ -6,10 +6,14 @@
 // much. Pixels and channels out of bounds are zeros, so padding costs nothing. Two warp groups multiply 64 pixels each. The
 // residual is copied ahead to where the result is put together, which is copied from there while the next tile is computed.
 //
+// With GEGLU the weight has rows of values and, behind all of them, rows of gates. A block of a cluster copies rows of values, the
+// other one the rows of their gates, so a thread holds a value and its gate in registers, and half of the columns are results.
+//
 // The tensor cores of Hopper keep about 14 bits of a sum of e4m3 products. So the sums of 512 products are added up in f32
 // (DeepSeek-V3, arXiv 2412.19437, section 3.3.2, has 128). The order of a sum depends on the shape alone.
 #pragma once
 
+#include "activation.cuh"
 #include "image_product.cuh"
 #include "warp_group.cuh"
 
@@ -112,7 +116,7 @@ template <typename T> __device__ __forceinline__ uint32_t pack(float2 pair) {
 
 }  // namespace hopper
 
-template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProduct {
+template <typename Input, typename T, int COLUMNS, int STAGES, bool GEGLU = false> struct HopperProduct {
   static constexpr int N = COLUMNS / 8, GROUPS = 2;
   static constexpr int PIXELS = hopper::PIXELS, BYTES = hopper::BYTES, CLUSTER = hopper::CLUSTER;
   // Input channels of a part.
@@ -120,8 +124,9 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
   using Place = hopper::Place;
   using Pixel = hopper::Pixel;
 
-  // Output channels of a copied part of the result: 64 bytes.
-  static constexpr int PART = 32, PARTS = COLUMNS / PART;
+  // Output channels of a tile, and of a copied part of it: 64 bytes.
+  static constexpr int RESULTS = GEGLU ? COLUMNS / 2 : COLUMNS, PART = 32, PARTS = RESULTS / PART;
+  static_assert(!GEGLU || CLUSTER == 2 && !Input::HAS_SCALES, "a block copies values, the other one gates");
 
   struct Stage {
     unsigned char x[PIXELS * BYTES], weight[COLUMNS * BYTES];
@@ -129,7 +134,8 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
   struct alignas(1024) Shared {
     Stage stages[STAGES];
     unsigned char staged[GROUPS][PARTS][64 * PART * sizeof(T)]; // rows of 64 bytes with their 16-byte chunks swizzled
-    float2 columns[GROUPS][COLUMNS];                            // scale and bias of the tile's output channels
+    // Of the tile's rows of the weight.
+    float bias[GROUPS][COLUMNS], scales[GROUPS][Input::HAS_SCALES ? COLUMNS : 1];
     Barrier full[STAGES], empty[STAGES], residual[GROUPS];
   };
   static_assert(sizeof(Shared) <= 227 << 10, "more than a block may have");
@@ -171,10 +177,11 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
 
   __device__ static __forceinline__ void load(Shared& shared, const TensorMap& x, const TensorMap& weight,
                                               const ImageProduct& p, int rank) {
-    constexpr int ROWS = COLUMNS / CLUSTER;
+    constexpr int ROWS = COLUMNS / CLUSTER; // of the weight
     int stage = 0, parity = 1;
     for (int pair = blockIdx.x / CLUSTER; pair < pairs(p); pair += gridDim.x / CLUSTER) {
-      const Place place(p, pair, rank, COLUMNS);
+      const Place place(p, pair, rank, RESULTS);
+      const int first_row = place.column + rank * (GEGLU ? p.n : ROWS);
       for (int tap = 0; tap < p.taps; ++tap) {
         const int column = place.x + tap % p.taps_in_row - p.pad_left, row = place.y + tap / p.taps_in_row - p.pad_above;
         for (int channel = 0; channel < p.c; channel += CHANNELS) {
@@ -183,8 +190,7 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
           shared.empty[stage].wait(parity); // in both blocks
           full.arrive_expecting(sizeof(Stage));
           copy_tile(to.x, x, full, channel, column, row, place.image);
-          copy_tile_to((1 << CLUSTER) - 1, to.weight + rank * ROWS * BYTES, weight, full, channel, tap,
-                       place.column + rank * ROWS, 0);
+          copy_tile_to((1 << CLUSTER) - 1, to.weight + rank * ROWS * BYTES, weight, full, channel, tap, first_row, 0);
           if (++stage == STAGES) stage = 0, parity ^= 1;
         }
       }
@@ -203,7 +209,7 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
     const bool copies = threadIdx.x % 128 == 0;
     int stage = 0, parity = 0, residual_parity = 0;
     for (int pair = blockIdx.x / CLUSTER; pair < pairs(p); pair += gridDim.x / CLUSTER) {
-      const Place place(p, pair, rank, COLUMNS);
+      const Place place(p, pair, rank, RESULTS);
       const Pixel first(p, place, first_row);
       if (copies) {
         wait_stores_read(); // of the last tile
@@ -263,13 +269,17 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
           }
         }
       }
-      ahead.store(shared.columns[group]);
+      ahead.store(shared.bias[group], shared.scales[group]);
       if (p.has_residual) {
         shared.residual[group].wait(residual_parity);
         residual_parity ^= 1;
       }
       group_sync(group);
-      finish(sums, shared.staged[group], shared.columns[group], ahead, place, group, p);
+      if constexpr (GEGLU) {
+        gate(sums, shared.staged[group], shared.bias[group]);
+      } else {
+        finish(sums, shared, ahead, place, group, p);
+      }
       publish_operands();
       group_sync(group);
       if (copies) {
@@ -292,20 +302,21 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
   // What the end of a tile needs of global memory, loaded before its products.
   struct Ahead {
     static constexpr int COUNT = (COLUMNS + 127) / 128;
-    float2 columns[COUNT]; // scale and bias of this thread's output channels
-    float scales[2];       // of the pixels of this thread; outside of the images 0
+    float bias[COUNT], column_scales[COUNT]; // of this thread's rows of the weight
+    float scales[2];                         // of the pixels of this thread; outside of the images 0
 
     __device__ __forceinline__ Ahead(int group, const Place& place, const ImageProduct& p) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
-        const int column = place.column + threadIdx.x % 128 + i * 128;
-        columns[i] = make_float2(0.0f, 0.0f);
-        if (column >= p.n || place.image >= p.b) continue;
-        if constexpr (Input::HAS_SCALES) columns[i].x = __ldg(p.weight_scales + column);
-        if (p.bias != nullptr) columns[i].y = to_f32(static_cast<const T*>(p.bias)[column]);
+        const int in_tile = threadIdx.x % 128 + i * 128, column = place.column + in_tile % RESULTS;
+        const int row = column + in_tile / RESULTS * p.n; // with GEGLU a gate's, perhaps
+        bias[i] = column_scales[i] = 0.0f;
+        if (in_tile >= COLUMNS || column >= p.n || place.image >= p.b) continue;
+        if constexpr (Input::HAS_SCALES) column_scales[i] = __ldg(p.weight_scales + row);
+        if (p.bias != nullptr) bias[i] = to_f32(static_cast<const T*>(p.bias)[row]);
         if (p.image_bias != nullptr && has_one_bias(p)) {
           const size_t at = static_cast<size_t>(place.image) * p.image_bias_stride + column;
-          columns[i].y += to_f32(static_cast<const T*>(p.image_bias)[at]);
+          bias[i] += to_f32(static_cast<const T*>(p.image_bias)[at]);
         }
       }
 #pragma unroll
@@ -315,11 +326,13 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
       }
     }
 
-    __device__ __forceinline__ void store(float2* to) const {
+    __device__ __forceinline__ void store(float* bias_to, float* scales_to) const {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
-        const int column = threadIdx.x % 128 + i * 128;
-        if (column < COLUMNS) to[column] = columns[i];
+        const int in_tile = threadIdx.x % 128 + i * 128;
+        if (in_tile >= COLUMNS) continue;
+        bias_to[in_tile] = bias[i];
+        if constexpr (Input::HAS_SCALES) scales_to[in_tile] = column_scales[i];
       }
     }
   };
@@ -329,31 +342,39 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
     return static_cast<int>(threadIdx.x / 32 % 4) * 16 + half * 8 + static_cast<int>(threadIdx.x % 32) / 4;
   }
 
+  // Where columns 8 n + 2 (lane % 4) and the next of row `row` of a group are put together.
+  using Staged = unsigned char[64 * PART * sizeof(T)];
+  __device__ static __forceinline__ uint32_t* place_of(Staged* staged, int row, int n) {
+    return reinterpret_cast<uint32_t*>(staged[n / 4] + row * 64 + (((n % 4) ^ (row >> 1 & 3)) << 4)) + threadIdx.x % 4;
+  }
+
   // Scales the sums, adds what is to be added, and puts the result where the residual is.
-  __device__ static __forceinline__ void finish(const float (&sums)[N][4], unsigned char (*staged)[64 * PART * sizeof(T)],
-                                                const float2* columns, const Ahead& ahead, const Place& place, int group,
-                                                const ImageProduct& p) {
+  __device__ static __forceinline__ void finish(const float (&sums)[N][4], Shared& shared, const Ahead& ahead,
+                                                const Place& place, int group, const ImageProduct& p) {
     const int quarter = threadIdx.x % 4;
     const bool of_each_image = p.image_bias != nullptr && !has_one_bias(p);
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float4 of_columns = *reinterpret_cast<const float4*>(columns + n * 8 + quarter * 2);
+      const int in_tile = n * 8 + quarter * 2;
+      const float2 bias_of_columns = *reinterpret_cast<const float2*>(shared.bias[group] + in_tile);
+      float2 scales;
+      if constexpr (Input::HAS_SCALES) scales = *reinterpret_cast<const float2*>(shared.scales[group] + in_tile);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(half);
-        uint32_t* at = reinterpret_cast<uint32_t*>(staged[n / 4] + row * 64 + (((n % 4) ^ (row >> 1 & 3)) << 4)) + quarter;
+        uint32_t* at = place_of(shared.staged[group], row, n);
         float2 sum = make_float2(sums[n][2 * half], sums[n][2 * half + 1]);
         if constexpr (Input::HAS_SCALES) {
-          sum = make_float2(sum.x * ahead.scales[half] * of_columns.x, sum.y * ahead.scales[half] * of_columns.z);
+          sum = make_float2(sum.x * ahead.scales[half] * scales.x, sum.y * ahead.scales[half] * scales.y);
         }
-        sum.x += of_columns.y, sum.y += of_columns.w;
+        sum.x += bias_of_columns.x, sum.y += bias_of_columns.y;
         if (p.has_residual) {
           const float2 of_residual = hopper::unpack<T>(*at);
           sum.x += of_residual.x, sum.y += of_residual.y;
         }
         if (of_each_image) {
           const Pixel pixel(p, place, group * 64 + row);
-          const int column = place.column + n * 8 + quarter * 2;
+          const int column = place.column + in_tile;
           if (pixel.inside(p) && column < p.n) {
             const T* bias = static_cast<const T*>(p.image_bias) + static_cast<size_t>(pixel.image) * p.image_bias_stride;
             const float2 of_image = hopper::unpack<T>(__ldg(reinterpret_cast<const uint32_t*>(bias + column)));
@@ -361,6 +382,23 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
           }
         }
         *at = hopper::pack<T>(sum);
+      }
+    }
+  }
+
+  // Values times the GELU of their gates, which are half a tile further.
+  __device__ static __forceinline__ void gate(const float (&sums)[N][4], Staged* staged, const float* bias) {
+#pragma unroll
+    for (int n = 0; n < N / 2; ++n) {
+      const int in_tile = n * 8 + threadIdx.x % 4 * 2;
+      const float2 of_values = *reinterpret_cast<const float2*>(bias + in_tile);
+      const float2 of_gates = *reinterpret_cast<const float2*>(bias + RESULTS + in_tile);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float(&values)[4] = sums[n], (&gates)[4] = sums[n + N / 2];
+        const float x = (values[2 * half] + of_values.x) * gelu_erf_16(gates[2 * half] + of_gates.x);
+        const float y = (values[2 * half + 1] + of_values.y) * gelu_erf_16(gates[2 * half + 1] + of_gates.y);
+        *place_of(staged, row_of(half), n) = hopper::pack<T>(make_float2(x, y));
       }
     }
   }
@@ -379,11 +417,12 @@ template <typename Input, typename T, int COLUMNS, int STAGES> struct HopperProd
 
 }  // namespace kiln
 
-// Defines the kernel NAME for operands, the type of the result, the output channels of a tile, and the parts that are loaded ahead.
-#define KILN_HOPPER_PRODUCT(NAME, OPERANDS, T, COLUMNS, STAGES)                                            \
+// Defines the kernel NAME for operands, the type of the result, the rows of the weight for a tile, the parts that are loaded ahead,
+// and `true` for GEGLU.
+#define KILN_HOPPER_PRODUCT(NAME, OPERANDS, T, ...)                                                        \
   extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(384, 1)                                 \
       NAME(const __grid_constant__ kiln::TensorMap x, const __grid_constant__ kiln::TensorMap weight,      \
            const __grid_constant__ kiln::TensorMap y, const __grid_constant__ kiln::TensorMap residual,    \
            const kiln::ImageProduct p) {                                                                   \
-    kiln::HopperProduct<OPERANDS, T, COLUMNS, STAGES>::run(x, weight, y, residual, p);                     \
+    kiln::HopperProduct<OPERANDS, T, __VA_ARGS__>::run(x, weight, y, residual, p);                         \
   }

@@ -19,6 +19,8 @@
 //! own. On other GPUs, in f32, and for small feature maps windows are gathered for a product instead. Products of up to 4
 //! rows and convolutions to up to 8 channels have their own kernels.
 //!
+//! On Hopper a linear layer with GEGLU is one kernel if it has enough rows (`ops/src/linear_geglu`).
+//!
 //! Hopper's kernel of convolutions (`hopper`) is one source for f16, bf16 and e4m3: a cluster of two blocks copies boxes of
 //! the image, shifted by each tap, and shares the rows of a weight (TMA), and warp groups multiply them.
 //!

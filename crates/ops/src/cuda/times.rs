@@ -1,4 +1,5 @@
-//! The speed of the products of SD1.5, SDXL and the decoder on a GPU: `kiln_ops --ignored --nocapture products`.
+//! The speed of the products of SD1.5, SDXL and the decoder on a GPU: `kiln_ops --ignored --nocapture measure_products`. The host's
+//! time for launches: `measure_launches`.
 //!
 //! Every shape is launched from a graph, with weights that rotate through more memory than the L2 cache has, as in a
 //! step. Activations stay in the cache, where they fit.
@@ -9,7 +10,7 @@ use candle_core::{Device, Tensor};
 
 use crate::graph::{Graph, prepare};
 use crate::test_support::TARGET;
-use crate::{Conv2d, Conv2dInputs, Error, Weight, conv2d, linear};
+use crate::{Attention, Conv2d, Conv2dInputs, Error, Weight, conv2d, linear};
 
 /// `(count, b, extent, c_in, c_out, stride, residual)`: 3x3 convolutions.
 type Convolutions = &'static [(usize, usize, usize, usize, usize, usize, bool)];
@@ -181,6 +182,39 @@ fn measure_products() {
             println!("  {kind}: {milliseconds:.3} ms, {:.0} TFLOP/s", operations / milliseconds / 1e9);
         }
     }
+}
+
+/// The host's time for a launch, in microseconds, where it bounds the speed: text encoders, and networks whose weights are streamed.
+#[test]
+#[ignore = "a measurement, needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn measure_launches() {
+    const LAUNCHES: usize = 200; // fewer than the driver queues
+    let (device, dtype) = &*TARGET;
+    assert!(device.is_cuda(), "this measures a GPU: KILN_TEST_DEVICE=cuda");
+    let (m, c) = (77, 768);
+    let (x, y, gamma) = (random(&[1, m, c]), random(&[1, m, c]), random(&[c]));
+    let weight = Weight::plain(&random(&[c, c])).unwrap();
+    let attention = Attention { num_heads: 12, causal: true };
+    let measure = |name: &str, launch: &dyn Fn()| {
+        let mut times: Vec<f64> = (0..9)
+            .map(|_| {
+                device.synchronize().unwrap();
+                let start = Instant::now();
+                (0..LAUNCHES).for_each(|_| launch());
+                start.elapsed().as_secs_f64() * 1e6 / LAUNCHES as f64
+            })
+            .collect();
+        times.remove(0);
+        times.sort_by(f64::total_cmp);
+        println!("  {:6.2} us  {name}", times[times.len() / 2]);
+    };
+    println!("the host's time for a launch, {dtype:?}");
+    measure("memory for a result alone", &|| drop(crate::uninit(&[1, m, c], *dtype, device).unwrap()));
+    measure("activation", &|| drop(crate::activation(&x, crate::Activation::QuickGelu, None).unwrap()));
+    measure("layer norm", &|| drop(crate::layer_norm(&x, &gamma, &gamma, 1e-5, None).unwrap()));
+    measure("linear", &|| drop(linear(&x, &weight, Some(&gamma), Some(&x), None).unwrap()));
+    measure("linear into a result", &|| drop(linear(&x, &weight, Some(&gamma), Some(&x), Some(&y)).unwrap()));
+    measure("attention", &|| drop(crate::attention(&x, &x, &x, attention, None).unwrap()));
 }
 
 fn row(sum: &mut (f64, f64), count: usize, shape: &str, residual: bool, us: f64, operations: f64) {

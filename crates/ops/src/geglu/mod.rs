@@ -3,7 +3,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod reference;
+pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 

@@ -14,6 +14,7 @@ use crate::guidance::GuidanceOp;
 use crate::layer_norm::LayerNormOp;
 use crate::layout::LayoutOp;
 use crate::linear::LinearOp;
+use crate::linear_geglu::LinearGegluOp;
 use crate::modulated_norm::ModulatedNormOp;
 use crate::operation::Operand;
 use crate::pixel_shuffle::PixelShuffleOp;
@@ -69,6 +70,7 @@ calls! {
     LayerNorm(LayerNormOp): "layer_norm",
     Layout(LayoutOp): "layout",
     Linear(LinearOp): "linear",
+    LinearGeglu(LinearGegluOp): "linear_geglu",
     Map(MapOp): "map",
     MaskedAttention(MaskedAttentionOp): "attention_masked",
     ModulatedNorm(ModulatedNormOp): "modulated_norm",

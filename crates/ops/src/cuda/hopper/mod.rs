@@ -29,6 +29,8 @@ pub(crate) enum Input {
     Bytes,
     /// The type of the result, f16 or bf16.
     Wide,
+    /// Like `Wide`, for GEGLU: the weight has rows of values, and as many rows of gates behind them.
+    Geglu,
 }
 
 /// Kernels for the tiles of [`Tiling`], whose names end with the columns of a tile and the type.
@@ -45,7 +47,13 @@ struct TensorMap(CUtensorMap);
 // SAFETY: the kernels take a tensor map by value, which this is.
 unsafe impl DeviceRepr for TensorMap {}
 
-/// Launches the kernel of `hopper_product.cuh`.
+/// How many tiles each multiprocessor computes for images of `[w, h, b]` pixels and `n` output channels.
+pub(crate) fn tiles_each(size: [usize; 3], n: usize, input: Input, device: &CudaDevice) -> Result<f64> {
+    let multiprocessors = cuda::multiprocessors(device)?;
+    Ok(Tiling::of(size, n, multiprocessors, input).count() as f64 / multiprocessors as f64)
+}
+
+/// Launches the kernel of `hopper_product.cuh`. With [`Input::Geglu`] the weight has twice as many rows as the result has channels.
 pub(crate) fn launch(
     op: &'static str,
     kernels: Kernels,
@@ -61,13 +69,14 @@ pub(crate) fn launch(
     let tiling = Tiling::of([w, h, b], n, multiprocessors, kernels.input);
     let (boxes, channels) = match kernels.input {
         Input::Bytes => (Boxes::Bytes, BYTES),
-        Input::Wide => (Boxes::Wide(dtype), BYTES / 2),
+        Input::Wide | Input::Geglu => (Boxes::Wide(dtype), BYTES / 2),
     };
+    let rows = if kernels.input == Input::Geglu { 2 * n } else { n };
     let [tile_w, tile_h, tile_b] = tiling.bits.map(|bits| 1 << bits);
     let x_map = map(boxes, x, [c, w, h, b], [channels, tile_w, tile_h, tile_b])?;
     let columns = tiling.columns as u32;
     let of_block = columns / CLUSTER as u32;
-    let weight_map = map(boxes, weight, [c, taps, n, 1], [channels, 1, of_block, 1])?;
+    let weight_map = map(boxes, weight, [c, taps, rows, 1], [channels, 1, of_block, 1])?;
     let [half_w, half_h, half_b] = tiling.box_of_group();
     let of_result = |address| map(Boxes::Results(dtype), address, [n, w, h, b], [RESULTS, half_w, half_h, half_b]);
     let (y_map, residual_map) = (of_result(y)?, of_result(if residual == 0 { y } else { residual })?);
@@ -80,7 +89,7 @@ pub(crate) fn launch(
     };
     count(tiling.count())?;
     let kernel = kernels.module.typed(device, &format!("{}_{columns}", kernels.name), dtype)?;
-    let shared = tiling.shared();
+    let shared = tiling.shared(kernels.input);
     kernel
         .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32)
         .map_err(cuda::driver)?;

@@ -4,9 +4,11 @@ use super::Input;
 
 /// Pixels of a tile, as a power of two (`PIXELS` in `hopper_product.cuh`).
 const PIXEL_BITS: u32 = 7;
-/// Output channels of a tile, of the kernels that there are, and the parts of operands that a block loads ahead. The first one is
+/// Rows of the weight for a tile, of the kernels that there are, and the parts of operands that a block loads ahead. The first one is
 /// for wide operands alone.
 const KERNELS: [(usize, usize); 4] = [(256, 3), (160, 5), (128, 5), (64, 8)];
+/// The same of the kernel with GEGLU.
+const GEGLU_KERNEL: (usize, usize) = (256, 4);
 /// Bytes of input channels of a part.
 const BYTES: usize = 128;
 /// The cost of a tile besides its products, in output channels: its first operands and its results.
@@ -21,8 +23,10 @@ pub(super) struct Tiling {
     pub(super) bits: [u32; 3],
     /// Tiles in each of these directions.
     pub(super) pixels: [usize; 3],
-    /// Output channels of a tile.
+    /// Rows of the weight for a tile.
     pub(super) columns: usize,
+    /// Output channels of a tile: as many, or with GEGLU half of them.
+    pub(super) results: usize,
     /// Tiles over the output channels.
     pub(super) over_columns: usize,
     /// Parts of operands in shared memory.
@@ -45,8 +49,12 @@ impl Tiling {
         };
         let [wide, first, others @ ..] = KERNELS;
         let kernels = [first].into_iter().chain(others).chain((input == Input::Wide).then_some(wide));
-        let (columns, stages) = kernels.min_by_key(|(columns, _)| time(*columns)).unwrap_or(first);
-        Self { bits, pixels, columns, over_columns: n.div_ceil(columns), stages }
+        let (columns, stages) = match input {
+            Input::Geglu => GEGLU_KERNEL,
+            _ => kernels.min_by_key(|(columns, _)| time(*columns)).unwrap_or(first),
+        };
+        let results = if input == Input::Geglu { columns / 2 } else { columns };
+        Self { bits, pixels, columns, results, over_columns: n.div_ceil(results), stages }
     }
 
     /// All tiles, in whole clusters.
@@ -63,12 +71,13 @@ impl Tiling {
         bits.map(|bits| 1 << bits)
     }
 
-    /// Shared memory of a block in bytes, `Shared` in `hopper_product.cuh`: the parts, the tile's results of 16 bits, two
-    /// floats for each output channel and group, and the barriers, aligned to 1 KiB.
-    pub(super) fn shared(&self) -> usize {
+    /// Shared memory of a block in bytes, at least that of `Shared` in `hopper_product.cuh`: the parts, the tile's results of 16 bits,
+    /// for each group of warps the biases of the weight's rows and their scales or one number, and the barriers, aligned to 1 KiB.
+    pub(super) fn shared(&self, input: Input) -> usize {
         let parts = self.stages * ((1 << PIXEL_BITS) + self.columns) * BYTES;
-        let results = (self.columns << PIXEL_BITS) * size_of::<u16>();
-        let columns = 2 * self.columns * 2 * size_of::<f32>();
+        let results = (self.results << PIXEL_BITS) * size_of::<u16>();
+        let scales = if input == Input::Bytes { self.columns } else { 1 };
+        let columns = 2 * (self.columns + scales) * size_of::<f32>();
         let barriers = (2 * self.stages + 2) * size_of::<u64>();
         (parts + results + columns + barriers).next_multiple_of(1024)
     }
@@ -81,7 +90,7 @@ mod tests {
     #[test]
     fn tiles_cover_all_pixels_and_fit_shared_memory() {
         let sizes = [([2048, 1, 1], 1280), ([64, 64, 2], 320), ([8, 8, 2], 1280), ([23, 17, 3], 48), ([1, 1, 2], 64)];
-        let inputs = [Input::Bytes, Input::Wide];
+        let inputs = [Input::Bytes, Input::Wide, Input::Geglu];
         for (size, n, input) in sizes.into_iter().flat_map(|(size, n)| inputs.map(|input| (size, n, input))) {
             let tiling = Tiling::of(size, n, 132, input);
             assert_eq!(tiling.bits.iter().sum::<u32>(), PIXEL_BITS);
@@ -89,7 +98,7 @@ mod tests {
                 assert!(tiling.pixels[i] << tiling.bits[i] >= *pixels);
             }
             assert_eq!(tiling.box_of_group().iter().product::<u32>(), 64);
-            assert!(tiling.over_columns * tiling.columns >= n && tiling.shared() <= 227 << 10, "{tiling:?}");
+            assert!(tiling.over_columns * tiling.results >= n && tiling.shared(input) <= 227 << 10, "{tiling:?}");
         }
         assert_eq!(Tiling::of([2048, 1, 1], 1280, 132, Input::Bytes).count(), 128); // one for nearly each multiprocessor of an H200
         assert_eq!(Tiling::of([8, 8, 2], 1280, 132, Input::Bytes).pixels, [1, 1, 1]);
