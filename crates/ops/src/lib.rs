@@ -89,6 +89,7 @@ pub use conv2d::{
     conv2d_strip, conv2d_workspace, fused_conv2d, fused_conv2d_workspace,
 };
 pub use conversion::{f16_to_bf16, f16_to_f32, f32_to_bf16};
+pub use cpu::f32_values;
 pub use cpu::product::peak::peak_flops;
 pub use device::uninit;
 pub use elementwise::{Arithmetic, affine, arithmetic, cast, contiguous, copy, index_select, weighted_sum};

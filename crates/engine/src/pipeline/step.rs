@@ -257,7 +257,8 @@ fn compose<T: TensorLike>(all: &T, weights: &T, repeated: bool) -> Result<T> {
 
 /// How many values of a tensor are infinite or no numbers.
 pub fn count_not_finite(tensor: &Tensor) -> Result<usize> {
-    let values: Vec<f32> = kiln_ops::cast(tensor, DType::F32)?.flatten_all()?.to_vec1()?;
+    let tensor = kiln_ops::cast(tensor, DType::F32)?;
+    let values = kiln_ops::f32_values(&tensor)?;
     Ok(values.iter().filter(|value| !value.is_finite()).count())
 }
 

@@ -58,4 +58,5 @@ pub(crate) use element::Element;
 pub(crate) use operand::{Operand, widen};
 pub(crate) use scratch::Scratch;
 pub(crate) use shared::Shared;
+pub use view::f32_values;
 pub(crate) use view::{Bytes, View};

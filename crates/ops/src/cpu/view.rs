@@ -50,6 +50,15 @@ impl<T: Element> Deref for View<'_, T> {
     }
 }
 
+/// The elements of a tensor in row-major order, in f32: in place if the tensor is contiguous, in f32 and on the CPU, else copies. While
+/// they are borrowed, nothing may write to the tensor.
+///
+/// # Errors
+/// Errors of the copy.
+pub fn f32_values(tensor: &Tensor) -> Result<impl Deref<Target = [f32]>> {
+    View::<f32>::new(tensor)
+}
+
 /// The memory of a contiguous CPU tensor as bytes, whatever its type. Nothing is converted.
 ///
 /// It holds a read lock on the storage, as [`View`] does.

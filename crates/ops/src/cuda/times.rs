@@ -184,7 +184,7 @@ fn measure_products() {
     }
 }
 
-/// The host's time for a launch, in microseconds, where it bounds the speed: text encoders, and networks whose weights are streamed.
+/// The host's time for a launch in microseconds, which bounds text encoders and networks whose weights are streamed.
 #[test]
 #[ignore = "a measurement, needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn measure_launches() {

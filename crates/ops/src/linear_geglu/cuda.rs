@@ -11,7 +11,7 @@
 //! | 2048, 640, 2560 (SD 1.5) | 33.5 us | 33.5 us |
 //! | 512, 1280, 5120 (SD 1.5) | 30.9 us | 36.2 us |
 //!
-//! A guided step of SDXL takes 28.2, 28.3 and 28.4 ms where it took 28.7, 28.7 and 28.6 in turns, less of a gain than the sum of these
+//! A guided step of SDXL takes 28.2, 28.3 and 28.4 ms instead of 28.7, 28.7 and 28.6 in turns, less of a gain than the sum of these
 //! products: it runs at the GPU's power limit (691 to 695 of 700 W, 1.7 of 1.98 GHz). That of SD 1.5 takes 5.32, 5.29 and 5.32 ms instead of
 //! 5.32, 5.33 and 5.33.
 #![allow(unsafe_code)]

@@ -7,7 +7,7 @@ const PIXEL_BITS: u32 = 7;
 /// Rows of the weight for a tile, of the kernels that there are, and the parts of operands that a block loads ahead. The first one is
 /// for wide operands alone.
 const KERNELS: [(usize, usize); 4] = [(256, 3), (160, 5), (128, 5), (64, 8)];
-/// The same of the kernel with GEGLU.
+/// Such a pair for the kernel with GEGLU.
 const GEGLU_KERNEL: (usize, usize) = (256, 4);
 /// Bytes of input channels of a part.
 const BYTES: usize = 128;
