@@ -1,7 +1,7 @@
 //! The filters of a PNG's rows (PNG specification, third edition, section 9).
 //!
-//! The crate `png` takes 25 ms of a core to filter an image of 1024x1024 pixels, most of it for Paeth's filter. The compiler makes vector
-//! instructions of the loops here, which take 6 ms.
+//! The crate `png` takes 25 ms on one core of an AMD EPYC to filter an image of 1024x1024 pixels, most of it for Paeth's filter. The
+//! compiler makes vector instructions of the loops here, which take 6 ms (2026-11-28).
 
 /// Filters the rows of an image. Each gets the filter with the least sum of magnitudes (section 12.7), of several such filters the
 /// first one.

@@ -129,8 +129,8 @@ impl QwenEncoder {
         self.forward(texts, &[], device)
     }
 
-    /// Like [`Self::encode`] for texts with `images`, on any device. A GPU by Vulkan, Metal or DirectX 12 copies the results
-    /// to host memory.
+    /// Like [`Self::encode`] for texts with `images`, on any device. With Vulkan, Metal and DirectX 12 the results are copied
+    /// from the GPU to host memory.
     ///
     /// # Errors
     /// See [`Self::encode`], and [`Error::Input`] for an image that is not among `images`, has no place for its tokens, or that a

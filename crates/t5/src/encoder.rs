@@ -86,8 +86,8 @@ impl T5Encoder {
         self.forward(&texts, device)
     }
 
-    /// Like [`Self::encode`] on any device, also with masked tokens. A GPU by Vulkan, Metal or DirectX 12 copies the results
-    /// to host memory.
+    /// Like [`Self::encode`] on any device, also with masked tokens. With Vulkan, Metal and DirectX 12 the results are copied
+    /// from the GPU to host memory.
     ///
     /// # Errors
     /// See [`Self::encode`].

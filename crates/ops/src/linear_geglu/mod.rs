@@ -25,8 +25,8 @@ const OP: &str = "linear_geglu";
 /// [`crate::geglu()`] of `x weight^T + bias`: `x` `(.., k)`, `weight` `(2 n, k)` with the rows of the values before those of the gates,
 /// `bias` `(2 n)`, the result `(.., n)`.
 ///
-/// If [`has_linear_geglu`], one kernel computes it from the f32 sums, which are rounded once. Otherwise this is the same as [`linear`]
-/// and [`crate::geglu()`], which take less memory if the caller drops `x` between them.
+/// If [`has_linear_geglu`], one kernel computes it from the f32 sums, which are rounded once. Otherwise this calls [`linear`] and
+/// [`crate::geglu()`], and `x` stays in memory during both calls. A caller that calls them itself can free `x` after the first one.
 ///
 /// # Errors
 /// The errors of [`linear`]; [`crate::Error::Shape`] if the weight has an odd number of rows.
