@@ -64,13 +64,17 @@ impl Transformer {
         (0..self.layers.len()).map(move |layer| LayerId { block, transformer, layer })
     }
 
-    /// The keys and values of the text `context` `(b, s, context_dim)` for each layer.
-    pub(crate) fn text_keys<T: TensorLike>(&self, context: &T) -> impl Iterator<Item = Result<KeysValues<T>>> {
+    /// The keys and values of the text `context` `(b, s, context_dim)` for each layer of `transformers`. Every layer's weights are used
+    /// once.
+    pub(crate) fn text_keys<'a, T: TensorLike>(
+        transformers: impl Iterator<Item = &'a Self>,
+        context: &T,
+    ) -> Result<Vec<KeysValues<T>>> {
         let of = |layer: &TransformerLayer| {
             let [keys, values] = layer.attn2.keys_values(context)?;
             Ok(KeysValues { keys, values })
         };
-        self.layers.iter().map(move |layer| T::run(layer, of))
+        transformers.flat_map(|transformer| &transformer.layers).map(|layer| T::run(layer, of)).collect()
     }
 
     /// `x` `(b, h, w, c)`, `context` `(b, s, context_dim)`, to the shape of `x`. A layer consumes its tokens, so that

@@ -197,8 +197,7 @@ impl Unet {
     /// Errors of a layer, with the layer's path.
     pub fn text_keys<T: TensorLike>(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
         let transformers = self.encoder.transformers().chain(self.up_blocks.iter().flat_map(UpBlock::transformers));
-        let keys = transformers.flat_map(|transformer| transformer.text_keys(context));
-        Ok(keys.collect::<kiln_nn::Result<_>>()?)
+        Ok(Transformer::text_keys(transformers, context)?)
     }
 
     /// The shapes of the inputs of `b` images of `(height, width)` latents with `tokens` tokens of text each.

@@ -10,6 +10,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
 use crate::error::Result;
+use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_stage::on_device;
 
 /// A store of bytes by keys, which other processes may use too. A store that fails gives nothing and takes nothing: texts are
@@ -56,7 +57,9 @@ impl TextShape {
         for (name, shape) in &self.tensors {
             let tensor = found.remove(*name)?;
             let dtype = if *name == LENGTH { DType::F32 } else { self.dtype };
-            let fits = tensor.dims() == shape && tensor.dtype() == dtype && is_finite(&tensor);
+            let fits = tensor.dims() == shape
+                && tensor.dtype() == dtype
+                && count_not_finite(&tensor).is_ok_and(|count| count == 0);
             text = text.with(name, fits.then_some(tensor)?);
         }
         Some(text)
@@ -68,11 +71,6 @@ impl TextShape {
         let numbers = self.tensors.iter().map(elements).fold(0usize, usize::saturating_add);
         numbers.saturating_mul(self.dtype.size_in_bytes()).saturating_add(CHECKSUM + MOST_HEADER)
     }
-}
-
-fn is_finite(tensor: &Tensor) -> bool {
-    let numbers = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
-    numbers.is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()))
 }
 
 impl SharedTexts {

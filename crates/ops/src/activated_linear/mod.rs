@@ -11,8 +11,7 @@ use crate::activation::{Activation, activation};
 use crate::backend::{self, Operator};
 use crate::concat::concat_channels;
 use crate::error::Result;
-use crate::flop::linear_flop;
-use crate::linear::{LinearOp, linear};
+use crate::linear::{self, LinearOp, linear};
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, rows_and_channels, with_channels};
 use crate::packing::Weight;
 use crate::portable;
@@ -105,9 +104,7 @@ impl Operator for Call<'_> {
     }
 
     fn work(&self) -> Work {
-        let ([n, _, _, k], (rows, _)) = (self.weight.shape(), rows_and_channels(self.x.dims()));
-        let operands = Work::new(&[("x", self.x)]).weight(self.weight).and("bias", self.bias);
-        operands.and("before", self.before).config(self.function).flop(linear_flop(rows, [n, k]))
+        linear::work(self.x, self.weight, self.bias).and("before", self.before).config(self.function)
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -13,7 +13,7 @@ use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
 use crate::flop::linear_flop;
 use crate::matrix::linear_workspace;
-use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused};
+use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, expect, refused, rows_and_channels};
 use crate::packing::Weight;
 use crate::portable;
 use crate::trace::Work;
@@ -93,6 +93,12 @@ impl<T: Operand> Operation<T> for LinearOp<'_, T> {
     }
 }
 
+/// Operands and arithmetic of the layer, for a trace.
+pub(crate) fn work(x: &Tensor, weight: &Weight, bias: Option<&Tensor>) -> Work {
+    let ([n, _, _, k], (rows, _)) = (weight.shape(), rows_and_channels(x.dims()));
+    Work::new(&[("x", x)]).weight(weight).and("bias", bias).flop(linear_flop(rows, [n, k]))
+}
+
 struct Call<'a> {
     x: &'a Tensor,
     weight: &'a Weight,
@@ -114,9 +120,7 @@ impl Operator for Call<'_> {
     }
 
     fn work(&self) -> Work {
-        let [n, _, _, k] = self.weight.shape();
-        let operands = Work::new(&[("x", self.x)]).weight(self.weight).and("bias", self.bias);
-        operands.and("residual", self.residual).flop(linear_flop(self.rows, [n, k]))
+        work(self.x, self.weight, self.bias).and("residual", self.residual)
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -9,9 +9,8 @@ use candle_core::Tensor;
 
 use crate::backend::{self, Operator};
 use crate::error::{Error, Result};
-use crate::flop::linear_flop;
 use crate::geglu::geglu;
-use crate::linear::{LinearOp, linear};
+use crate::linear::{self, LinearOp, linear};
 use crate::operation::{Cost, Elements, Operand, Operation, WeightOperand, rows_and_channels, with_channels};
 use crate::packing::Weight;
 use crate::portable;
@@ -108,9 +107,7 @@ impl Operator for Call<'_> {
     }
 
     fn work(&self) -> Work {
-        let ([n, _, _, k], (rows, _)) = (self.weight.shape(), rows_and_channels(self.x.dims()));
-        let operands = Work::new(&[("x", self.x)]).weight(self.weight).and("bias", self.bias);
-        operands.flop(linear_flop(rows, [n, k]))
+        linear::work(self.x, self.weight, self.bias)
     }
 
     fn reference(&self) -> Result<Tensor> {

@@ -168,8 +168,7 @@ impl ControlNet {
     /// # Errors
     /// Errors of a layer, with the layer's path.
     pub fn text_keys<T: TensorLike>(&self, context: &T) -> Result<Vec<KeysValues<T>>> {
-        let keys = self.encoder.transformers().flat_map(|transformer| transformer.text_keys(context));
-        Ok(keys.collect::<kiln_nn::Result<_>>()?)
+        Ok(Transformer::text_keys(self.encoder.transformers(), context)?)
     }
 
     /// The factors of residuals that all have the weight `weight`.
