@@ -50,6 +50,7 @@ mod infotext;
 mod jpeg;
 mod json;
 mod open;
+mod png_deflate;
 mod png_encode;
 mod png_filter;
 mod png_level;

@@ -5,7 +5,7 @@ use std::io::Write;
 pub use png::EncodingError;
 
 use crate::Image8;
-use crate::png_filter::RowFilter;
+use crate::png_deflate::deflate;
 use crate::png_level::PngLevel;
 use crate::png_text::is_latin1;
 
@@ -39,7 +39,7 @@ pub fn encode_png_at(
     let row = size.0.saturating_mul(RGB);
     if level == PngLevel::Fast && row.checked_mul(size.1) == Some(rgb.len()) {
         // A chunk has at most 2^31 - 1 bytes.
-        for part in compressed(rgb, row)?.chunks(1 << 30) {
+        for part in deflate::<RGB>(rgb, row)?.chunks(1 << 30) {
             writer.write_chunk(png::chunk::IDAT, part)?;
         }
     } else {
@@ -47,18 +47,6 @@ pub fn encode_png_at(
     }
     writer.finish()?;
     Ok(bytes)
-}
-
-/// The zlib stream of an image's rows of `row` bytes.
-fn compressed(rgb: &[u8], row: usize) -> Result<Vec<u8>, EncodingError> {
-    let mut compressor = fdeflate::Compressor::new(Vec::with_capacity(rgb.len() / 2))?;
-    let (mut filter, none) = (RowFilter::new(row), vec![0; row]);
-    let mut above = none.as_slice();
-    for row in rgb.chunks_exact(row) {
-        compressor.write_data(filter.filter::<RGB>(row, above))?;
-        above = row;
-    }
-    Ok(compressor.finish()?)
 }
 
 /// Writes an image of 1 (gray), 3 (color) or 4 channels (with alpha) as a PNG with texts. Compressed pixels are written as
