@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::pipeline::{
-    ConditioningPlan, Conditions, DecoderNetwork as Network, Group, Guidance, RecordedStep, Start, count_not_finite,
-    decoder_flop, text_flop,
+    ConditioningPlan, Conditions, DecoderNetwork as Network, Group, Guidance, RecordedStep, Start, count_not_finite, decoder_flop,
+    text_flop,
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
 use kiln_mempool::mark_stage;
-use kiln_network::text::{TextDevice, TextNetwork, TextStage};
+use kiln_network::text::{TextNetwork, TextStage};
 use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor};
 use kiln_scheduler::{Convention, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
@@ -25,7 +25,7 @@ use kiln_vae::Tiling;
 use kiln_weights::Segments;
 
 use super::report::StageReport;
-use super::stage::{CFG_SCALE, Meter, SEED, Weights, encode, shared_conditions};
+use super::stage::{CFG_SCALE, InMemory, Meter, SEED, Weights, encode, shared_conditions};
 use super::{Architecture, BenchStage};
 use crate::error::Result;
 
@@ -45,8 +45,6 @@ struct Call<'a> {
     device: &'a Device,
     dtype: DType,
     text: Box<dyn TextStage>,
-    /// The device of the text encoders.
-    text_device: TextDevice,
     unet: Box<dyn Denoiser>,
     decoder: Network,
     schedule: Arc<Schedule>,
@@ -65,7 +63,6 @@ impl Meter<'_, '_> {
             device: self.device,
             dtype,
             text: self.text_stage()?,
-            text_device: TextDevice::of(&self.placement(dtype)),
             unet: self.unet()?,
             decoder: Network::of(model),
             schedule: Arc::new(Schedule::new(&schedule, self.plan.steps)?),
@@ -82,19 +79,19 @@ impl Meter<'_, '_> {
         let step: f64 = self.step_flop(&*call.unet, model.halves() * n)?.iter().sum();
         let steps = call.schedule.points().len() as f64 * step;
         let flop = texts + steps + n as f64 * decoder_flop(&call.decoder, size)?;
-        let mut recorded = RecordedStep::default();
-        if self.device.is_cuda() && self.plan.warmup == 0 {
-            call.run(&mut recorded)?; // records the step
-        }
-        self.time(BenchStage::Call, &loaded, flop, &mut || call.run(&mut recorded))
+        let (mut recorded, mut texts) =
+            (RecordedStep::default(), InMemory::new(&self.placement(dtype), loaded.is_resident()));
+        let mut run = || call.run(&mut recorded, &mut texts);
+        self.until_recorded(&mut run)?;
+        self.time(BenchStage::Call, &loaded, flop, &mut run)
     }
 }
 
 impl Call<'_> {
-    fn run(&self, recorded: &mut RecordedStep) -> Result<()> {
+    fn run(&self, recorded: &mut RecordedStep, texts: &mut InMemory) -> Result<()> {
         let mut parts = Parts::new();
         mark_stage(Stage::Encode.id());
-        let conditions = self.conditions()?;
+        let conditions = self.conditions(texts)?;
         parts.end("texts");
         mark_stage(Stage::Denoise.id());
         let (h, w) = self.model.latent_size();
@@ -128,9 +125,9 @@ impl Call<'_> {
     }
 
     /// The texts, one after another as a run encodes them, as the conditions of all images.
-    fn conditions(&self) -> Result<Conditions> {
+    fn conditions(&self, on: &mut InMemory) -> Result<Conditions> {
         let plan = ConditioningPlan::plain(self.n, "1", self.model.guided.then_some("0"));
-        let encoded = |text: usize| encode(self.text.as_ref(), text, &self.text_device);
+        let encoded = |text: usize| encode(self.text.as_ref(), text, on);
         let encoded = (0..plan.texts.len()).map(encoded).collect::<Result<_>>()?;
         Ok(Conditions::new(plan, encoded, shared_conditions(self.model, self.device)?)?)
     }

@@ -14,6 +14,7 @@ use kiln_mempool::{Category, DevicePool, SystemMemory, mark_stage};
 use kiln_network::slots::EXTRA_CHANNELS;
 use kiln_network::text::{PromptText, Runs, TextDevice, TextStage, TextTensors};
 use kiln_network::{Denoiser, Inputs, OnBackend, TextWidths};
+use kiln_ops::graph::RecordedCalls;
 use kiln_ops::portable::Backend;
 use kiln_ops::trace::Trace;
 use kiln_prompt::TextOptions;
@@ -61,6 +62,13 @@ pub(super) struct Loaded {
     parameters: usize,
     seconds: f64,
     streams: Vec<Streamed>,
+}
+
+impl Loaded {
+    /// Whether the weights stay where they are.
+    pub(super) fn is_resident(&self) -> bool {
+        self.streams.is_empty()
+    }
 }
 
 /// A network whose weights are made.
@@ -167,7 +175,8 @@ impl Meter<'_, '_> {
 
     /// Runs a step until it takes the time that it has for nearly all of a run.
     pub(super) fn until_recorded(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        let needed = if self.device.is_cuda() { RUNS_UNTIL_RECORDED } else { 0 };
+        let runs = RUNS_UNTIL_RECORDED.max(RecordedCalls::CALLS_UNTIL_RECORDED);
+        let needed = if self.device.is_cuda() { runs } else { 0 };
         (self.plan.warmup..needed).try_for_each(|_| run())
     }
 
@@ -208,13 +217,16 @@ impl Meter<'_, '_> {
     }
 
     fn text(&mut self) -> Result<StageReport> {
-        let (stage, device) = (self.text_stage()?, TextDevice::of(&self.placement(self.dtype)));
+        let stage = self.text_stage()?;
         let networks = stage.networks().into_iter();
         let weights: Vec<_> =
             networks.map(|network| Weights { segments: network.segments, dtype: self.dtype, flop: &[] }).collect();
         let loaded = self.load("the text encoders", &weights)?;
+        let mut on = InMemory::new(&self.placement(self.dtype), loaded.is_resident());
         let flop = text_flop(stage.as_ref(), stage.least())?;
-        self.time(BenchStage::Text, &loaded, flop, &mut || encode(stage.as_ref(), 0, &device).map(drop))
+        let mut run = || encode(stage.as_ref(), 0, &mut on).map(drop);
+        self.until_recorded(&mut run)?;
+        self.time(BenchStage::Text, &loaded, flop, &mut run)
     }
 
     /// The text encoders, without weights.
@@ -346,19 +358,32 @@ pub(super) fn shared_conditions(model: &Architecture, device: &Device) -> Result
 }
 
 /// The shortest text with the number `text`, encoded as a run does, with all weights in memory.
-pub(super) fn encode(stage: &dyn TextStage, text: usize, device: &TextDevice) -> Result<TextTensors> {
+pub(super) fn encode(stage: &dyn TextStage, text: usize, on: &mut InMemory) -> Result<TextTensors> {
     let options = stage.effective(TextOptions::default());
     let texts = [(PromptText::plain("", options), Arc::new(stage.sample(text)))];
-    let encoded = stage.encode(&texts, &mut InMemory(device))?;
+    let encoded = stage.encode(&texts, on)?;
     Ok(encoded.into_iter().next().unwrap_or_default())
 }
 
-/// Runs a stage whose weights are in memory on the calling thread.
-struct InMemory<'a>(&'a TextDevice);
+/// Runs a stage whose weights are loaded or streamed on the calling thread.
+pub(super) struct InMemory {
+    device: TextDevice,
+    /// The work of each network that a GPU has recorded; `None` for streamed weights.
+    recorded: Option<Vec<RecordedCalls>>,
+}
 
-impl Runs for InMemory<'_> {
-    fn enter(&mut self, _network: usize) -> kiln_network::text::Result<TextDevice> {
-        Ok(self.0.clone())
+impl InMemory {
+    /// For weights with this placement, which stay where they are if they are `resident`.
+    pub(super) fn new(placement: &Placement, resident: bool) -> Self {
+        Self { device: TextDevice::of(placement), recorded: resident.then(Vec::new) }
+    }
+}
+
+impl Runs for InMemory {
+    fn enter(&mut self, network: usize) -> kiln_network::text::Result<TextDevice> {
+        let Some(recorded) = &mut self.recorded else { return Ok(self.device.clone()) };
+        recorded.resize_with(recorded.len().max(network + 1), RecordedCalls::default);
+        Ok(self.device.clone().recording(recorded[network].clone()))
     }
 
     fn proceed(&mut self, _text: usize, _texts: usize) -> kiln_network::text::Result<()> {

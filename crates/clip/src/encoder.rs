@@ -7,6 +7,7 @@
 
 use candle_core::{Device, Tensor};
 use kiln_network::text::TextDevice;
+use kiln_nn::ops::graph::RecordedCalls;
 use kiln_nn::ops::portable::PortableTensor;
 use kiln_nn::{At, Embedding, LayerNorm, Linear, TensorLike};
 use kiln_weights::{ParamBuilder, SegmentModule, Segments};
@@ -179,7 +180,10 @@ impl TextEncoder {
         let on_host = |seen: &[f32]| Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu);
         let seen = seen.map(on_host).transpose().map_err(kiln_nn::Error::from)?;
         match device {
-            TextDevice::Candle(device) => {
+            TextDevice::Candle { device, recorded: Some(calls) } if seen.is_none() => {
+                self.forward_recorded(chunks, layer, device, words, calls)
+            }
+            TextDevice::Candle { device, .. } => {
                 let seen = seen.map(|seen| seen.to_device(device)).transpose().map_err(kiln_nn::Error::from)?;
                 self.forward(chunks, seen.as_ref(), layer, device, words, &mut |_, _| ())
             }
@@ -224,10 +228,50 @@ impl TextEncoder {
         words: &TokenEmbeddings,
         observe: &mut dyn FnMut(&str, &T),
     ) -> Result<TextOutput<T>> {
+        let x = self.embed(chunks, layer, device, words)?;
+        let states = self.states(x, seen, layer, observe)?;
+        Ok(self.output(states, chunks, layer, observe)?)
+    }
+
+    /// [`Self::forward`] of a GPU that records the layers.
+    fn forward_recorded(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &Device,
+        words: &TokenEmbeddings,
+        calls: &RecordedCalls,
+    ) -> Result<TextOutput> {
+        let x = self.embed(chunks, layer, device, words)?;
+        let layers = |x: &Tensor| self.states(x.clone(), None, layer, &mut |_, _| ()).map(Vec::from);
+        match <[Tensor; 2]>::try_from(calls.run(layer.from_end, &x, layers)?) {
+            Ok(states) => Ok(self.output(states, chunks, layer, &mut |_, _| ())?),
+            Err(_) => self.forward(chunks, None, layer, device, words, &mut |_, _| ()),
+        }
+    }
+
+    /// The embeddings of the chunks, `(chunks, tokens, hidden_size)`.
+    fn embed<T: TensorLike>(
+        &self,
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        device: &T::Device,
+        words: &TokenEmbeddings,
+    ) -> Result<T> {
         let s = self.check(chunks, layer, words)?;
-        let taken = self.layers.len() - layer.from_end; // counted from 0
         let embed = |embeddings: &Embeddings| embeddings.forward::<T>(chunks, s, words, device)?.to_device(device);
-        let mut x = T::run(&self.embeddings, embed)?;
+        Ok(T::run(&self.embeddings, embed)?)
+    }
+
+    /// The states after the requested layer and after the last one, for the embeddings `x`.
+    fn states<T: TensorLike>(
+        &self,
+        mut x: T,
+        seen: Option<&T>,
+        layer: HiddenLayer,
+        observe: &mut dyn FnMut(&str, &T),
+    ) -> kiln_nn::Result<[T; 2]> {
+        let taken = self.layers.len() - layer.from_end; // counted from 0
         observe("hidden.0", &x);
         let mut hidden = x.clone();
         for (i, staged) in self.layers.iter().enumerate() {
@@ -237,8 +281,19 @@ impl TextEncoder {
                 hidden = x.clone();
             }
         }
+        Ok([hidden, x])
+    }
+
+    /// The output for the states of [`Self::states`].
+    fn output<T: TensorLike>(
+        &self,
+        [hidden, x]: [T; 2],
+        chunks: &[Vec<u32>],
+        layer: HiddenLayer,
+        observe: &mut dyn FnMut(&str, &T),
+    ) -> kiln_nn::Result<TextOutput<T>> {
         let rows: Vec<usize> = chunks.iter().map(|ids| self.config.pool_at(ids)).collect();
-        let output = T::run(&self.head, |head| {
+        T::run(&self.head, |head| {
             let last = head.final_layer_norm.forward(&x)?;
             observe("last", &last);
             let pooled = head.pool(&last, &rows)?;
@@ -249,8 +304,7 @@ impl TextEncoder {
                 _ => head.final_layer_norm.forward(&hidden)?,
             };
             Ok(TextOutput { hidden, pooled })
-        })?;
-        Ok(output)
+        })
     }
 
     /// Checks the arguments and returns the chunks' length.

@@ -1,4 +1,5 @@
-//! Products in 8 bits on a GPU: images that are close to those in f16, with the same bits in every memory mode.
+//! Products in 8 bits on a GPU: images that are close to those in f16, with the same bits in every memory mode. And recorded text
+//! encoders: images with the same bits as before they are recorded.
 
 use std::ops::ControlFlow;
 
@@ -31,4 +32,22 @@ fn products_in_8_bits_are_close_to_those_in_f16() {
         assert!(draw(compute, ModeChoice::Lowvram) == found, "{compute}");
         assert!(draw(compute, ModeChoice::Medvram) == found, "{compute}");
     }
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn recorded_text_encoders_have_the_same_bits() {
+    let prompts = ["a red apple", "a smiling cat", "a house with a tree", "a dog", "a rocket", "a (pear:1.2)"];
+    let draw = |prompts: &mut dyn Iterator<Item = &'static str>| -> Vec<Vec<u8>> {
+        let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F16, ..Setup::default() };
+        let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
+        let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
+        let image = |prompt| support::images(&mut engine, &support::request(prompt, (256, 256), 4, 7)).remove(0).rgb;
+        prompts.map(image).collect()
+    };
+    // The first texts are launched kernel by kernel, the last ones are replayed.
+    let forward = draw(&mut prompts.into_iter());
+    let mut backward = draw(&mut prompts.into_iter().rev());
+    backward.reverse();
+    assert!(forward == backward);
 }

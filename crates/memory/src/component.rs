@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, DeviceLocation};
 use kiln_mempool::{Category, PinnedConfig, PinnedPool, SystemMemory};
+use kiln_ops::graph::RecordedCalls;
 use kiln_weights::{
     Estimate, ParamSource, Patch, Patched, Placement, Segment, Segments, SharedSlabs, SlabCache, Stream, StreamConfig,
     StreamReport, load_open, mismatches,
@@ -103,6 +104,8 @@ pub struct LoadedComponent {
     options: ComponentOptions,
     /// Streams the segments that are not resident.
     stream: Mutex<Option<Stream>>,
+    /// The work that was recorded with the weights where they are.
+    recorded: RecordedCalls,
 }
 
 impl LoadedComponent {
@@ -146,6 +149,7 @@ impl LoadedComponent {
             placement: placement.clone(),
             options: options.clone(),
             stream: Mutex::default(),
+            recorded: RecordedCalls::default(),
         };
         component.keep_stored();
         component
@@ -175,6 +179,7 @@ impl LoadedComponent {
     /// See [`kiln_weights::load`]. Segments that could not be read then have no weights: [`Self::enter`] reads
     /// them.
     pub fn patch(&self, patches: impl IntoIterator<Item = (Arc<Patch>, f32)>) -> Result<bool> {
+        self.recorded.clear();
         let changed = self.source.set(patches);
         if !changed.is_empty() && self.stream().is_some() {
             self.leave();
@@ -255,6 +260,11 @@ impl LoadedComponent {
             .ok()
     }
 
+    /// The work that a GPU has recorded with the weights, which is dropped when they change or leave; `None` for streamed weights.
+    pub fn recorded(&self) -> Option<RecordedCalls> {
+        self.stream().is_none().then(|| self.recorded.clone())
+    }
+
     /// Does `work` of this network on the engine's threads. A GPU's work is launched from the calling thread.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         if self.placement.device.is_cpu() { self.options.threads.run(work) } else { work() }
@@ -262,6 +272,7 @@ impl LoadedComponent {
 
     /// Frees the memory of the weights.
     pub fn leave(&self) {
+        self.recorded.clear();
         *self.stream() = None;
         self.segments.unload();
     }

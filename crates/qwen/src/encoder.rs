@@ -137,7 +137,7 @@ impl QwenEncoder {
     /// network without a vision tower is to see.
     pub fn encode_with(&self, texts: &[Text], images: &[ImagePatches], device: &TextDevice) -> Result<Vec<Tensor>> {
         match device {
-            TextDevice::Candle(device) => self.forward(texts, images, device),
+            TextDevice::Candle { device, .. } => self.forward(texts, images, device),
             TextDevice::Backend(backend) => Ok(TextDevice::download(self.forward(texts, images, backend)?)?),
         }
     }

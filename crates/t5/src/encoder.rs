@@ -93,7 +93,7 @@ impl T5Encoder {
     /// See [`Self::encode`].
     pub fn encode_on(&self, texts: &[T5Ids], device: &TextDevice) -> Result<Vec<Tensor>> {
         match device {
-            TextDevice::Candle(device) => self.forward(texts, device),
+            TextDevice::Candle { device, .. } => self.forward(texts, device),
             TextDevice::Backend(backend) => Ok(TextDevice::download(self.forward(texts, backend)?)?),
         }
     }

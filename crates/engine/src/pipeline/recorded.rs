@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_network::{Access, Denoiser, Inputs};
-use kiln_ops::graph::{Graph, Prepared, prepare};
+use kiln_ops::graph::{Graph, Recording};
 use kiln_ops::trace::Trace;
 
 use crate::error::Result;
@@ -53,7 +53,7 @@ struct Recorded {
     /// `(n, c, h, w)` in f32, or `(k n, c, h, w)` where the step gives `k` predictions.
     output: Tensor,
     dtype: DType,
-    state: State,
+    recording: Recording,
 }
 
 /// All inputs of a step besides the weights.
@@ -63,14 +63,6 @@ struct StepInputs {
     /// `(1)` or `(n)` in f32.
     timestep: Tensor,
     others: Inputs,
-}
-
-enum State {
-    /// Ran once, with all that libraries make on their first use.
-    Warm(Prepared),
-    Replayed(Graph),
-    /// Something in it cannot be recorded.
-    Eager,
 }
 
 impl RecordedStep {
@@ -166,10 +158,9 @@ impl Recorded {
         let output = Tensor::cat(&vec![&inputs.latents; predictions], 0)?.zeros_like()?;
         let device = inputs.latents.device();
         let eager = || inputs.run(denoiser, step.dtype, Some(&output)).map(drop);
-        let (result, prepared) = prepare(device, || trace_into(trace, device, eager))?;
+        let (result, recording) = Recording::first_run(device, || trace_into(trace, device, eager))?;
         result?;
-        let (state, version) = (State::Warm(prepared), step.version.clone());
-        Ok(Self { kind, inputs, version, output, dtype: step.dtype, state })
+        Ok(Self { kind, inputs, version: step.version.clone(), output, dtype: step.dtype, recording })
     }
 
     /// Writes the inputs of `step`, which has the same shapes.
@@ -190,10 +181,7 @@ impl Recorded {
     }
 
     fn graph(&self) -> Option<&Graph> {
-        match &self.state {
-            State::Replayed(graph) => Some(graph),
-            State::Warm(_) | State::Eager => None,
-        }
+        self.recording.graph()
     }
 
     /// Bytes of its inputs and its output.
@@ -213,31 +201,22 @@ impl Recorded {
         trace: Option<&mut Trace>,
     ) -> Result<()> {
         let eager = || self.inputs.run(denoiser, self.dtype, Some(&self.output)).map(drop);
-        if let State::Warm(prepared) = &self.state {
+        if let Some(prepared) = self.recording.prepared() {
             if !others.iter().filter_map(Self::graph).any(|graph| graph.has_memory_for(prepared)) {
                 others.retain(|other| other.graph().is_none());
             }
             let shared: Vec<&Graph> = others.iter().filter_map(Self::graph).collect();
-            self.state = match Graph::record(device, prepared, &shared, eager) {
-                Ok(graph) => {
-                    tracing::info!(bytes = graph.bytes(), "recorded a step");
-                    State::Replayed(graph)
-                }
-                Err(error) => {
-                    tracing::warn!("a step is launched kernel by kernel, since it could not be recorded: {error}");
-                    State::Eager
-                }
-            };
+            self.recording.capture("a step", device, &shared, eager);
         }
-        match (&mut self.state, trace) {
-            (State::Replayed(graph), None) => Ok(graph.replay()?),
-            (State::Replayed(graph), trace) => {
+        match (&mut self.recording, trace) {
+            (Recording::Captured(graph), None) => Ok(graph.replay()?),
+            (Recording::Captured(graph), trace) => {
                 for _ in 0..REPLAYS_AHEAD {
                     graph.replay()?;
                 }
                 trace_into(trace, device, eager)
             }
-            (State::Warm(_) | State::Eager, trace) => trace_into(trace, device, eager),
+            (Recording::Prepared(_) | Recording::Eager, trace) => trace_into(trace, device, eager),
         }
     }
 }

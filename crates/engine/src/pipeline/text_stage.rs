@@ -36,7 +36,11 @@ impl Runs for OnComponents<'_> {
     fn enter(&mut self, network: usize) -> kiln_network::text::Result<TextDevice> {
         let Some(part) = self.parts.get(network) else { return Err(TextError::Stopped) };
         self.stop(part.enter(self.keep))?;
-        Ok(TextDevice::of(part.placement()))
+        let device = TextDevice::of(part.placement());
+        Ok(match part.recorded().filter(|_| self.kept) {
+            Some(calls) => device.recording(calls),
+            None => device,
+        })
     }
 
     fn proceed(&mut self, text: usize, texts: usize) -> kiln_network::text::Result<()> {

@@ -76,7 +76,7 @@ impl ByteText {
     /// The tensors of a text on any device.
     fn encode_one(&self, ids: &[u32], device: &TextDevice) -> kiln_nn::Result<[Tensor; 2]> {
         match device {
-            TextDevice::Candle(device) => self.forward(ids, device),
+            TextDevice::Candle { device, .. } => self.forward(ids, device),
             TextDevice::Backend(backend) => {
                 let [rows, pooled] = self.forward::<PortableTensor>(ids, backend)?;
                 Ok([rows.download()?, pooled.download()?])

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use kiln_nn::ops::graph::RecordedCalls;
 use kiln_nn::ops::portable::{Backend, PortableTensor};
 use kiln_weights::Placement;
 
@@ -10,7 +11,12 @@ use kiln_weights::Placement;
 #[derive(Debug, Clone)]
 pub enum TextDevice {
     /// One of candle's: the CPU or a CUDA GPU.
-    Candle(Device),
+    Candle {
+        /// The device.
+        device: Device,
+        /// The work that a GPU has recorded with the weights where they are, if they stay there.
+        recorded: Option<RecordedCalls>,
+    },
     /// A GPU by Vulkan, Metal or DirectX 12. Texts come from host memory, and the results go there.
     Backend(Arc<dyn Backend>),
 }
@@ -20,13 +26,22 @@ impl TextDevice {
     pub fn of(placement: &Placement) -> Self {
         match &placement.backend {
             Some(backend) => Self::Backend(backend.clone()),
-            None => Self::Candle(placement.device.clone()),
+            None => placement.device.clone().into(),
+        }
+    }
+
+    /// The same device for weights that stay where they are until `calls` are cleared: it may record work.
+    #[must_use]
+    pub fn recording(self, calls: RecordedCalls) -> Self {
+        match self {
+            Self::Candle { device, .. } => Self::Candle { device, recorded: Some(calls) },
+            Self::Backend(backend) => Self::Backend(backend),
         }
     }
 
     /// Whether it is the CPU.
     pub fn is_cpu(&self) -> bool {
-        matches!(self, Self::Candle(Device::Cpu))
+        matches!(self, Self::Candle { device: Device::Cpu, .. })
     }
 
     /// The results of a network in host memory.
@@ -40,6 +55,6 @@ impl TextDevice {
 
 impl From<Device> for TextDevice {
     fn from(device: Device) -> Self {
-        Self::Candle(device)
+        Self::Candle { device, recorded: None }
     }
 }

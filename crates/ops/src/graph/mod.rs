@@ -5,6 +5,7 @@
 //! exist only inside lie in one block of the GPU's pool, at addresses that were planned from the first run: a launch
 //! allocates nothing. Between launches other stages may use the block.
 
+mod calls;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(not(feature = "cuda"))]
@@ -12,7 +13,10 @@ mod cuda;
 mod cuda;
 #[cfg(any(test, feature = "cuda"))]
 mod recorder;
+mod recording;
 #[cfg(test)]
 mod tests;
 
+pub use calls::RecordedCalls;
 pub use cuda::{Graph, Prepared, is_recordable, prepare};
+pub use recording::Recording;

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::DevicePool;
 
@@ -146,4 +148,68 @@ fn runs_share_a_block() {
     }
     small.replay().unwrap();
     assert_close(&tensors[1].1, &exact(&tensors[1].0).relu().unwrap().silu().unwrap(), 2e-6);
+}
+
+/// SiLU and its operand as it is, with the number of its runs.
+fn silu_counted(runs: &AtomicUsize) -> impl Fn(&Tensor) -> crate::Result<Vec<Tensor>> + Sync {
+    |x| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok(vec![activation(x, Activation::Silu, None)?, x.clone()])
+    }
+}
+
+#[test]
+fn calls_on_the_cpu_run_each_time() {
+    let (calls, runs) = (RecordedCalls::default(), AtomicUsize::new(0));
+    let x = Tensor::new(&[[1f32, -2.0]], &Device::Cpu).unwrap();
+    for _ in 0..4 {
+        let results = calls.run(0, &x, silu_counted(&runs)).unwrap();
+        assert_eq!(results[1].to_vec2::<f32>().unwrap(), [[1.0, -2.0]]);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn calls_are_replayed_by_key_and_shape() {
+    let (calls, runs) = (RecordedCalls::default(), AtomicUsize::new(0));
+    let called = |key: usize, rows: usize| {
+        let x = random(&[rows, 40]);
+        let results = calls.run(key, &x, silu_counted(&runs)).unwrap();
+        assert_close(&results[0], &exact(&activation(&x, Activation::Silu, None).unwrap()), 0.0);
+        assert_close(&results[1], &exact(&x), 0.0);
+        runs.swap(0, Ordering::SeqCst)
+    };
+    assert_eq!([0; 5].map(|_| called(0, 3)), [1, 1, 1, 0, 0]);
+    assert_eq!([0; 4].map(|_| called(1, 3)), [1, 1, 1, 0], "another key");
+    assert_eq!([0; 4].map(|_| called(0, 64)), [1, 1, 1, 0], "another shape in a larger block");
+    assert_eq!([called(0, 3), called(1, 3)], [0, 0]);
+    for rows in 4..6 {
+        called(0, rows);
+    }
+    assert_eq!([called(0, 64), called(1, 3)], [1, 0], "the oldest of five has gone");
+    calls.clear();
+    assert_eq!(called(1, 3), 1);
+    let large = 1 << 18; // of 40 channels
+    assert_eq!([0; 4].map(|_| called(0, large)), [1; 4]);
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn calls_that_cannot_be_recorded_run_each_time() {
+    let (calls, runs) = (RecordedCalls::default(), AtomicUsize::new(0));
+    let reads = |x: &Tensor| -> crate::Result<Vec<Tensor>> {
+        runs.fetch_add(1, Ordering::SeqCst);
+        x.to_dtype(DType::F32)?.to_vec2::<f32>()?; // which a capture refuses
+        Ok(vec![x.clone()])
+    };
+    for _ in 0..5 {
+        let x = random(&[3, 40]);
+        assert_close(&calls.run(0, &x, reads).unwrap()[0], &exact(&x), 0.0);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 6, "the third call runs once for the capture and once without");
+    let fails = |_: &Tensor| -> crate::Result<Vec<Tensor>> { Err(Error::Driver("stop".into())) };
+    assert!(calls.run(0, &random(&[3, 40]), fails).is_err());
+    let x = random(&[3, 40]);
+    assert_close(&calls.run(0, &x, reads).unwrap()[0], &exact(&x), 0.0);
 }
