@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use kiln_engine::pipeline::{
-    ConditioningPlan, Conditions, DecoderNetwork as Network, Group, Guidance, RecordedStep, Start, count_not_finite, decoder_flop,
+    ConditioningPlan, Conditions, DecoderNetwork as Network, Group, Guidance, RecordedStep, Start, decoder_flop,
     text_flop,
 };
 use kiln_engine::{GeneratedImage, RunningBatch, Stage};
@@ -20,6 +20,7 @@ use kiln_mempool::mark_stage;
 use kiln_network::text::{TextNetwork, TextStage};
 use kiln_network::{Denoiser, Forward, Inputs, LatentSpec, StepShape};
 use kiln_nn::{MetaDevice, MetaTensor};
+use kiln_ops::{ByteRounding, count_not_finite, image_bytes};
 use kiln_scheduler::{Convention, ImageNoise, SamplerKind, Schedule, SchedulerConfig, SigmaSchedule};
 use kiln_vae::Tiling;
 use kiln_weights::Segments;
@@ -136,9 +137,11 @@ impl Call<'_> {
     fn decode(&self, index: usize, latents: &Tensor, recorded: &RecordedStep, parts: &mut Parts) -> Result<()> {
         let dtype = self.model.decoder_dtype(self.dtype);
         let image = recorded.lend(|| -> Result<_> {
-            Ok(self.decoder.decode(latents, dtype, Tiling::Whole)?.to_device(&Device::Cpu)?)
+            let image = self.decoder.decode(latents, dtype, Tiling::Whole)?;
+            let bytes = image_bytes(&image, ByteRounding::Nearest)?.to_device(&Device::Cpu)?;
+            count_not_finite(&image)?;
+            Ok(bytes)
         })?;
-        count_not_finite(&image)?;
         parts.end("decode");
         let image = GeneratedImage::without_settings(index, SEED, &image, latents.to_device(&Device::Cpu)?)?;
         let failed = |error| kiln_files::write_error(Path::new("a PNG file in memory"))(io::Error::other(error));

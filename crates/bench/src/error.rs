@@ -78,6 +78,7 @@ from_engine!(
     kiln_models::Error,
     kiln_network::Error,
     kiln_network::text::Error,
+    kiln_ops::Error,
     kiln_request::Error,
     kiln_scheduler::Error,
     kiln_unet::Error,

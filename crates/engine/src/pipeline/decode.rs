@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use candle_core::Tensor;
 use kiln_media::Gray8Image;
+use kiln_ops::ByteRounding;
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -53,13 +54,23 @@ pub fn begin_decoding(engine: &mut Engine) {
 /// # Errors
 /// Errors of the decoder and of `on_event`.
 pub fn decode(engine: &mut Engine, latents: &Latents, on_event: &mut OnEvent<'_>) -> Result<DecodedImage> {
+    decode_with(engine, latents, ByteRounding::Nearest, on_event)
+}
+
+/// [`decode`] with another rounding of the pixels.
+pub(crate) fn decode_with(
+    engine: &mut Engine,
+    latents: &Latents,
+    rounding: ByteRounding,
+    on_event: &mut OnEvent<'_>,
+) -> Result<DecodedImage> {
     on_event(Event::begin(Stage::Decode))?;
     let start = Instant::now();
     let image = engine.attempt(Stage::Decode, on_event, |engine, on_event| {
         let (keep, tiling) = (engine.memory_manager.keep(Stage::Decode)?, engine.memory_manager.plan().tiling);
         let mut decoder = engine.decoder();
         let upcast = &mut |news| on_event(latents.again(news));
-        engine.networks.first.recorded.lend(|| decoder.decode(&latents.latents, &keep, tiling, upcast))
+        engine.networks.first.recorded.lend(|| decoder.decode(&latents.latents, &keep, (tiling, rounding), upcast))
     })?;
     let decode = start.elapsed();
     engine.timings.decode += decode;

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use kiln_models::{Architecture, ModelFolder, decoder_dtype};
 use kiln_nn::TensorLike;
 use kiln_nn::ops::portable::{Backend, PortableTensor};
+use kiln_ops::ByteRounding;
 use kiln_vae::{Tiling, TinyConfig, TinyDecoder, VaeConfig};
 use kiln_weights::{
     Checkpoint, KeyRule, MAX_CONFIG_BYTES, ParamSource, Placement, Renamed, Segments, open_component, read_small_text,
@@ -19,7 +20,6 @@ use kiln_weights::{
 use crate::component::{ComponentOptions, LoadedComponent, WeightResidency};
 use crate::component_spec::ComponentSpec;
 use crate::error::{Error, Result};
-use crate::pipeline::step::count_not_finite;
 
 /// The decoder of a loaded model.
 pub(crate) struct Decoder {
@@ -80,9 +80,8 @@ impl Decoder {
         &self.part
     }
 
-    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32 on any device, to images `(n, 3, f h, f w)` of about -1 to
-    /// 1, finite, in f32 in the host's memory. `upcast` is called before an image is decoded
-    /// again.
+    /// Latents as the denoiser gives them, `(n, c, h, w)` in f32 on any device, to images `(n, f h, f w, 3)` in u8 in the host's
+    /// memory. `upcast` is called before an image is decoded again.
     ///
     /// # Errors
     /// [`Error::NotANumber`] where f32 does not hold the numbers either.
@@ -90,22 +89,25 @@ impl Decoder {
         &mut self,
         latents: &Tensor,
         keep: &WeightResidency,
-        tiling: Tiling,
+        (tiling, rounding): (Tiling, ByteRounding),
         upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
     ) -> Result<Tensor> {
         let Self { network, part } = self;
         let latents = latents.to_device(&part.placement().device)?;
         in_a_type_that_holds(part, keep, "the VAE", upcast, |part, dtype| {
-            part.run(|| match &part.placement().backend {
+            let images = part.run(|| match &part.placement().backend {
                 Some(backend) => network.decode_on(backend, &latents, dtype, tiling),
                 None => network.decode(&latents, dtype, tiling),
-            })
+            })?;
+            // On the device: bytes are a quarter of what would be copied.
+            let bytes = kiln_ops::image_bytes(&images, rounding)?.to_device(&Device::Cpu)?;
+            Ok((bytes, kiln_ops::count_not_finite(&images)?))
         })
     }
 }
 
-/// The result of `run` in the type of the part's weights, in the host's memory; if it has values that are not finite, in the
-/// next wider type, in which the weights stay. `upcast` is called before that.
+/// The result of `run` in the type of the part's weights; if it has values that are not finite, whose number `run` gives, in the next
+/// wider type, in which the weights stay. `upcast` is called before that.
 ///
 /// # Errors
 /// [`Error::NotANumber`] if f32 does not hold the numbers either, and errors of `run`.
@@ -114,14 +116,13 @@ pub(crate) fn in_a_type_that_holds(
     keep: &WeightResidency,
     stage: &'static str,
     upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>,
-    mut run: impl FnMut(&LoadedComponent, DType) -> Result<Tensor>,
+    mut run: impl FnMut(&LoadedComponent, DType) -> Result<(Tensor, usize)>,
 ) -> Result<Tensor> {
     let mut keep = keep.clone();
     loop {
         part.enter(&keep)?;
         let from = part.placement().dtype;
-        let result = run(part, from)?.to_device(&Device::Cpu)?;
-        let count = count_not_finite(&result)?;
+        let (result, count) = run(part, from)?;
         if count == 0 {
             return Ok(result);
         }
@@ -326,6 +327,8 @@ mod tests {
         (folder, model)
     }
 
+    const HOW: (Tiling, ByteRounding) = (Tiling::Whole, ByteRounding::Nearest);
+
     fn decoder(model: &ModelFolder, dtype: DType) -> Decoder {
         Decoder::open(model, None, &Placement::new(Device::Cpu, dtype), &ComponentOptions::default()).unwrap()
     }
@@ -334,11 +337,11 @@ mod tests {
     fn decode(decoder: &mut Decoder, seed: u64) -> (Result<Tensor>, Vec<DType>) {
         let latents = kiln_scheduler::ImageNoise::new(seed, 1).latents((4, 8, 8)).unwrap();
         let mut types = Vec::new();
-        let image = decoder.decode(&latents, &WeightResidency::Whole, Tiling::Whole, &mut |widened| {
+        let image = decoder.decode(&latents, &WeightResidency::Whole, HOW, &mut |widened| {
             types.push(widened.to);
             Ok(())
         });
-        (image, types)
+        (image.map(|image| image.to_dtype(DType::F32).unwrap()), types)
     }
 
     #[test]
@@ -364,9 +367,8 @@ mod tests {
         let latents = kiln_testkit::Fixture::open("emoji.safetensors").tensor("a_red_apple").narrow(0, 0, 1).unwrap();
         let levels = |dtype| {
             let mut decoder = decoder(&model, dtype);
-            let image =
-                decoder.decode(&latents, &WeightResidency::Whole, Tiling::Whole, &mut |_| panic!("overflow")).unwrap();
-            crate::generated_image::to_rgb(&image).unwrap()
+            let image = decoder.decode(&latents, &WeightResidency::Whole, HOW, &mut |_| panic!("overflow")).unwrap();
+            image.flatten_all().unwrap().to_vec1::<u8>().unwrap()
         };
         let differences = |dtype| {
             let (a, b) = (levels(dtype), levels(DType::F32));
@@ -404,7 +406,7 @@ mod tests {
         let share = crate::residency::StreamBudget { resident: 0, room: largest };
         let keep = WeightResidency::Streamed { share, estimate, pins: false };
         let latents = kiln_scheduler::ImageNoise::new(1, 1).latents((4, 8, 8)).unwrap();
-        let error = decoder.decode(&latents, &keep, Tiling::Whole, &mut |_| Ok(())).unwrap_err();
+        let error = decoder.decode(&latents, &keep, HOW, &mut |_| Ok(())).unwrap_err();
         assert!(matches!(error, Error::NotANumber { .. }), "{error}");
     }
 

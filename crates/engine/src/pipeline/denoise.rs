@@ -16,7 +16,6 @@ use crate::pipeline::preview::PreviewPace;
 use crate::pipeline::run::Progress;
 use crate::pipeline::running::RunningBatch;
 use crate::pipeline::steering::steer_step;
-use crate::pipeline::step::count_not_finite;
 use crate::pipeline::throttle::StepThrottle;
 use crate::pipeline::trace::StepTrace;
 
@@ -121,7 +120,7 @@ pub(crate) fn finished(group: &Group) -> Result<Denoised> {
         let evaluations = group.images() * group.evaluations();
         tracing::info!(skipped, evaluations, "the first-block cache stood for all blocks but the first");
     }
-    match count_not_finite(&latents)? {
+    match kiln_ops::count_not_finite(&latents)? {
         0 => Ok(Denoised { latents, visible: group.visible()? }),
         count => {
             let heaviest = group.turns().current().conditions.heaviest();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use kiln_models::ModelFolder;
 use kiln_nn::TensorLike;
 use kiln_nn::ops::portable::PortableTensor;
@@ -139,13 +139,16 @@ impl ImageEncoder {
                 let Self { network, part, .. } = self;
                 let pixels = image.pixels();
                 let found = in_a_type_that_holds(part, keep, "the VAE's encoder", upcast, |part, dtype| {
-                    part.run(|| match &part.placement().backend {
+                    let encoded = part.run(|| match &part.placement().backend {
                         Some(backend) => {
                             let pixels = PortableTensor::upload(backend, pixels)?;
-                            Ok(network.encode(&pixels, dtype, tiling)?.download()?)
+                            Result::Ok(network.encode(&pixels, dtype, tiling)?.download()?)
                         }
                         None => network.encode(&pixels.to_device(&part.placement().device)?, dtype, tiling),
-                    })
+                    })?;
+                    let encoded = encoded.to_device(&Device::Cpu)?;
+                    let count = kiln_ops::count_not_finite(&encoded)?;
+                    Ok((encoded, count))
                 })?;
                 self.last = Some((image, found));
             }

@@ -80,5 +80,5 @@ pub use overlap_thread::OverlapThread;
 pub use recorded::{RUNS_UNTIL_RECORDED, RecordedStep};
 pub use run::{BatchRequest, BatchSink, BatchTimes, run_batch};
 pub use start::Start;
-pub use step::{GuidedStep, count_not_finite};
+pub use step::GuidedStep;
 pub use text_plan::Shape;

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use kiln_ops::ByteRounding;
 use kiln_vae::Tiling;
 
 use crate::component::WeightResidency;
@@ -45,7 +46,8 @@ impl OverlappedNetworks {
     fn decoded(&self, latents: &Latents, upcast: &mut dyn FnMut(UpcastRetry) -> Result<()>) -> Result<DecodedImage> {
         let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
-        let image = decoder.decode(&latents.latents, &WeightResidency::Whole, self.tiling, upcast)?;
+        let how = (self.tiling, ByteRounding::Nearest);
+        let image = decoder.decode(&latents.latents, &WeightResidency::Whole, how, upcast)?;
         let visible = latents.visible.clone();
         Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed(), visible })
     }

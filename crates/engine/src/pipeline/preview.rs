@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor};
 use kiln_media::Rgb8Image;
 use kiln_models::LatentRgb;
+use kiln_ops::ByteRounding;
 
 use crate::error::Result;
-use crate::generated_image::to_byte;
 
 /// The least time between two previews of a batch: whoever looks at them sees no more, and steps of milliseconds keep their speed.
 const BETWEEN: Duration = Duration::from_millis(200);
@@ -50,6 +50,7 @@ impl PreviewPace {
 pub(crate) fn images(latents: &Tensor, colors: &LatentRgb) -> Result<Vec<Rgb8Image>> {
     let (n, c, h, w) = latents.dims4()?;
     let latents = latents.to_device(&Device::Cpu)?.reshape((n, c, h * w))?.to_vec3::<f32>()?;
+    let byte = |value| ByteRounding::Nearest.byte(value);
     let image = |planes: Vec<Vec<f32>>| {
         let mut pixels = vec![colors.offset; h * w];
         for (plane, row) in planes.iter().zip(&colors.factors) {
@@ -59,7 +60,7 @@ pub(crate) fn images(latents: &Tensor, colors: &LatentRgb) -> Result<Vec<Rgb8Ima
                 }
             }
         }
-        Ok(Rgb8Image::new(w, h, pixels.into_iter().flatten().map(to_byte).collect())?)
+        Ok(Rgb8Image::new(w, h, pixels.into_iter().flatten().map(byte).collect())?)
     };
     latents.into_iter().map(image).collect()
 }
@@ -84,7 +85,7 @@ mod tests {
         let colors = LatentRgb { factors: vec![[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]], offset: [0.0, -0.5, 0.0] };
         let found = images(&latents, &colors).unwrap();
         assert_eq!(found[0].size(), (2, 1));
-        let unit = |value: f32| to_byte(value);
+        let unit = |value: f32| ByteRounding::Nearest.byte(value);
         assert_eq!(found[0].data(), [1.0, 0.0, 0.75, -1.0, 1.5, 0.5].map(unit));
     }
 }

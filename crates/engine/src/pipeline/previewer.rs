@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::Tensor;
 use kiln_media::Rgb8Image;
 use kiln_models::{LatentRgb, ModelFolder};
+use kiln_ops::ByteRounding;
 use kiln_setup::{PreviewMethod, PreviewOptions, Setup};
 use kiln_vae::Tiling;
 use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, WeightResidency};
 use crate::error::{Error, Result};
-use crate::generated_image::to_rgb;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::preview::images;
 
@@ -93,9 +93,10 @@ fn decoded(decoder: &mut Decoder, latents: &Tensor) -> Result<Vec<Rgb8Image>> {
     let small = if reduction == 1 { latents.clone() } else { latents.contiguous()?.avg_pool2d(reduction)? };
     let image = |i: usize| {
         let one = small.narrow(0, i, 1)?.contiguous()?;
-        let image = decoder.decode(&one, &WeightResidency::Whole, Tiling::Whole, &mut |_| Ok(()))?;
-        let (_, _, height, width) = image.dims4()?;
-        Ok(Rgb8Image::new(width, height, to_rgb(&image)?)?)
+        let how = (Tiling::Whole, ByteRounding::Nearest);
+        let image = decoder.decode(&one, &WeightResidency::Whole, how, &mut |_| Ok(()))?;
+        let (_, height, width, _) = image.dims4()?;
+        Ok(Rgb8Image::new(width, height, image.flatten_all()?.to_vec1()?)?)
     };
     (0..n).map(image).collect()
 }
@@ -124,7 +125,8 @@ mod tests {
             let found = previewer.images(&fixture.tensor(&format!("{case}.latents"))).unwrap();
             assert_eq!(found.len(), expected.dim(0).unwrap());
             for (i, image) in found.iter().enumerate() {
-                let expected = to_rgb(&expected.narrow(0, i, 1).unwrap()).unwrap();
+                let expected = kiln_ops::image_bytes(&expected.narrow(0, i, 1).unwrap(), ByteRounding::Nearest);
+                let expected = expected.unwrap().flatten_all().unwrap().to_vec1::<u8>().unwrap();
                 let worst = image.data().iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
                 assert!(worst.is_some_and(|worst| worst <= 1), "{case}: {worst:?}");
             }

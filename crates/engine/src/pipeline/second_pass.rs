@@ -13,14 +13,14 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use kiln_media::{Rgb8Image, ValueRange};
+use kiln_ops::ByteRounding;
 use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rule, SecondPass, UpscalerChoice};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::generated_image::{to_pixels, to_rgb};
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
-use crate::pipeline::decode::{Latents, begin_decoding, decode};
+use crate::pipeline::decode::{Latents, begin_decoding, decode_with};
 use crate::pipeline::denoise::{Denoised, denoise};
 use crate::pipeline::event::{Event, OnEvent, Stage};
 use crate::pipeline::first_stages::{encode_each, first_stages};
@@ -169,18 +169,13 @@ fn decoded(
     on_event: &mut OnEvent<'_>,
 ) -> Result<Vec<Rgb8Image>> {
     begin_decoding(engine);
+    let rounding = if rule == Rule::Diffusers { ByteRounding::Nearest } else { ByteRounding::Down };
     let image = |place| {
-        let image = decode(engine, &Latents::of(batch, denoised, place)?, on_event)?.image;
-        let (_, _, height, width) = image.dims4()?;
-        let bytes = if rule == Rule::Diffusers { to_rgb(&image)? } else { rounded_down(&image)? };
-        Ok(Rgb8Image::new(width, height, bytes)?)
+        let image = decode_with(engine, &Latents::of(batch, denoised, place)?, rounding, on_event)?.image;
+        let (_, height, width, _) = image.dims4()?;
+        Ok(Rgb8Image::new(width, height, image.flatten_all()?.to_vec1()?)?)
     };
     (0..batch.len()).map(image).collect()
-}
-
-/// The bytes of an image `(1, 3, h, w)` of -1 to 1 in f32: AUTOMATIC1111 and ComfyUI round down.
-fn rounded_down(image: &Tensor) -> Result<Vec<u8>> {
-    to_pixels(image, |value| (255.0 * ((value + 1.0) / 2.0).clamp(0.0, 1.0)) as u8)
 }
 
 /// The images in the size `width` by `height`.

@@ -10,7 +10,6 @@ use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
 use crate::error::Result;
-use crate::pipeline::step::count_not_finite;
 use crate::pipeline::text_stage::on_device;
 
 /// A store of bytes by keys, which other processes may use too. A store that fails gives nothing and takes nothing: texts are
@@ -59,7 +58,7 @@ impl TextShape {
             let dtype = if *name == LENGTH { DType::F32 } else { self.dtype };
             let fits = tensor.dims() == shape
                 && tensor.dtype() == dtype
-                && count_not_finite(&tensor).is_ok_and(|count| count == 0);
+                && kiln_ops::count_not_finite(&tensor).is_ok_and(|count| count == 0);
             text = text.with(name, fits.then_some(tensor)?);
         }
         Some(text)

@@ -255,13 +255,6 @@ fn compose<T: TensorLike>(all: &T, weights: &T, repeated: bool) -> Result<T> {
     Ok(T::cat(&found.iter().collect::<Vec<_>>(), 0)?)
 }
 
-/// How many values of a tensor are infinite or no numbers.
-pub fn count_not_finite(tensor: &Tensor) -> Result<usize> {
-    let tensor = kiln_ops::cast(tensor, DType::F32)?;
-    let values = kiln_ops::f32_values(&tensor)?;
-    Ok(values.iter().filter(|value| !value.is_finite()).count())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -381,9 +381,7 @@ impl Networks<'_> {
     /// One image, up to its bytes.
     fn decode(&self, latents: &MetaTensor, tiling: Tiling) -> Result<()> {
         let image = self.decoder.decode(&latents.narrow(0, 0, 1)?, self.decoder_dtype, tiling)?;
-        if !image.device().target().is_gpu() {
-            generated_image::count_rgb(&image.copy()?);
-        }
+        generated_image::count_bytes(&image.copy()?);
         Ok(())
     }
 }
