@@ -3,6 +3,7 @@
 
     benches/random_model.py PRESET FOLDER [--dtype bf16] [--device cuda]
 
+Of a model with a U-Net, FOLDER becomes a folder of diffusers, with the small model's tokenizer and scheduler: `-m FOLDER`. Otherwise
 FOLDER gets a file for each network: transformer.safetensors, text_encoder.safetensors, text_encoder_2.safetensors .., vae.safetensors,
 with diffusers' and transformers' names. The program's own tokenizers go with them:
 
@@ -14,13 +15,15 @@ The configurations are those of crates/models/src/presets. Needs PyTorch, diffus
 import argparse
 import json
 import pathlib
+import shutil
 
 import diffusers
 import torch
 import transformers
 from safetensors.torch import save_file
 
-PRESETS = pathlib.Path(__file__).resolve().parent.parent / "crates/models/src/presets"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PRESETS = ROOT / "crates/models/src/presets"
 TRANSFORMERS = {
     "sd3": "SD3Transformer2DModel",
     "flux": "FluxTransformer2DModel",
@@ -28,6 +31,7 @@ TRANSFORMERS = {
     "z_image": "ZImageTransformer2DModel",
     "qwen_image": "QwenImageTransformer2DModel",
 }
+PIPELINES = {"sd": "StableDiffusionPipeline", "sdxl": "StableDiffusionXLPipeline"}
 AUTOENCODERS = {"flux2": "AutoencoderKLFlux2", "qwen_image": "AutoencoderKLQwenImage"}
 ENCODERS = {
     "CLIPTextModel": transformers.CLIPTextConfig,
@@ -65,19 +69,46 @@ def write(model, path: pathlib.Path, dtype: torch.dtype, device: str) -> None:
     print(f"{path} {path.stat().st_size / 2**30:.2f} GiB", flush=True)
 
 
+def write_folder(preset: dict, folder: pathlib.Path, small: pathlib.Path, dtype: torch.dtype, device: str) -> None:
+    """A model with a U-Net as a folder of diffusers."""
+    networks = {
+        "unet": (preset["denoiser"], network(lambda: diffusers.UNet2DConditionModel(**preset["denoiser"]))),
+        "vae": (preset["vae"], network(lambda: diffusers.AutoencoderKL(**preset["vae"]))),
+    }
+    index = {"_class_name": PIPELINES[preset["family"]], "scheduler": ["diffusers", "DDIMScheduler"]}
+    shutil.copytree(small / "scheduler", folder / "scheduler", dirs_exist_ok=True)
+    for i, config in enumerate(preset["text_encoders"]):
+        suffix = f"_{i + 1}" if i else ""
+        networks[f"text_encoder{suffix}"] = (config, encoder(config))
+        index[f"tokenizer{suffix}"] = ["transformers", "CLIPTokenizer"]
+        shutil.copytree(small / "tokenizer", folder / f"tokenizer{suffix}", dirs_exist_ok=True)
+    for name, (config, model) in networks.items():
+        library, file = ("transformers", "model") if name.startswith("text") else ("diffusers", "diffusion_pytorch_model")
+        index[name] = [library, type(model).__name__]
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(config, indent=1))
+        write(model, folder / name / f"{file}.safetensors", dtype, device)
+    (folder / "model_index.json").write_text(json.dumps(index, indent=1))
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("preset", choices=sorted(path.stem for path in PRESETS.glob("*.json")))
     arguments.add_argument("folder", type=pathlib.Path)
     arguments.add_argument("--dtype", default="bf16", choices=["bf16", "f16", "f32"])
     arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments.add_argument("--small", type=pathlib.Path, default=ROOT / "models/emoji", help="the folder of the small model")
     options = arguments.parse_args()
     preset = json.loads((PRESETS / f"{options.preset}.json").read_text())
-    if preset["family"] not in TRANSFORMERS:
-        arguments.error(f"{options.preset} is of the family {preset['family']}, and this script knows {', '.join(TRANSFORMERS)}")
+    known = [*PIPELINES, *TRANSFORMERS]
+    if preset["family"] not in known:
+        arguments.error(f"{options.preset} is of the family {preset['family']}, and this script knows {', '.join(known)}")
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[options.dtype]
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
+    if preset["family"] in PIPELINES:
+        write_folder(preset, options.folder, options.small, dtype, options.device)
+        return
     transformer = getattr(diffusers, TRANSFORMERS[preset["family"]])
     vae = getattr(diffusers, AUTOENCODERS.get(preset["family"], "AutoencoderKL"))
     networks = {"transformer": network(lambda: transformer(**preset["denoiser"])), "vae": network(lambda: vae(**preset["vae"]))}
