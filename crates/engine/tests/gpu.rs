@@ -1,4 +1,4 @@
-//! Products in 8 bits on a GPU: images that are close to those in f16, with the same bits in every memory mode. And recorded text
+//! Products in 8 bits on a GPU: images that are close to those in f16, from the same latents in every memory mode. And recorded text
 //! encoders: images with the same bits as before they are recorded.
 
 use std::ops::ControlFlow;
@@ -9,12 +9,17 @@ use kiln_testkit::repository;
 
 mod support;
 
-fn draw(compute: ComputeType, mode: ModeChoice) -> Vec<Vec<u8>> {
+/// The pixels and the latents of three images.
+fn draw(compute: ComputeType, mode: ModeChoice) -> Vec<(Vec<u8>, Vec<f32>)> {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
     let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F16, compute, memory, ..Setup::default() };
     let model = ModelFolder::open(&repository().join("models/emoji")).unwrap();
     let mut engine = Engine::load(model, &setup, &mut |_| ControlFlow::Continue(())).unwrap();
-    let mut image = |prompt| support::images(&mut engine, &support::request(prompt, (256, 256), 8, 7)).remove(0).rgb;
+    let mut image = |prompt| {
+        let image = support::images(&mut engine, &support::request(prompt, (256, 256), 8, 7)).remove(0);
+        let (latents, _) = image.latents().unwrap();
+        (image.rgb, latents)
+    };
     ["a red apple", "a smiling cat", "a house with a tree"].into_iter().map(&mut image).collect()
 }
 
@@ -24,13 +29,19 @@ fn products_in_8_bits_are_close_to_those_in_f16() {
     let expected = draw(ComputeType::Native, ModeChoice::Full);
     for compute in [ComputeType::Int8, ComputeType::Fp8] {
         let found = draw(compute, ModeChoice::Full);
-        for (found, expected) in found.iter().zip(&expected) {
+        for ((found, _), (expected, _)) in found.iter().zip(&expected) {
             let psnr = psnr(found, expected).unwrap();
             println!("{compute}: {psnr:.1} dB");
             assert!(psnr > 35.0 && psnr < 80.0, "{compute}: {psnr} dB");
         }
-        assert!(draw(compute, ModeChoice::Lowvram) == found, "{compute}");
-        assert!(draw(compute, ModeChoice::Medvram) == found, "{compute}");
+        for mode in [ModeChoice::Lowvram, ModeChoice::Medvram] {
+            for ((pixels, latents), (expected, whole)) in draw(compute, mode).iter().zip(&found) {
+                assert!(latents == whole, "{compute}, {mode:?}");
+                // Decoding in strips, which lowvram may do, has other convolutions.
+                let worst = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(worst.is_some_and(|worst| worst <= 1), "{compute}, {mode:?}: {worst:?}");
+            }
+        }
     }
 }
 

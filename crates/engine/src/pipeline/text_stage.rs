@@ -18,6 +18,8 @@ struct OnComponents<'a> {
     parts: &'a [LoadedComponent],
     keep: &'a WeightResidency,
     kept: bool,
+    /// Where the texts go.
+    device: &'a Device,
     proceed: &'a mut Proceed<'a>,
     /// Why the stage was stopped.
     failed: Option<Error>,
@@ -37,7 +39,9 @@ impl Runs for OnComponents<'_> {
         let Some(part) = self.parts.get(network) else { return Err(TextError::Stopped) };
         self.stop(part.enter(self.keep))?;
         let device = TextDevice::of(part.placement());
-        Ok(match part.recorded().filter(|_| self.kept) {
+        // A second stream is left out: another thread decodes there, and a capture would take its kernels.
+        let is_alone = part.placement().device.same_device(self.device);
+        Ok(match part.recorded().filter(|_| self.kept && is_alone) {
             Some(calls) => device.recording(calls),
             None => device,
         })
@@ -67,13 +71,13 @@ pub(super) fn encode<'a>(
     (stage, parts): (&dyn TextStage, &'a [LoadedComponent]),
     texts: &[(PromptText, Arc<Tokens>)],
     (keep, kept): (&'a WeightResidency, bool),
-    device: &Device,
+    device: &'a Device,
     proceed: &'a mut Proceed<'a>,
 ) -> Result<Vec<TextTensors>> {
     if texts.is_empty() {
         return Ok(Vec::new());
     }
-    let mut on = OnComponents { parts, keep, kept, proceed, failed: None };
+    let mut on = OnComponents { parts, keep, kept, device, proceed, failed: None };
     let encoded = stage.encode(texts, &mut on).map_err(|error| match (error, on.failed.take()) {
         (TextError::Stopped, Some(failed)) => failed,
         (error, _) => error.into(),

@@ -30,7 +30,7 @@ impl TextDevice {
         }
     }
 
-    /// The same device for weights that stay where they are until `calls` are cleared: it may record work.
+    /// This device for weights that stay in their place until `calls` are cleared: it may record work.
     #[must_use]
     pub fn recording(self, calls: RecordedCalls) -> Self {
         match self {
