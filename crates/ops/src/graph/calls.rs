@@ -110,11 +110,8 @@ impl Call {
         input.slice_set(x, 0, 0).map_err(Error::from)?;
         let run = || -> Result<(), E> {
             let results = function(input)?;
-            let pairs = outputs.iter().zip(&results);
-            Ok(pairs
-                .into_iter()
-                .try_for_each(|(output, result)| output.slice_set(result, 0, 0))
-                .map_err(Error::from)?)
+            let mut pairs = outputs.iter().zip(&results);
+            Ok(pairs.try_for_each(|(output, result)| output.slice_set(result, 0, 0)).map_err(Error::from)?)
         };
         match recording {
             None => {
@@ -123,7 +120,7 @@ impl Call {
                 *recording = Some(first);
             }
             Some(recording) => {
-                recording.capture("a text encoder", device, others, run);
+                recording.capture("a repeated call", device, others, run);
                 match recording {
                     Recording::Captured(graph) => graph.replay()?,
                     Recording::Prepared(_) | Recording::Eager => run()?,
