@@ -64,8 +64,10 @@ impl RecordedCalls {
         // A call that fails is not kept.
         let Some(place) = calls.iter().position(fits) else {
             let results = function(x)?;
-            let call = Call::new(key, x, &results)?;
-            calls.insert(0, call);
+            match Call::new(key, x, &results) {
+                Ok(call) => calls.insert(0, call),
+                Err(error) => tracing::debug!("no memory to record a repeated call: {error}"),
+            }
             calls.truncate(KEPT);
             return Ok(results);
         };
