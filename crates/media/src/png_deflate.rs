@@ -9,7 +9,7 @@ use std::thread::{available_parallelism, scope};
 
 use crate::png_filter::RowFilter;
 
-/// About so many bytes of pixels are a band. One core takes about 0.5 ms for it.
+/// The approximate size of a band in bytes of pixels. One core of an AMD EPYC takes 0.5 ms for it (2026-11-29).
 const BAND: usize = 192 << 10;
 /// The most threads: an image is compressed in a few milliseconds.
 const MOST_THREADS: usize = 8;
@@ -77,15 +77,17 @@ impl Band {
 
 /// One stream of the blocks of several streams, each of which has one block.
 fn joined(bands: &[Band]) -> Vec<u8> {
+    let Some(first) = bands.first() else { return Vec::new() };
     let mut joined = Vec::with_capacity(bands.iter().map(|band| band.stream.len() + EMPTY_BLOCK.len() + 1).sum());
+    joined.extend_from_slice(&first.stream[..HEADER]);
     let mut sum = Adler32::EMPTY;
     for (i, band) in bands.iter().enumerate() {
         let (block, checksum) = band.stream.split_at(band.stream.len() - CHECKSUM);
         sum = sum.then(Adler32::of(checksum), band.length);
         let start = joined.len();
-        joined.extend_from_slice(if i == 0 { block } else { &block[HEADER..] });
+        joined.extend_from_slice(&block[HEADER..]);
         if i + 1 < bands.len() {
-            joined[if i == 0 { HEADER } else { start }] &= !1; // it is not the last block
+            joined[start] &= !1; // the bit that marks the last block
             // The code of a block's end ends with a 1, so that the zeros above it are free.
             if joined.last().is_some_and(|byte| byte.leading_zeros() < 3) {
                 joined.push(0);

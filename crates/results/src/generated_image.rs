@@ -83,10 +83,10 @@ impl GeneratedImage {
     /// An image `(1, h, w, 3)` in u8 in the host's memory that no job asked for, as a measurement makes it.
     ///
     /// # Errors
-    /// [`Error::Candle`] where the image has another shape or type.
+    /// See [`pixels`].
     pub fn without_settings(index: usize, seed: u64, image: &Tensor, latents: Tensor) -> Result<Self> {
-        let (_, height, width, _) = image.dims4()?;
-        let rgb = image.flatten_all()?.to_vec1()?;
+        let image = pixels(image)?;
+        let (width, height, rgb) = (image.width(), image.height(), image.into_data());
         let (parameters, settings, png_level) = (String::new(), String::new(), PngLevel::default());
         Ok(Self { index, seed, width, height, rgb, parameters, settings, latents, png_level })
     }
@@ -108,6 +108,15 @@ impl GeneratedImage {
         let texts = [("parameters", self.parameters.as_str()), (KEY, self.settings.as_str())];
         encode_png_at((self.width, self.height), &self.rgb, &texts, self.png_level)
     }
+}
+
+/// The pixels of an image `(1, h, w, 3)` in u8 in the host's memory.
+///
+/// # Errors
+/// Errors of an image with another shape or type.
+pub fn pixels(image: &Tensor) -> Result<Rgb8Image> {
+    let (_, height, width, _) = image.dims4()?;
+    Ok(Rgb8Image::new(width, height, image.flatten_all()?.to_vec1()?)?)
 }
 
 /// Counts the memory of an image's bytes.

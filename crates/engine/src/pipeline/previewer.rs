@@ -13,6 +13,7 @@ use kiln_weights::Placement;
 
 use crate::component::{ComponentOptions, WeightResidency};
 use crate::error::{Error, Result};
+use crate::generated_image::pixels;
 use crate::pipeline::decoder::Decoder;
 use crate::pipeline::preview::images;
 
@@ -94,9 +95,7 @@ fn decoded(decoder: &mut Decoder, latents: &Tensor) -> Result<Vec<Rgb8Image>> {
     let image = |i: usize| {
         let one = small.narrow(0, i, 1)?.contiguous()?;
         let how = (Tiling::Whole, ByteRounding::Nearest);
-        let image = decoder.decode(&one, &WeightResidency::Whole, how, &mut |_| Ok(()))?;
-        let (_, height, width, _) = image.dims4()?;
-        Ok(Rgb8Image::new(width, height, image.flatten_all()?.to_vec1()?)?)
+        pixels(&decoder.decode(&one, &WeightResidency::Whole, how, &mut |_| Ok(()))?)
     };
     (0..n).map(image).collect()
 }

@@ -18,6 +18,7 @@ use kiln_request::{HiresUpscaler, InitImage, InitLatents, Job, OpenUpscaler, Rul
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::generated_image::pixels;
 use crate::host_memory;
 use crate::pipeline::batch::{Batch, BatchNoise};
 use crate::pipeline::decode::{Latents, begin_decoding, decode_with};
@@ -170,11 +171,7 @@ fn decoded(
 ) -> Result<Vec<Rgb8Image>> {
     begin_decoding(engine);
     let rounding = if rule == Rule::Diffusers { ByteRounding::Nearest } else { ByteRounding::Down };
-    let image = |place| {
-        let image = decode_with(engine, &Latents::of(batch, denoised, place)?, rounding, on_event)?.image;
-        let (_, height, width, _) = image.dims4()?;
-        Ok(Rgb8Image::new(width, height, image.flatten_all()?.to_vec1()?)?)
-    };
+    let image = |place| pixels(&decode_with(engine, &Latents::of(batch, denoised, place)?, rounding, on_event)?.image);
     (0..batch.len()).map(image).collect()
 }
 
