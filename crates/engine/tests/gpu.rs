@@ -34,13 +34,12 @@ fn products_in_8_bits_are_close_to_those_in_f16() {
             println!("{compute}: {psnr:.1} dB");
             assert!(psnr > 35.0 && psnr < 80.0, "{compute}: {psnr} dB");
         }
-        for mode in [ModeChoice::Lowvram, ModeChoice::Medvram] {
-            for ((pixels, latents), (expected, whole)) in draw(compute, mode).iter().zip(&found) {
-                assert!(latents == whole, "{compute}, {mode:?}");
-                // Decoding in strips, which lowvram may do, has other convolutions.
-                let worst = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
-                assert!(worst.is_some_and(|worst| worst <= 1), "{compute}, {mode:?}: {worst:?}");
-            }
+        assert!(draw(compute, ModeChoice::Medvram) == found, "{compute}");
+        for ((pixels, latents), (expected, whole)) in draw(compute, ModeChoice::Lowvram).iter().zip(&found) {
+            assert!(latents == whole, "{compute}");
+            // It decodes in strips, whose convolutions have other sizes (docs/memory.md).
+            let worst = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+            assert!(worst.is_some_and(|worst| worst <= 1), "{compute}: {worst:?}");
         }
     }
 }
