@@ -71,8 +71,8 @@ impl TextEncoder {
     }
 
     /// As [`Self::encode_weighted`] on any device, in portions of at most `portion` chunks, at least 1. `portions` runs each of them,
-    /// and each of the additional runs of [`Emphasis::Compel`]. With Vulkan, Metal and
-    /// DirectX 12 the results are copied from the GPU to host memory.
+    /// and each of the additional runs of [`Emphasis::Compel`]. On a GPU that is used through Vulkan, Metal or DirectX 12, the results
+    /// are copied to host memory.
     ///
     /// # Errors
     /// See [`TextEncoder::encode`] and of `portions`.

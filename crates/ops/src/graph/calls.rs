@@ -16,8 +16,8 @@ const LARGEST_INPUT: usize = 1 << 19;
 
 /// Calls of functions of one tensor, which a CUDA GPU replays from the third call with the same key and shape on.
 ///
-/// The host launches hundreds of small kernels more slowly than a GPU runs them. A replay is one launch, with the same bits. All of
-/// them share one block of memory. Clones share the calls.
+/// The host launches hundreds of small kernels more slowly than a GPU runs them. A replay is one launch, with the same bits. A call
+/// uses the block of memory of another call if that is large enough. Clones share the calls.
 ///
 /// The recorded launches read the tensors that the function reads besides its operand where they are: call
 /// [`RecordedCalls::clear`] before those are freed or moved.
