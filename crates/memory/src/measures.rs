@@ -76,10 +76,11 @@ impl Measures {
     /// # Errors
     /// The smallest plan.
     pub fn choose(&self, budget: usize) -> std::result::Result<Plan, Plan> {
-        let streamed = Mode::Lowvram { resident: self.resident(budget) };
-        let modes = [Mode::Full, Mode::Medvram, streamed, Mode::LOWVRAM];
-        let fitting = modes.map(|mode| self.plan(mode, budget)).into_iter().find(|plan| plan.peak() <= budget);
-        fitting.ok_or_else(|| self.plan(Mode::LOWVRAM, budget))
+        // A server plans for each job that joins: no mode is planned for after the one that fits.
+        let fits = |mode| Some(self.plan(mode, budget)).filter(|plan| plan.peak() <= budget);
+        let plan = fits(Mode::Full).or_else(|| fits(Mode::Medvram));
+        let plan = plan.or_else(|| fits(Mode::Lowvram { resident: self.resident(budget) }));
+        plan.or_else(|| fits(Mode::LOWVRAM)).ok_or_else(|| self.plan(Mode::LOWVRAM, budget))
     }
 
     /// The plan for `mode` if that is requested to save memory and `bytes` are free: never larger than the plan that would be chosen

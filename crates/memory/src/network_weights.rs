@@ -1,7 +1,7 @@
 //! The memory of one network's weights, resident or streamed.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::DType;
 use kiln_mempool::Rounding;
@@ -14,7 +14,7 @@ use crate::residency::{StreamBudget, on_device, planned, residency};
 pub struct Weights {
     segments: Vec<Segment>,
     /// Cached results of [`Self::streamed`]: it is called for the same values several times, and simulates many steps.
-    streamed: RefCell<HashMap<(usize, usize), Streamed>>,
+    streamed: Mutex<HashMap<(usize, usize), Streamed>>,
     placement: Placement,
     estimate: Estimate,
     rounding: Rounding,
@@ -55,7 +55,7 @@ impl Weights {
     pub fn of(segments: &Segments, dtype: DType, on: ExecutionTarget, flop: &[f64]) -> Self {
         Self {
             segments: on_device(segments, on.target),
-            streamed: RefCell::default(),
+            streamed: Mutex::default(),
             placement: planned(dtype).with_matrices(on.matrices),
             estimate: on.rates.estimate(flop),
             rounding: if on.target.is_gpu() { Rounding::Gpu } else { Rounding::HostPool },
@@ -70,12 +70,8 @@ impl Weights {
     /// The residency of [`residency`]; if that does not fit, the minimum for streaming.
     pub fn streamed(&self, share: StreamBudget) -> Streamed {
         let key = (share.resident, share.room);
-        if let Some(known) = self.streamed.borrow().get(&key) {
-            return *known;
-        }
-        let found = self.find_streamed(share);
-        self.streamed.borrow_mut().insert(key, found);
-        found
+        let mut known = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(key).or_insert_with(|| self.find_streamed(share))
     }
 
     fn find_streamed(&self, share: StreamBudget) -> Streamed {

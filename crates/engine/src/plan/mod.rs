@@ -7,6 +7,7 @@
 mod choice;
 mod dry_run;
 mod flop;
+mod known_measures;
 #[cfg(test)]
 mod link_tests;
 mod network_work;

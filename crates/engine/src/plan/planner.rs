@@ -14,6 +14,7 @@ use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks};
 use super::flop::control_flop;
+use super::known_measures::KnownMeasures;
 use super::prompts::PromptNetworks;
 use super::stored_types::keep_stored;
 use super::{
@@ -52,6 +53,8 @@ pub struct Planner {
     eight_bits: Option<Arc<EightBitLayers>>,
     /// Whether matrices stay as their files store them.
     pub(super) keeps_stored: bool,
+    /// With these networks.
+    pub(super) known: KnownMeasures,
 }
 
 /// The networks of another model that a run uses.
@@ -91,6 +94,7 @@ impl Planner {
             others: Vec::new(),
             eight_bits: None,
             keeps_stored: false,
+            known: KnownMeasures::default(),
         })
     }
 
@@ -103,12 +107,13 @@ impl Planner {
     /// Replaces the text stage.
     #[cfg(test)]
     pub(crate) fn with_text(self, text: Box<dyn TextStage>) -> Self {
-        Self { text, ..self }
+        Self { text, known: KnownMeasures::default(), ..self }
     }
 
     /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
     pub fn set_controls(&mut self, controls: &[Arc<dyn ControlConfig>]) {
         self.controls = controls.iter().map(|config| config.build()).collect();
+        self.known.forget();
     }
 
     /// `work` with the images that its control networks have the autoencoder encode.
@@ -123,12 +128,14 @@ impl Planner {
     pub fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
         let unet = self.model.unet();
         self.prompts = prompts.into_iter().filter_map(|plan| PromptNetworks::new(plan, unet?)).collect();
+        self.known.forget();
     }
 
     /// Sets these layers of the U-Net in 8 bits, and all of a refiner's that allow it.
     pub fn with_8_bits(mut self, layers: Option<Arc<EightBitLayers>>) -> Self {
         self.unet.segments().set_8_bits(layers.as_deref());
         self.eight_bits = layers;
+        self.known.forget();
         for other in &self.others {
             other.unet.segments().set_8_bits(self.eight_bits_of_others().as_ref());
         }
@@ -162,6 +169,7 @@ impl Planner {
             Ok(ModelNetworks { path: model.path().to_path_buf(), text, unet })
         };
         self.others = refiner.into_iter().map(networks).collect::<Result<_>>()?;
+        self.known.forget();
         Ok(())
     }
 
@@ -300,8 +308,13 @@ impl Planner {
     ///
     /// # Errors
     /// Errors of the networks' dry runs.
-    pub(super) fn measure(&self, work: &Workload, on: ExecutionTarget) -> Result<Measures> {
-        let work = &self.with_controls(*work);
+    pub(super) fn measure(&self, work: &Workload, on: ExecutionTarget) -> Result<Arc<Measures>> {
+        let work = self.with_controls(*work);
+        self.known.get((work, on), || self.measured(&work, on))
+    }
+
+    /// [`Self::measure`], by a dry run.
+    fn measured(&self, work: &Workload, on: ExecutionTarget) -> Result<Measures> {
         let (model, dtype) = (&self.model, on.dtype);
         let decoder_dtype = match self.decoder {
             Network::Kl(..) => decoder_dtype(model.family, &model.vae, dtype),

@@ -16,6 +16,7 @@ impl Planner {
             keep_stored(model, self.text.as_ref(), &*self.unet);
         }
         self.keeps_stored = keeps;
+        self.known.forget();
         self
     }
 
@@ -37,6 +38,9 @@ impl Planner {
         let mut is_other = unet.segments().keep_as(denoiser);
         for (network, segments) in text.networks().iter().zip(texts) {
             is_other |= network.segments.keep_as(segments);
+        }
+        if is_other {
+            self.known.forget();
         }
         is_other
     }
