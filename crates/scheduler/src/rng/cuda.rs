@@ -6,6 +6,8 @@
 
 use std::f64::consts::TAU;
 
+use rayon::prelude::*;
+
 /// The number of rounds, the multipliers of a round, and the constants that are added to the key between rounds.
 const ROUNDS: usize = 10;
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
@@ -14,6 +16,8 @@ const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 /// PyTorch launches blocks of this many threads, each of which generates four values at a time.
 const BLOCK: usize = 256;
 const DRAWN_AT_ONCE: usize = 4;
+/// Threads of PyTorch's whose values a thread of this process computes at once: about 50 microseconds.
+const THREADS_OF_TASK: usize = 256;
 
 /// The equivalent of `torch.Generator("cuda").manual_seed(seed)`.
 #[derive(Debug, Clone)]
@@ -45,8 +49,10 @@ impl CudaRng {
         let threads = n.div_ceil(BLOCK).max(1).saturating_mul(BLOCK).min(self.threads);
         // Value `i` of a thread's output is at an offset of `i` times the number of threads.
         for (draw, part) in values.chunks_mut(threads * DRAWN_AT_ONCE).enumerate() {
-            for thread in 0..threads.min(part.len()) {
-                let normals = normals_of(self.four(self.offset + draw as u64, thread as u64));
+            let used = part.len().div_ceil(threads);
+            let of_thread = |thread: usize| normals_of(self.four(self.offset + draw as u64, thread as u64), used);
+            let all = (0..threads.min(part.len())).into_par_iter().with_min_len(THREADS_OF_TASK).map(of_thread);
+            for (thread, normals) in all.collect::<Vec<_>>().into_iter().enumerate() {
                 for (value, normal) in part[thread..].iter_mut().step_by(threads).zip(normals) {
                     *value = normal;
                 }
@@ -78,8 +84,9 @@ fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// cuRAND's Box-Muller transform: each pair of integers determines a radius and an angle. The sine comes first.
-fn normals_of(integers: [u32; 4]) -> [f32; 4] {
+/// cuRAND's Box-Muller transform: each pair of integers determines a radius and an angle. The sine comes first. Only the first `used`
+/// values are computed, or one more; the latents of an image use one of each thread.
+fn normals_of(integers: [u32; 4], used: usize) -> [f32; 4] {
     const INVERSE: f32 = 1.0 / (1u64 << 32) as f32;
     const INVERSE_TAU: f32 = INVERSE * TAU as f32;
     let pair = |a: u32, b: u32| {
@@ -89,7 +96,8 @@ fn normals_of(integers: [u32; 4]) -> [f32; 4] {
         let (sin, cos) = f64::from(angle).sin_cos();
         [(radius * sin) as f32, (radius * cos) as f32]
     };
-    let ([a, b], [c, d]) = (pair(integers[0], integers[1]), pair(integers[2], integers[3]));
+    let [a, b] = pair(integers[0], integers[1]);
+    let [c, d] = if used > 2 { pair(integers[2], integers[3]) } else { [0.0; 2] };
     [a, b, c, d]
 }
 
@@ -116,9 +124,9 @@ mod tests {
         let small = CudaRng::with_max_threads(9, BLOCK).normals(n);
         assert_eq!(small[..BLOCK], large);
         let mut rng = CudaRng::with_max_threads(9, BLOCK);
-        let four = normals_of(rng.four(0, 7));
+        let four = normals_of(rng.four(0, 7), 4);
         assert_eq!([small[7], small[7 + BLOCK], small[7 + 2 * BLOCK], small[7 + 3 * BLOCK]], four);
-        assert_eq!(small[4 * BLOCK + 7], normals_of(rng.four(1, 7))[0]);
+        assert_eq!(small[4 * BLOCK + 7], normals_of(rng.four(1, 7), 4)[0]);
         // Each thread has generated two outputs of four values.
         rng.normals(n);
         assert_eq!(rng.offset, 2);
