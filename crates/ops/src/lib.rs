@@ -67,6 +67,7 @@ pub mod peer;
 mod pixel_shuffle;
 pub mod portable;
 mod primitives;
+pub mod read_back;
 mod rope;
 mod stop;
 pub mod stream;

@@ -116,14 +116,28 @@ const UNUSUAL_WEIGHT: f32 = 100.0;
 /// [`Error::NotANumber`] if values are not finite.
 pub(crate) fn finished(group: &Group) -> Result<Denoised> {
     let latents = group.latents().to_device(&Device::Cpu)?;
+    log_skipped(group)?;
+    let latents = checked(latents, group.turns().current().conditions.heaviest())?;
+    Ok(Denoised { latents, visible: group.visible()? })
+}
+
+/// Logs for how many evaluations of a group the first-block cache stood, if it has one.
+pub(super) fn log_skipped(group: &Group) -> Result<()> {
     if let Some(skipped) = group.network().skipped_evaluations()? {
         let evaluations = group.images() * group.evaluations();
         tracing::info!(skipped, evaluations, "the first-block cache stood for all blocks but the first");
     }
+    Ok(())
+}
+
+/// `latents` after the last step. `heaviest` is the largest weight of a word in their prompts.
+///
+/// # Errors
+/// [`Error::NotANumber`] if values are not finite.
+pub(super) fn checked(latents: Tensor, heaviest: f32) -> Result<Tensor> {
     match kiln_ops::count_not_finite(&latents)? {
-        0 => Ok(Denoised { latents, visible: group.visible()? }),
+        0 => Ok(latents),
         count => {
-            let heaviest = group.turns().current().conditions.heaviest();
             let remedy = match heaviest.abs() > UNUSUAL_WEIGHT {
                 true => format!("the weight {heaviest:.0e} of a word in a prompt is too large; 0.5 to 1.5 are usual"),
                 false => "try `dtype` f32, or a model whose weights are not damaged".into(),

@@ -11,6 +11,7 @@ use crate::pipeline::decode::{Latents, begin_decoding, decode};
 use crate::pipeline::denoise::finished;
 use crate::pipeline::event::{Event, Stage};
 use crate::pipeline::first_stages::first_stages;
+use crate::pipeline::pending_latents::PendingLatents;
 use crate::pipeline::run::Progress;
 use crate::pipeline::running::{GroupId, RunningBatch};
 use crate::pipeline::second_pass::{second_group, second_pass};
@@ -127,11 +128,11 @@ impl Engine {
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Vec<GeneratedImage>> {
         let all = self.take_latents(running, id, (job, first), watch)?;
-        all.into_iter().map(|latents| self.decode_latents(&latents, job, watch)).collect()
+        all.into_iter().map(|latents| self.decode_latents(&latents.read()?, job, watch)).collect()
     }
 
     /// Like [`Engine::finish`], without decoding: the latents of each image, for [`Engine::decode_latents`] or for a thread
-    /// that decodes while steps run ([`Engine::overlapped`]).
+    /// that decodes while steps run ([`Engine::overlapped`]). A GPU may still be at their last step.
     ///
     /// # Errors
     /// See [`Engine::finish`].
@@ -141,19 +142,17 @@ impl Engine {
         id: GroupId,
         (job, first): (&Job, usize),
         watch: &mut dyn FnMut(Event) -> ControlFlow<()>,
-    ) -> Result<Vec<Latents>> {
+    ) -> Result<Vec<PendingLatents>> {
         let has_passed = running.has_passed(id);
-        let all = finished(&running.finish(id)?)?;
-        let (batch, mut on_event) = (Batch::of_job(job, first), |event| proceed(watch(event)));
+        let (group, batch) = (running.finish(id)?, Batch::of_job(job, first));
+        if has_passed || job.second_pass().is_none() {
+            self.memory_manager.begin_pass(if job.second_pass().is_some() { Pass::Second } else { Pass::First });
+            return PendingLatents::of(&batch, &group);
+        }
+        let mut on_event = |event| proceed(watch(event));
         let progress = Progress { before: 0, total: job.evaluations_of_passes(&self.model)? };
-        let all = match has_passed {
-            true => {
-                self.memory_manager.begin_pass(if job.second_pass().is_some() { Pass::Second } else { Pass::First });
-                all
-            }
-            false => second_pass(self, &batch, all, progress, &mut on_event)?,
-        };
-        (0..batch.len()).map(|place| Latents::of(&batch, &all, place)).collect()
+        let all = second_pass(self, &batch, finished(&group)?, progress, &mut on_event)?;
+        (0..batch.len()).map(|place| Ok(Latents::of(&batch, &all, place)?.into())).collect()
     }
 
     /// Decodes an image of `job`.

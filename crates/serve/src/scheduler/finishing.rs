@@ -5,7 +5,7 @@ use std::time::Duration;
 use kiln_engine::{Event, GroupId, Result, Stage};
 
 use super::active::{Active, news_of};
-use super::decoding::{Decoded, Undecoded, start};
+use super::decoding::{Decoded, NotDecoded, Undecoded, start};
 use super::stop::Stop;
 use super::task::{End, News, Task};
 use super::worker::Worker;
@@ -27,15 +27,15 @@ impl Worker {
             events.into_iter().filter_map(news_of).for_each(|news| active.task.listener.tell(news));
             let image = match (image, self.engines.current_mut()) {
                 (Ok(image), _) => Ok(*image),
-                (Err((image, error)), Some(engine)) => {
+                (Err(NotDecoded { error, left: Some((latents, job)) }), Some(engine)) => {
                     tracing::debug!("an image is decoded between the steps: {error}");
                     let mut on_event = |event| {
                         news_of(event).into_iter().for_each(|news| active.task.listener.tell(news));
                         stop.flow()
                     };
-                    stop.sign().during(|| engine.decode_latents(&image.latents, &image.job, &mut on_event))
+                    stop.sign().during(|| engine.decode_latents(&latents, &job, &mut on_event))
                 }
-                (Err((_, error)), None) => Err(error),
+                (Err(NotDecoded { error, .. }), _) => Err(error),
             };
             match image {
                 Err(error) => self.give_up(place, &error),
@@ -140,7 +140,7 @@ impl Worker {
                         news_of(event).into_iter().for_each(|news| listener.tell(news));
                         stop.flow()
                     };
-                    let image = stop.sign().during(|| engine.decode_latents(&latents, job, &mut on_event))?;
+                    let image = stop.sign().during(|| engine.decode_latents(&latents.read()?, job, &mut on_event))?;
                     shared.metrics.images.inc();
                     listener.tell(News::Image(Box::new(image)));
                 }
