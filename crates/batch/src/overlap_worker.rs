@@ -50,13 +50,16 @@ pub(crate) fn start() -> Result<OverlapWorker> {
     })
 }
 
-/// Text by text, so that the engine may take its turn between two.
-fn encode(texts: usize, networks: &OverlappedNetworks) -> Duration {
+/// Call by call, so that the engine may take its turn between two.
+fn encode(mut texts: usize, networks: &OverlappedNetworks) -> Duration {
     let start = Instant::now();
-    for _ in 0..texts {
-        match networks.encode_next() {
-            Ok(true) => std::thread::yield_now(),
-            Ok(false) => break,
+    while texts > 0 {
+        match networks.encode_next(texts) {
+            Ok(0) => break,
+            Ok(encoded) => {
+                texts = texts.saturating_sub(encoded);
+                std::thread::yield_now();
+            }
             Err(error) => {
                 tracing::debug!("encoding while steps run: {error}; it is tried again when the text is needed");
                 break;

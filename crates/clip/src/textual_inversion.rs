@@ -52,6 +52,11 @@ impl TokenEmbeddings {
         Ok(())
     }
 
+    /// Whether there is no word.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
     /// Whether an id belongs to a word.
     pub(crate) fn contains(&self, id: u32) -> bool {
         id >= self.first && self.names.last().is_some_and(|(_, ids)| id < ids.end)

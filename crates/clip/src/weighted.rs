@@ -70,6 +70,45 @@ impl TextEncoder {
         self.encode_in_portions(&text, &device.clone().into(), usize::MAX, &mut AtOnce)
     }
 
+    /// As [`Self::encode_in_portions`] for texts of one layer and the same `words`, whose chunks share portions. If the second of `portion`
+    /// is true, the last portion is filled up: all calls have the same number of rows, and a text the same bits on a GPU in any call.
+    ///
+    /// # Errors
+    /// See [`Self::encode_in_portions`].
+    pub fn encode_together<P: RunPortion>(
+        &self,
+        texts: &[WeightedText<'_>],
+        device: &TextDevice,
+        (portion, fills): (usize, bool),
+        portions: &mut P,
+    ) -> Result<Vec<TextOutput>, P::Error> {
+        let Some(WeightedText { layer, words, .. }) = texts.first() else { return Ok(Vec::new()) };
+        let mut ids: Vec<Vec<u32>> = texts.iter().flat_map(|text| text.chunks).map(|chunk| chunk.ids.clone()).collect();
+        self.check(&ids, *layer, words)?;
+        let portion = portion.max(1);
+        if let Some(last) = ids.last().cloned().filter(|_| fills) {
+            ids.resize(ids.len().next_multiple_of(portion), last);
+        }
+        let mut parts = Vec::new();
+        for ids in ids.chunks(portion) {
+            parts.push(portions.run(|| self.encode_on(ids, None, *layer, device, words))??);
+        }
+        let all = joined(parts)?;
+        if let ([text], false) = (texts, fills) {
+            return Ok(vec![self.weighted(text, all, device, portions)?]);
+        }
+        let (mut start, mut outputs) = (0, Vec::with_capacity(texts.len()));
+        for text in texts {
+            // Copies: one text that is kept does not keep the memory of all.
+            let own =
+                |all: &Tensor| all.narrow(0, start, text.chunks.len()).and_then(|own| own.copy()).map_err(of_tensors);
+            let output = TextOutput { hidden: own(&all.hidden)?, pooled: own(&all.pooled)? };
+            outputs.push(self.weighted(text, output, device, portions)?);
+            start += text.chunks.len();
+        }
+        Ok(outputs)
+    }
+
     /// As [`Self::encode_weighted`] on any device, in portions of at most `portion` chunks, at least 1. `portions` runs each of them,
     /// and each of the additional runs of [`Emphasis::Compel`]. On a GPU that is used through Vulkan, Metal or DirectX 12, the results
     /// are copied to host memory.
@@ -83,14 +122,19 @@ impl TextEncoder {
         portion: usize,
         portions: &mut P,
     ) -> Result<TextOutput, P::Error> {
-        let WeightedText { chunks, empty, emphasis, layer, words } = *text;
-        let ids: Vec<Vec<u32>> = chunks.iter().map(|chunk| chunk.ids.clone()).collect();
-        self.check(&ids, layer, words)?;
-        let mut parts = Vec::new();
-        for ids in ids.chunks(portion.max(1)) {
-            parts.push(portions.run(|| self.encode_on(ids, None, layer, device, words))??);
-        }
-        let mut output = joined(parts)?;
+        let output = self.encode_together(std::slice::from_ref(text), device, (portion, false), portions)?;
+        Ok(output.into_iter().next().ok_or(Error::NoChunks)?)
+    }
+
+    /// `output` of the chunks of a text with their weights applied.
+    fn weighted<P: RunPortion>(
+        &self,
+        text: &WeightedText<'_>,
+        mut output: TextOutput,
+        device: &TextDevice,
+        portions: &mut P,
+    ) -> Result<TextOutput, P::Error> {
+        let WeightedText { chunks, empty, emphasis, layer, .. } = *text;
         let used = !matches!(emphasis, Emphasis::Ignore | Emphasis::None);
         if !used || chunks.iter().flat_map(|chunk| &chunk.weights).all(|&weight| weight == 1.0) {
             return Ok(output);

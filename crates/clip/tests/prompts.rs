@@ -94,6 +94,33 @@ fn portions_of_a_text_have_its_bits_and_can_be_stopped() {
     }
 }
 
+#[test]
+fn texts_that_share_portions_have_the_bits_that_they_have_alone() {
+    let (words, layer) = (TokenEmbeddings::default(), HiddenLayer::LAST);
+    let tokenizer = Tokenizer::open(&fixtures("models/sd1/tokenizer")).unwrap();
+    let encoder = encoder_in(&fixtures("models/sd1/text_encoder"), DType::F32);
+    let empty = tokenizer.empty_chunk();
+    let of = |text: &str| chunks(&tokenizer, &spans(text), ChunkCut::Comma, 20, &words).unwrap();
+    let texts = ["a (red:0.5) fox, (cat:1.3) BREAK ".repeat(4), String::new(), "a (pear:1.4)".into(), "a fig".into()];
+    let chunks = texts.each_ref().map(|text| of(text));
+    let emphases = [Emphasis::Compel, Emphasis::Original, Emphasis::Comfy, Emphasis::Original];
+    let text = |(chunks, emphasis)| WeightedText { chunks, empty: &empty, emphasis, layer, words: &words };
+    let texts: Vec<WeightedText<'_>> = chunks.iter().map(|chunks| &chunks[..]).zip(emphases).map(text).collect();
+    let values = |output: &kiln_clip::TextOutput| {
+        [&output.hidden, &output.pooled].map(|of| of.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+    };
+    let device = Device::Cpu.into();
+    let alone = texts
+        .iter()
+        .map(|text| values(&encoder.encode_in_portions(text, &device, usize::MAX, &mut AtMost(usize::MAX)).unwrap()));
+    let alone: Vec<_> = alone.collect();
+    for portion in [(1, false), (3, false), (usize::MAX, false), (1, true), (4, true), (16, true)] {
+        let together = encoder.encode_together(&texts, &device, portion, &mut AtMost(usize::MAX)).unwrap();
+        assert!(together.iter().map(values).eq(alone.iter().cloned()), "portions of {portion:?}");
+    }
+    assert!(encoder.encode_together(&[], &device, (1, true), &mut AtMost(0)).unwrap().is_empty());
+}
+
 /// A full chunk is cut after its last comma if that is near, and an end token and padding follow.
 #[test]
 fn chunks_end_behind_commas() {

@@ -372,6 +372,12 @@ impl Engine {
         self.text().foresee(jobs, overlapped);
     }
 
+    /// Announces jobs that join a running batch one after another before its next evaluation: all of their texts are encoded with the next
+    /// new text, on a GPU in one call.
+    pub fn foresee_joining<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>) {
+        self.text().foresee(jobs, false);
+    }
+
     /// Whether the denoiser runs on a GPU.
     pub fn is_on_gpu(&self) -> bool {
         self.device.is_cuda()

@@ -24,6 +24,17 @@ fn portion(config: &TextEncoderConfig, device: &TextDevice) -> usize {
     if device.is_cpu() { (CPU_PORTION / chunk).clamp(1, GPU_PORTION) } else { GPU_PORTION }
 }
 
+/// How many of the first texts share a call: those of one layer and without words of their own, with at most `chunks` chunks in all.
+fn together(texts: &[(usize, WeightedText<'_>)], chunks: usize) -> usize {
+    let Some((_, first)) = texts.first() else { return 0 };
+    let mut sum = 0;
+    let shares = |(_, text): &&(usize, WeightedText<'_>)| {
+        sum += text.chunks.len();
+        sum <= chunks && text.layer == first.layer && text.words.is_empty()
+    };
+    texts.iter().take_while(shares).count().max(1)
+}
+
 /// Runs the portions of a text on the caller's threads.
 struct Portions<'a> {
     on: &'a mut dyn Runs,
@@ -58,18 +69,28 @@ pub(super) fn encode(
     for (network, ClipEncoder { encoder, tokenizer, .. }) in encoders.iter().enumerate() {
         let device = on.enter(network)?;
         let empty = tokenizer.as_ref().map(Tokenizer::empty_chunk).unwrap_or_default();
-        for (i, (((text, tokens), layer), (contexts, pooled))) in texts.iter().zip(layers).zip(&mut outputs).enumerate()
-        {
-            on.proceed(i, texts.len())?;
-            let Some((chunks, words)) = tokens.own().and_then(|own: &ClipTokens| own.of_encoder(network)) else {
-                continue;
-            };
-            let text = WeightedText { chunks, empty: &empty, emphasis: text.options.emphasis, layer: *layer, words };
-            let mut portions = Portions { on: &mut *on, network, text: i, texts: texts.len(), is_first: true };
-            let portion = portion(encoder.config(), &device);
-            let output = encoder.encode_in_portions(&text, &device, portion, &mut portions)?;
-            contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
-            pooled.push(output.pooled.narrow(0, 0, 1)?);
+        let mut all = Vec::with_capacity(texts.len());
+        for (i, ((text, tokens), layer)) in texts.iter().zip(layers).enumerate() {
+            if let Some((chunks, words)) = tokens.own().and_then(|own: &ClipTokens| own.of_encoder(network)) {
+                let emphasis = text.options.emphasis;
+                all.push((i, WeightedText { chunks, empty: &empty, emphasis, layer: *layer, words }));
+            }
+        }
+        let rows = on.rows_of_call();
+        let portion = rows.unwrap_or(portion(encoder.config(), &device));
+        let mut rest = &all[..];
+        while let Some(&(first, _)) = rest.first() {
+            let (group, after) = rest.split_at(together(rest, rows.unwrap_or(1)));
+            on.proceed(first, texts.len())?;
+            let mut portions = Portions { on: &mut *on, network, text: first, texts: texts.len(), is_first: true };
+            let group_texts: Vec<WeightedText<'_>> = group.iter().map(|(_, text)| *text).collect();
+            let encoded = encoder.encode_together(&group_texts, &device, (portion, rows.is_some()), &mut portions)?;
+            for ((i, _), output) in group.iter().zip(encoded) {
+                let (contexts, pooled) = &mut outputs[*i];
+                contexts.push(output.hidden.flatten(0, 1)?.unsqueeze(0)?); // (1, chunks * 77, d)
+                pooled.push(output.pooled.narrow(0, 0, 1)?);
+            }
+            rest = after;
         }
         on.leave(network);
     }

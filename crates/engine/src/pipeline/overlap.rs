@@ -52,11 +52,11 @@ impl OverlappedNetworks {
         Ok(DecodedImage { image, latents: latents.latents.clone(), decode: start.elapsed(), visible })
     }
 
-    /// Encodes the next text that is foreseen; false if there is none.
+    /// Encodes the next texts that are foreseen, at most `most` and those of one call. Returns their number: 0 if none is left.
     ///
     /// # Errors
-    /// Errors of the text encoders. The text is encoded when it is needed.
-    pub fn encode_next(&self) -> Result<bool> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner).encode_next()
+    /// Errors of the text encoders. The texts are encoded when they are needed.
+    pub fn encode_next(&self, most: usize) -> Result<usize> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).encode_next(most)
     }
 }

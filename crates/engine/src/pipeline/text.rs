@@ -49,7 +49,12 @@ pub(crate) struct TextEncoders {
     ahead: VecDeque<PromptText>,
     /// Whether these are encoded by [`Self::encode_next`] alone, not with the next text that is needed.
     overlapped: bool,
+    /// Whether texts of many jobs are encoded.
+    has_foreseen: bool,
 }
+
+/// The rows of a call for texts of many jobs. A step of as many images has larger activations.
+const ROWS_OF_CALL: usize = 16;
 
 impl TextEncoders {
     /// Opens a model's text encoders, which remember `cached_texts` texts; what they give goes to the device of the second
@@ -98,6 +103,7 @@ impl TextEncoders {
             own_weights: true,
             ahead: VecDeque::new(),
             overlapped: false,
+            has_foreseen: false,
         }
     }
 
@@ -177,7 +183,7 @@ impl TextEncoders {
     /// Has the texts of `jobs` encoded when texts are encoded next, as many as half of the cache has room for; or, where
     /// another thread encodes them while steps run (`overlapped`), by [`Self::encode_next`] alone.
     pub(crate) fn foresee<'a>(&mut self, jobs: impl Iterator<Item = &'a Job>, overlapped: bool) {
-        self.overlapped = overlapped;
+        (self.overlapped, self.has_foreseen) = (overlapped, true);
         let room = self.cache.capacity() / 2;
         self.ahead.clear();
         for job in jobs.flat_map(Job::passes) {
@@ -194,21 +200,25 @@ impl TextEncoders {
         self.ahead.truncate(room);
     }
 
-    /// Encodes the next text that is foreseen and not known, with weights that stay; false where there is none.
+    /// Encodes the next texts that are foreseen and not known, at most `most` and those of one call, with weights that stay. Returns their
+    /// number: 0 if none is left.
     ///
     /// # Errors
-    /// Errors of the encoders; the text is not tried again here.
-    pub(crate) fn encode_next(&mut self) -> Result<bool> {
-        while let Some(key) = self.ahead.pop_front() {
+    /// Errors of the encoders; the texts are not tried again here.
+    pub(crate) fn encode_next(&mut self, most: usize) -> Result<usize> {
+        let most = most.min(self.rows_of_call(true).unwrap_or(1));
+        let mut texts = Vec::new();
+        while texts.len() < most
+            && let Some(key) = self.ahead.pop_front()
+        {
             if self.cache.peek(&key).is_none() {
-                let text = self.tokens(key)?;
-                let encoded =
-                    self.run(std::slice::from_ref(&text), &WeightResidency::Whole, true, &mut |_, _| Ok(()))?;
-                encoded.into_iter().for_each(|encoded| self.cache.put(text.0.clone(), encoded));
-                return Ok(true);
+                texts.push(self.tokens(key)?);
             }
         }
-        Ok(false)
+        let encoded = self.run(&texts, &WeightResidency::Whole, true, &mut |_, _| Ok(()))?;
+        let count = texts.len();
+        texts.into_iter().zip(encoded).for_each(|((key, _), encoded)| self.cache.put(key, encoded));
+        Ok(count)
     }
 
     /// Shares encoded texts with other processes from now on.
@@ -304,7 +314,8 @@ impl TextEncoders {
         if asked > 0 && !self.overlapped {
             for key in std::mem::take(&mut self.ahead) {
                 if self.cache.peek(&key).is_none() && texts.iter().all(|(asked, _)| *asked != key) {
-                    new.push(self.tokens(key)?);
+                    // One that cannot be read is an error of its own job.
+                    new.extend(self.tokens(key).ok());
                 }
             }
         }
@@ -335,7 +346,15 @@ impl TextEncoders {
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Vec<TextTensors>> {
-        encode((self.stage.as_ref(), &self.parts), texts, (keep, kept), &self.device, proceed)
+        let how = (keep, kept, self.rows_of_call(kept));
+        encode((self.stage.as_ref(), &self.parts), texts, how, &self.device, proceed)
+    }
+
+    /// The rows of each call where texts of many jobs are encoded, by weights that are to be `kept` on a GPU: it takes hardly longer for all
+    /// of them than for one.
+    fn rows_of_call(&self, kept: bool) -> Option<usize> {
+        let on_gpu = self.parts.iter().all(|part| part.placement().device.is_cuda());
+        (self.has_foreseen && kept && on_gpu).then_some(ROWS_OF_CALL)
     }
 }
 

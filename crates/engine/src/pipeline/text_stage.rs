@@ -20,6 +20,8 @@ struct OnComponents<'a> {
     kept: bool,
     /// Where the texts go.
     device: &'a Device,
+    /// See [`Runs::rows_of_call`].
+    rows_of_call: Option<usize>,
     proceed: &'a mut Proceed<'a>,
     /// Why the stage was stopped.
     failed: Option<Error>,
@@ -58,6 +60,10 @@ impl Runs for OnComponents<'_> {
         }
     }
 
+    fn rows_of_call(&self) -> Option<usize> {
+        self.rows_of_call
+    }
+
     fn leave(&mut self, network: usize) {
         if let Some(part) = self.parts.get(network).filter(|_| !self.kept) {
             part.leave();
@@ -66,18 +72,18 @@ impl Runs for OnComponents<'_> {
 }
 
 /// Runs the networks of a stage for results on `device`. The weights are read as `keep` says; unless they are `kept`, they leave
-/// memory after the last text.
+/// memory after the last text. `rows_of_call` is [`Runs::rows_of_call`].
 pub(super) fn encode<'a>(
     (stage, parts): (&dyn TextStage, &'a [LoadedComponent]),
     texts: &[(PromptText, Arc<Tokens>)],
-    (keep, kept): (&'a WeightResidency, bool),
+    (keep, kept, rows_of_call): (&'a WeightResidency, bool, Option<usize>),
     device: &'a Device,
     proceed: &'a mut Proceed<'a>,
 ) -> Result<Vec<TextTensors>> {
     if texts.is_empty() {
         return Ok(Vec::new());
     }
-    let mut on = OnComponents { parts, keep, kept, device, proceed, failed: None };
+    let mut on = OnComponents { parts, keep, kept, device, rows_of_call, proceed, failed: None };
     let encoded = stage.encode(texts, &mut on).map_err(|error| match (error, on.failed.take()) {
         (TextError::Stopped, Some(failed)) => failed,
         (error, _) => error.into(),

@@ -124,7 +124,7 @@ fn vulkan_texts_are_encoded_while_steps_run() {
     engine.foresee(jobs.iter());
     let networks = engine.overlapped().expect("all networks stay in memory");
     let found = std::thread::scope(|scope| {
-        let thread = scope.spawn(move || while networks.encode_next().unwrap() {});
+        let thread = scope.spawn(move || while networks.encode_next(1).unwrap() > 0 {});
         let found = requests.each_ref().map(|request| bits(&images(&mut engine, request)));
         thread.join().unwrap();
         found

@@ -52,6 +52,12 @@ pub trait Runs {
     /// Does `work` of network `network` once, on the threads for it.
     fn run(&mut self, network: usize, work: &mut (dyn FnMut() + Send));
 
+    /// How many rows each call of a network has: a call of fewer texts is filled up, so that a text has the same bits on a GPU whatever
+    /// shares its call. `None` encodes text by text.
+    fn rows_of_call(&self) -> Option<usize> {
+        None
+    }
+
     /// Called after the last text of network `network`: its weights may leave memory.
     fn leave(&mut self, network: usize);
 }

@@ -77,7 +77,13 @@ impl Worker {
     /// Has those who are chosen and wait join, and the others of the lane pause.
     fn prepare(&mut self, lane: usize, chosen: &[Chosen], active: &mut Vec<GroupId>) -> Result<()> {
         self.select(lane, active)?;
-        for (place, _) in chosen.iter().filter(|(_, part)| part.is_none()) {
+        let joining = || chosen.iter().filter(|(_, part)| part.is_none());
+        if joining().next().is_some()
+            && let Some(engine) = self.engines.current_mut()
+        {
+            engine.foresee_joining(joining().map(|(place, _)| &*self.tasks[*place].task.job));
+        }
+        for (place, _) in joining() {
             match self.join(lane, *place) {
                 Ok(group) => active.push(group),
                 // It waits until there is room.

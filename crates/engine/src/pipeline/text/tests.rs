@@ -24,8 +24,8 @@ fn foreseen_texts_are_encoded_one_by_one_beside_the_steps() {
     let jobs = ["a pear", "a fig"].map(|prompt| request(prompt).resolve(&model).unwrap());
     let mut text = open(&model);
     text.foresee(jobs.iter(), true);
-    let encoded: Vec<bool> = (0..4).map(|_| text.encode_next().unwrap()).collect();
-    assert_eq!(encoded, [true, true, true, false], "two prompts, and the empty one once");
+    let encoded: Vec<usize> = (0..4).map(|_| text.encode_next(9).unwrap()).collect();
+    assert_eq!(encoded, [1, 1, 1, 0], "two prompts, and the empty one once");
     let conditions = |text: &mut TextEncoders, job: &Job| {
         let plan = text.plan(&Batch::of_jobs([job])).unwrap();
         let known = text.knows(&plan);
