@@ -19,7 +19,7 @@ const PATTERNS: [Pattern; 3] = [
         instead: "name the thing: \"The negative prompt, if set.\"",
         budget: 24,
     },
-    Pattern { name: "where there, where it, where that ..", count: says_where, instead: "if, when", budget: 43 },
+    Pattern { name: "where there, where it, where that ..", count: says_where, instead: "if, when", budget: 42 },
     Pattern { name: "said, told in comments", count: says_said, instead: "set, requested, reported", budget: 0 },
 ];
 

@@ -70,7 +70,7 @@ impl TextEncoder {
         self.encode_in_portions(&text, &device.clone().into(), usize::MAX, &mut AtOnce)
     }
 
-    /// As [`Self::encode_in_portions`] for texts of one layer and the same `words`, whose chunks share portions. If the second of `portion`
+    /// Encodes texts of one layer and the same `words`, whose chunks share portions ([`Self::encode_in_portions`]). If the second of `portion`
     /// is true, the last portion is filled up: all calls have the same number of rows, and a text the same bits on a GPU in any call.
     ///
     /// # Errors

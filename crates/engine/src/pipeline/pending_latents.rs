@@ -18,7 +18,7 @@ enum State {
 }
 
 impl PendingLatents {
-    /// Those of each image of a batch whose group has no evaluations left. The host does not wait for the device, unless the masks of
+    /// The latents of each image of a batch whose group has no evaluations left. The host does not wait for the device, unless the masks of
     /// the images depend on the latents.
     ///
     /// # Errors
