@@ -110,8 +110,8 @@ impl TextEncoder {
     }
 
     /// As [`Self::encode_weighted`] on any device, in portions of at most `portion` chunks, at least 1. `portions` runs each of them,
-    /// and each of the additional runs of [`Emphasis::Compel`]. On a GPU that is used through Vulkan, Metal or DirectX 12, the results
-    /// are copied to host memory.
+    /// and each of the additional runs of [`Emphasis::Compel`]. The results are on `device`; with Vulkan, Metal and DirectX 12 the GPU
+    /// copies them to the CPU's memory.
     ///
     /// # Errors
     /// See [`TextEncoder::encode`] and of `portions`.
