@@ -32,8 +32,8 @@ fuzz_target!(|data: &[u8]| {
             mask: mask.clone(),
             rule: Some([Rule::Diffusers, Rule::Automatic1111, Rule::Comfy][choice % 3]),
             resize_mode: [None, Some(ResizeChoice::Crop), Some(ResizeChoice::Fill)][choice / 3 % 3],
-            inpaint_area: (masked && choice % 3 < 2 && choice % 2 == 0).then_some(InpaintArea::Masked),
-            mask_content: (masked && choice % 5 == 0).then_some(MaskContent::Fill),
+            inpaint_area: (masked && choice % 3 < 2 && choice.is_multiple_of(2)).then_some(InpaintArea::Masked),
+            mask_content: (masked && choice.is_multiple_of(5)).then_some(MaskContent::Fill),
             ..small.clone()
         };
         if let Ok(Some(prepared)) = request.prepare_input(8) {

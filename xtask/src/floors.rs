@@ -44,6 +44,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("kiln-bench", 13),
     ("kiln-serve", 14),
     ("kiln-cli", 15),
+    ("kiln-fuzz", 15),
     ("kiln-python", 15),
     ("xtask", 15),
 ];
