@@ -9,7 +9,10 @@ use kiln_testkit::repository;
 
 mod support;
 
-/// The pixels and the latents of three images.
+const PROMPTS: [&str; 7] =
+    ["a red apple", "a smiling cat", "a house with a tree", "a dog", "a rocket", "a slice of pizza", "a yellow flower"];
+
+/// The pixels and the latents of an image of each prompt.
 fn draw(compute: ComputeType, mode: ModeChoice) -> Vec<(Vec<u8>, Vec<f32>)> {
     let memory = MemoryOptions { mode, ..MemoryOptions::default() };
     let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F16, compute, memory, ..Setup::default() };
@@ -20,7 +23,7 @@ fn draw(compute: ComputeType, mode: ModeChoice) -> Vec<(Vec<u8>, Vec<f32>)> {
         let (latents, _) = image.latents().unwrap();
         (image.rgb, latents)
     };
-    ["a red apple", "a smiling cat", "a house with a tree"].into_iter().map(&mut image).collect()
+    PROMPTS.into_iter().map(&mut image).collect()
 }
 
 #[test]
@@ -29,11 +32,13 @@ fn products_in_8_bits_are_close_to_those_in_f16() {
     let expected = draw(ComputeType::Native, ModeChoice::Full);
     for compute in [ComputeType::Int8, ComputeType::Fp8] {
         let found = draw(compute, ModeChoice::Full);
-        for ((found, _), (expected, _)) in found.iter().zip(&expected) {
-            let psnr = psnr(found, expected).unwrap();
-            println!("{compute}: {psnr:.1} dB");
-            assert!(psnr > 35.0 && psnr < 80.0, "{compute}: {psnr} dB");
-        }
+        let pairs = found.iter().zip(&expected);
+        let mut ratios: Vec<f64> = pairs.map(|((found, _), (expected, _))| psnr(found, expected).unwrap()).collect();
+        println!("{compute}: {ratios:.1?} dB");
+        assert!(ratios.iter().all(|ratio| *ratio < 80.0), "{compute} is not in use: {ratios:.1?} dB");
+        // The median, because the composition of some images changes with small differences (docs/compute.md).
+        ratios.sort_by(f64::total_cmp);
+        assert!(ratios[PROMPTS.len() / 2] > 40.0, "{compute}: {ratios:.1?} dB");
         assert!(draw(compute, ModeChoice::Medvram) == found, "{compute}");
         for ((pixels, latents), (expected, whole)) in draw(compute, ModeChoice::Lowvram).iter().zip(&found) {
             assert!(latents == whole, "{compute}");
