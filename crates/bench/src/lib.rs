@@ -201,7 +201,7 @@ impl BenchPlan {
         let models = models.iter().map(|model| self.sized(model)).collect::<Result<Vec<_>>>()?;
         start_threads(self.setup.threads)?;
         let setup = Setup { threads: None, ..self.setup.clone() };
-        let ResolvedDevice { device, backend, dtype, matrices, pool, .. } = setup.resolve()?;
+        let ResolvedDevice { device, backend, dtype, matrices, pool, open: _open, .. } = setup.resolve()?;
         let on = ExecutionTarget::new(Target::of(&device), dtype).with_matrices(matrices);
         let on = if self.stream.is_some() { on.with_device(&device, &setup) } else { on };
         models.iter().try_for_each(|model| fits::check(self, model, on, SystemMemory::now()))?;

@@ -9,6 +9,7 @@ use kiln_media::Rgb8Image;
 use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_ops::Target;
+use kiln_ops::device::OpenDevice;
 use kiln_request::{Job, LoraUse, Refiner, UpscalerChoice};
 use kiln_weights::Placement;
 
@@ -65,19 +66,10 @@ pub struct Engine {
     previewer: Previewer,
     /// The caller that takes part in jobs.
     pub(crate) steering: Option<Arc<dyn Steering>>,
-    /// After all that runs there.
-    _operators: [Operators; 2],
+    /// The GPU, and the second stream of encoding and decoding. After all that is there.
+    _open: [Option<OpenDevice>; 2],
     /// Last, so that it is dropped after all that is on the GPU.
     pub(crate) pool: Option<DevicePool>,
-}
-
-/// The state that operators keep for a device; it is dropped with this.
-pub(crate) struct Operators(pub(crate) Device);
-
-impl Drop for Operators {
-    fn drop(&mut self) {
-        kiln_ops::device::close(&self.0);
-    }
 }
 
 impl Engine {
@@ -144,7 +136,7 @@ impl Engine {
 
     /// Opens all files of a model, and plans for a job that is expected. No weights are read.
     pub(crate) fn open(model: ModelFolder, setup: &Setup, job: Option<&Job>, loras: &[LoraUse]) -> Result<Self> {
-        let ResolvedDevice { device, backend, dtype, matrices, pool, threads } = setup.resolve()?;
+        let ResolvedDevice { device, backend, dtype, matrices, pool, open, threads } = setup.resolve()?;
         let on = match &backend {
             Some(_) => ExecutionTarget::portable(threads.run(rayon::current_num_threads), dtype),
             None => ExecutionTarget::new(threads.run(|| Target::of(&device)), dtype),
@@ -168,8 +160,7 @@ impl Engine {
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let second = if memory_manager.fits_overlap() { setup.overlap.device(&device)? } else { None };
         let may_overlap = second.is_some();
-        let place = Placement { device: second.unwrap_or_else(|| device.clone()), ..placement.clone() };
-        let operators = [&device, &place.device].map(|device| Operators(device.clone()));
+        let place = Placement { device: second.as_deref().unwrap_or(&device).clone(), ..placement.clone() };
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
         let opening = Opening { setup, placement: &placement, options: &options };
         let text = place_of_texts(&place, &memory_manager);
@@ -204,7 +195,7 @@ impl Engine {
             preview_every: None,
             previewer,
             steering: None,
-            _operators: operators,
+            _open: [open, second],
             pool,
         };
         engine.set_refiner(refiner)?;

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use candle_core::{DType, Device, Tensor};
 
 use crate::Weight;
+use crate::device::{OpenDevice, open_gpu};
 
 thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
@@ -19,7 +20,10 @@ thread_local! {
 pub(crate) static TARGET: LazyLock<(Device, DType)> = LazyLock::new(|| {
     let value = |name| std::env::var(name).unwrap_or_default();
     let device = match value("KILN_TEST_DEVICE").as_str() {
-        "cuda" => crate::device::open_gpu(0).unwrap(),
+        "cuda" => {
+            static OPEN: LazyLock<OpenDevice> = LazyLock::new(|| open_gpu(0).unwrap());
+            Device::clone(&OPEN)
+        }
         _ => Device::Cpu,
     };
     let dtype = match value("KILN_TEST_DTYPE").as_str() {

@@ -8,6 +8,7 @@ use kiln_files::check_folder;
 use kiln_media::PngLevel;
 use kiln_mempool::{DevicePool, DevicePoolConfig};
 use kiln_models::DTypeChoice;
+use kiln_ops::device::{OpenDevice, open_gpu, open_second_stream};
 use kiln_ops::portable::Backend;
 use kiln_request::limits::in_range;
 use kiln_weights::{MatrixType, SharedSlabs};
@@ -87,9 +88,9 @@ impl Overlap {
     ///
     /// # Errors
     /// See [`kiln_ops::device::open_second_stream`].
-    pub fn device(self, device: &Device) -> Result<Option<Device>> {
+    pub fn device(self, device: &Device) -> Result<Option<OpenDevice>> {
         let wanted = self == Self::Always || self == Self::OnGpus && device.is_cuda();
-        Ok(wanted.then(|| kiln_ops::device::open_second_stream(device)).transpose()?)
+        Ok(wanted.then(|| open_second_stream(device)).transpose()?)
     }
 }
 
@@ -158,6 +159,8 @@ pub struct ResolvedDevice {
     pub dtype: DType,
     /// The type of linear layers' matrices, if it is another one.
     pub matrices: Option<MatrixType>,
+    /// Keeps a GPU of candle's for this user alone; `None` for another device, and for one that somebody else keeps.
+    pub open: Option<OpenDevice>,
     /// A card's memory. It outlives what is on the card.
     pub pool: Option<DevicePool>,
     /// The threads that operators run on.
@@ -266,7 +269,7 @@ impl Setup {
     /// Opens the GPU of [`Self::portable`]. One that was taken automatically and cannot be opened is left out.
     fn open_portable(&self) -> Result<Option<Arc<Gpu>>> {
         // A CUDA GPU that is open is quickly looked at.
-        if self.device == DeviceChoice::Auto && kiln_ops::device::open_gpu(0).is_ok() {
+        if self.device == DeviceChoice::Auto && open_gpu(0).is_ok() {
             return Ok(None);
         }
         let Some(device) = self.portable() else { return Ok(None) };
@@ -294,20 +297,25 @@ impl Setup {
         self.check()?;
         let threads = Threads::new(self.threads, self.cpus.as_ref())?;
         let gpu = self.open_portable()?;
-        let device = match self.device {
-            _ if gpu.is_some() => Device::Cpu,
-            DeviceChoice::Cpu | DeviceChoice::Portable(_) => Device::Cpu,
-            DeviceChoice::Auto => kiln_ops::device::open_gpu(0).unwrap_or_else(|error| {
-                if error.is_without_driver() {
+        let open = match self.device {
+            _ if gpu.is_some() => None,
+            DeviceChoice::Cpu | DeviceChoice::Portable(_) => None,
+            DeviceChoice::Auto => match open_gpu(0) {
+                Ok(open) => Some(open),
+                Err(error) if error.is_without_driver() => {
                     tracing::info!("running on the CPU: {error}");
-                } else {
-                    tracing::warn!("running on the CPU, though this machine has NVIDIA's driver: {error}");
+                    None
                 }
-                Device::Cpu
-            }),
-            DeviceChoice::Cuda(number) => kiln_ops::device::open_gpu(number)
-                .map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?,
+                Err(error) => {
+                    tracing::warn!("running on the CPU, though this machine has NVIDIA's driver: {error}");
+                    None
+                }
+            },
+            DeviceChoice::Cuda(number) => {
+                Some(open_gpu(number).map_err(|error| Error::Device(format!("`device` cuda:{number}: {error}")))?)
+            }
         };
+        let device = open.as_deref().cloned().unwrap_or(Device::Cpu);
         let dtype = match &gpu {
             Some(gpu) => self.dtype_on(gpu.has_f16())?,
             None => self.dtype.resolve(device.is_cuda()),
@@ -324,6 +332,6 @@ impl Setup {
         if let Some(backend) = &backend {
             backend.set_limit(self.memory.budget.map(|budget| budget.0 as u64));
         }
-        Ok(ResolvedDevice { device, backend, dtype, matrices, pool, threads })
+        Ok(ResolvedDevice { device, backend, dtype, matrices, open, pool, threads })
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{PinnedConfig, PinnedPool};
-use kiln_nn::ops::device::open_gpu;
+use kiln_nn::ops::device::{OpenDevice, open_gpu};
 use kiln_testkit::{Target, fixtures};
 use kiln_unet::{AddedConditions, Conditioning, Unet, UnetConfig};
 use kiln_weights::{ParamSource, Placement, Residency, Stream, StreamConfig, load, open_component};
@@ -16,20 +16,22 @@ struct Case {
     source: Arc<dyn ParamSource>,
     placement: Placement,
     inputs: (Tensor, Tensor, Conditioning),
+    _open: Option<OpenDevice>,
 }
 
 impl Case {
     fn open(name: &str) -> Self {
         let mut target = Target::from_env();
-        if target.device.is_cuda() {
-            target.device = open_gpu(0).unwrap(); // as in the engine: only a stream orders its copies
+        let open = target.device.is_cuda().then(|| open_gpu(0).unwrap());
+        if let Some(open) = &open {
+            target.device = Device::clone(open); // as in the engine: only a stream orders its copies
         }
         let folder = fixtures("models").join(name).join("unet");
         let config = UnetConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
         let unet = Unet::new(config.clone());
         let waves = |shape: &[usize], scale: f32| {
             let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (i as f32 * scale).sin()).collect();
-            target.tensor(&Tensor::from_vec(values, shape, &candle_core::Device::Cpu).unwrap())
+            target.tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap())
         };
         let added = config.pooled_dim().map(|dim| AddedConditions {
             text_embeds: waves(&[2, dim], 0.3),
@@ -43,7 +45,7 @@ impl Case {
             Conditioning { added, ..Conditioning::of_text(context) },
         );
         let placement = Placement::new(target.device.clone(), target.dtype);
-        Self { target, unet, source: Arc::from(open_component(&folder).unwrap()), placement, inputs }
+        Self { target, unet, source: Arc::from(open_component(&folder).unwrap()), placement, inputs, _open: open }
     }
 
     fn run(&self) -> Vec<f32> {

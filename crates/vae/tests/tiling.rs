@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use kiln_mempool::{DevicePool, DevicePoolConfig, HostPool};
+use kiln_nn::ops::device::open_gpu;
 use kiln_testkit::Target;
 use kiln_vae::{Decoder, DiagonalGaussian, Encoder, Tiling, TinyConfig, TinyEncoder, VaeConfig};
 use kiln_weights::{Placement, RandomSource, Segments, load};
@@ -203,8 +204,9 @@ fn strips_need_less_memory_and_a_budget_selects_them() {
 #[ignore = "a measurement"]
 fn measure_images_of_full_size() {
     let mut target = Target::from_env();
-    if target.device.is_cuda() {
-        target.device = kiln_nn::ops::device::open_gpu(0).unwrap(); // the pool serves devices that Kiln opens
+    let open = target.device.is_cuda().then(|| open_gpu(0).unwrap());
+    if let Some(open) = &open {
+        target.device = Device::clone(open); // the pool serves devices that Kiln opens
     }
     let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;

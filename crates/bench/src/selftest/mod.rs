@@ -93,7 +93,7 @@ impl SelfTest {
         let start = Instant::now();
         start_threads(self.setup.threads)?;
         let setup = Setup { threads: None, ..self.setup.clone() };
-        let ResolvedDevice { device, backend, dtype, .. } = setup.resolve()?;
+        let ResolvedDevice { device, backend, dtype, open: _open, .. } = setup.resolve()?;
         let mut operators = Vec::new();
         for case in cases::cases() {
             let Some(compute) = case.on(&device, backend.as_ref(), dtype) else { continue };

@@ -20,11 +20,11 @@ use kiln_mempool::DevicePool;
 use kiln_models::ModelFolder;
 use kiln_network::{Control, ControlConfig, ControlRows, Denoiser};
 use kiln_ops::StopSign;
+use kiln_ops::device::OpenDevice;
 use kiln_weights::{EightBitLayers, Placement, Segment, replicate};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::component::LoadedComponent;
-use crate::engine::Operators;
 use crate::error::{Error, Result};
 use crate::loaded_controls::LoadedControls;
 use crate::pipeline::halves::missing_part;
@@ -46,7 +46,8 @@ pub(crate) struct SecondDenoiser {
     steps: usize,
     /// Whether the log has that steps without guidance run on the first device alone.
     said_alone: AtomicBool,
-    _operators: Operators,
+    /// After all that is there.
+    _open: Option<OpenDevice>,
     /// Last, so that it is dropped after all that is on the GPU.
     _pool: Option<DevicePool>,
 }
@@ -73,7 +74,7 @@ impl SecondDenoiser {
     ) -> Result<Option<Self>> {
         let Some(own) = &setup.second else { return Ok(None) };
         let alone = Setup { device: own.device, threads: own.threads, second: None, ..setup.clone() };
-        let ResolvedDevice { device, pool: own_pool, threads, .. } = alone.resolve()?;
+        let ResolvedDevice { device, pool: own_pool, open, threads, .. } = alone.resolve()?;
         if device.is_cuda() != placement.device.is_cuda() {
             let found = format!("{},{}", setup.device, own.device);
             return Err(Error::value("device", found, "two GPUs, or the CPU twice, for `parallel` cfg"));
@@ -88,17 +89,8 @@ impl SecondDenoiser {
         let parts = Parts { recorded, unet, controls, keeps_text_keys: true, threads };
         let placement = Placement { device: device.clone(), ..placement.clone() };
         tracing::info!(?device, "the second device of guided steps");
-        let (said_alone, operators) = (AtomicBool::new(false), Operators(device));
-        Ok(Some(Self {
-            parts,
-            placement,
-            memory,
-            worker,
-            steps: 0,
-            said_alone,
-            _operators: operators,
-            _pool: own_pool,
-        }))
+        let said_alone = AtomicBool::new(false);
+        Ok(Some(Self { parts, placement, memory, worker, steps: 0, said_alone, _open: open, _pool: own_pool }))
     }
 
     /// The device.

@@ -186,14 +186,14 @@ pub(crate) fn enlarge_images(
     let mut enlarger = match (choice, engine.networks.enlarger.take()) {
         (UpscalerChoice::File(path), Some((known, enlarger))) if known == *path => enlarger,
         (choice, _) => {
-            let open = OpenUpscaler::open(choice, None)?;
-            let weights = open.upscaler().map_or(0, |network| network.segments().bytes(engine.dtype));
+            let upscaler = OpenUpscaler::open(choice, None)?;
+            let weights = upscaler.upscaler().map_or(0, |network| network.segments().bytes(engine.dtype));
             let planned = engine.memory_manager.plan().stage(Stage::Upscale).map_or(0, |stage| stage.weights);
             let (device, threads) = (engine.device.clone(), engine.options.threads.clone());
-            let place =
-                ResolvedDevice { device, backend: None, dtype: engine.dtype, matrices: None, pool: None, threads };
+            let (dtype, backend, matrices, open, pool) = (engine.dtype, None, None, None, None);
+            let place = ResolvedDevice { device, backend, dtype, matrices, open, pool, threads };
             let (memory, taken) = (engine.memory_manager.options().clone(), planned.saturating_sub(weights));
-            Enlarger::load_sharing(open, place, memory, taken, TileRows::Auto)?
+            Enlarger::load_sharing(upscaler, place, memory, taken, TileRows::Auto)?
         }
     };
     let mut enlarged = Vec::with_capacity(images.len());

@@ -206,7 +206,7 @@ impl TextEncoders {
     /// # Errors
     /// Errors of the encoders; the texts are not tried again here.
     pub(crate) fn encode_next(&mut self, most: usize) -> Result<usize> {
-        let most = most.min(self.rows_of_call(true).unwrap_or(1));
+        let most = most.min(self.rows_of_call().unwrap_or(1));
         let mut texts = Vec::new();
         while texts.len() < most
             && let Some(key) = self.ahead.pop_front()
@@ -346,15 +346,15 @@ impl TextEncoders {
         kept: bool,
         proceed: &mut Proceed<'_>,
     ) -> Result<Vec<TextTensors>> {
-        let how = (keep, kept, self.rows_of_call(kept));
+        let how = (keep, kept, self.rows_of_call());
         encode((self.stage.as_ref(), &self.parts), texts, how, &self.device, proceed)
     }
 
-    /// The rows of each call where texts of many jobs are encoded, by weights that are to be `kept` on a GPU: it takes hardly longer for all
-    /// of them than for one.
-    fn rows_of_call(&self, kept: bool) -> Option<usize> {
+    /// The rows of each call if texts of many jobs are encoded on a GPU: it takes hardly longer for all of them than for one. They are the
+    /// same in every memory mode, and so are the bits of a text.
+    fn rows_of_call(&self) -> Option<usize> {
         let on_gpu = self.parts.iter().all(|part| part.placement().device.is_cuda());
-        (self.has_foreseen && kept && on_gpu).then_some(ROWS_OF_CALL)
+        (self.has_foreseen && on_gpu).then_some(ROWS_OF_CALL)
     }
 }
 

@@ -1,9 +1,6 @@
 //! GPUs through CUDA's driver.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
@@ -15,47 +12,17 @@ use crate::cuda::output;
 use crate::error::{Error, Result};
 use crate::w8a8::ByteNumber;
 
-/// The stream of a device.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stream {
-    Main,
-    Second,
-}
+/// Open GPUs that have no user.
+static IDLE: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-/// Opens the GPU of this number, with one stream for all compute. A process opens a GPU once: candle loads its code and
-/// its libraries again for every device that it makes.
-///
-/// The stream is not the per-thread default stream: tensors that move between host threads would race on it.
-///
-/// # Errors
-/// [`Error::Library`] if the driver, cuBLAS or cuBLASLt is missing, [`Error::Candle`] if the GPU cannot be opened.
-pub fn open_gpu(ordinal: usize) -> Result<Device> {
-    open(ordinal, Stream::Main)
-}
-
-/// Opens the GPU of `device` with another stream, whose work runs concurrently with that of `device` and is not ordered
-/// with it. The two share no tensors; values are copied through host memory. The CPU is returned as it is, since all
-/// its users share its threads.
-///
-/// # Errors
-/// See [`open_gpu`].
-pub fn open_second_stream(device: &Device) -> Result<Device> {
-    match device.location() {
-        DeviceLocation::Cuda { gpu_id } => open(gpu_id, Stream::Second),
-        _ => Ok(device.clone()),
+/// A handle of the GPU of this number: one without a user, or a new one, which takes a large part of a second.
+pub(super) fn open(ordinal: usize) -> Result<Device> {
+    let here = DeviceLocation::Cuda { gpu_id: ordinal };
+    let mut idle = IDLE.lock();
+    if let Some(place) = idle.iter().position(|device| device.location() == here) {
+        return Ok(idle.swap_remove(place));
     }
-}
-
-/// A device behind a lock of its own: opening one takes a large part of a second, and several are opened at the same time.
-type Place = Arc<Mutex<Option<Device>>>;
-
-fn open(ordinal: usize, stream: Stream) -> Result<Device> {
-    static OPENED: Mutex<BTreeMap<(usize, Stream), Place>> = Mutex::new(BTreeMap::new());
-    let place = OPENED.lock().entry((ordinal, stream)).or_default().clone();
-    let mut opened = place.lock();
-    if let Some(device) = &*opened {
-        return Ok(device.clone());
-    }
+    drop(idle); // several GPUs are opened at the same time
     kiln_cuda_loader::load()?;
     let device = Device::new_cuda_with_stream(ordinal)?;
     // SAFETY: without tracking, candle does not order work on several streams. All compute of a device runs on this one
@@ -63,15 +30,14 @@ fn open(ordinal: usize, stream: Stream) -> Result<Device> {
     // events, and two devices of one GPU share no tensors.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
     kiln_mempool::manage_stream(&device.as_cuda_device()?.cuda_stream());
-    *opened = Some(device.clone());
     Ok(device)
 }
 
-/// Frees the memory that operators keep for `device` from their first use on: the workspace of the libraries. Operators
-/// that run there later allocate it again.
-pub fn close(device: &Device) {
-    if let Ok(device) = device.as_cuda_device() {
-        crate::cuda::libraries::close(device);
+/// Ends the use of a handle: frees the memory that operators keep for it from their first use on, the workspace of the libraries.
+pub(super) fn close(device: &Device) {
+    if let Ok(cuda) = device.as_cuda_device() {
+        crate::cuda::libraries::close(cuda);
+        IDLE.lock().push(device.clone());
     }
 }
 

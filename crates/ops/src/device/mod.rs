@@ -6,10 +6,12 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod open;
 mod uninit;
 
 pub use cpu::{CpuInfo, cpu_info};
-pub use cuda::{close, gpu, gpus, open_gpu, open_second_stream, supports_w8a8};
+pub use cuda::{gpu, gpus, supports_w8a8};
+pub use open::{OpenDevice, open_gpu, open_second_stream};
 pub use uninit::uninit;
 
 /// A CUDA GPU.

@@ -6,14 +6,9 @@ use super::{Gpu, Gpus};
 use crate::error::{Error, Result};
 use crate::w8a8::ByteNumber;
 
-/// Opens the GPU of this number: an error in this build.
-pub fn open_gpu(_ordinal: usize) -> Result<Device> {
+/// A handle of the GPU of this number: an error in this build.
+pub(super) fn open(_ordinal: usize) -> Result<Device> {
     Err(Error::NoCuda)
-}
-
-/// The device itself: the users of the CPU share its threads.
-pub fn open_second_stream(device: &Device) -> Result<Device> {
-    Ok(device.clone())
 }
 
 /// An uninitialized tensor on a GPU: `None`, since this build has no such device.
@@ -37,4 +32,4 @@ pub fn gpu(_ordinal: usize) -> Result<Gpu> {
 }
 
 /// Frees memory that operators keep for a device: the CPU has none.
-pub fn close(_device: &Device) {}
+pub(super) fn close(_device: &Device) {}

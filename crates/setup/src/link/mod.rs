@@ -119,7 +119,10 @@ impl Link {
     /// The link of a GPU that need not be open, which is opened if it must be measured. Without a GPU the given rate, else the
     /// assumed one.
     pub fn of_gpu(gpu: Option<&Gpu>, setup: &Setup) -> Self {
-        let measure = |gpu: &Gpu| Ok(LinkSpeed::measure(&open_gpu(gpu.ordinal)?)?);
+        let measure = |gpu: &Gpu| {
+            let open = open_gpu(gpu.ordinal)?;
+            Ok(LinkSpeed::measure(&open)?)
+        };
         match (gpu, setup.link) {
             (_, LinkChoice::Given(rate)) => Self::given(rate),
             (Some(gpu), _) => Self::find(gpu, setup, || measure(gpu)),
