@@ -1,5 +1,5 @@
-//! Products in 8 bits on a GPU: images that are close to those in f16, from the same latents in every memory mode. And recorded text
-//! encoders: images with the same bits as before they are recorded.
+//! Products in 8 bits on a GPU: images that are close to those in f16, from the same latents in every memory mode. Recorded text
+//! encoders: images with the same bits as before they are recorded. And several engines on one GPU, which do not disturb each other.
 
 use std::ops::ControlFlow;
 
@@ -65,4 +65,26 @@ fn recorded_text_encoders_have_the_same_bits() {
     let mut backward = draw(&mut prompts.into_iter().rev());
     backward.reverse();
     assert!(forward == backward);
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn engines_on_one_gpu_have_the_same_bits_as_one_alone() {
+    let load = || {
+        let setup = Setup { device: DeviceChoice::Cuda(0), dtype: DTypeChoice::F16, ..Setup::default() };
+        support::load(&repository().join("models/emoji"), &setup)
+    };
+    let draw = |engine: &mut Engine| {
+        PROMPTS.map(|prompt| support::images(engine, &support::request(prompt, (256, 256), 4, 7)).remove(0).rgb)
+    };
+    let (mut first, mut second) = (load(), load());
+    let expected = draw(&mut first);
+    // The second one records its steps and its text encoders while the first one computes.
+    let found = std::thread::scope(|scope| {
+        let other = scope.spawn(|| draw(&mut second));
+        [draw(&mut first), other.join().unwrap()]
+    });
+    assert!(found.iter().all(|images| *images == expected));
+    drop(second);
+    assert!(draw(&mut first) == expected, "after the other engine was dropped");
 }

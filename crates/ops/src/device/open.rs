@@ -52,3 +52,18 @@ impl Drop for OpenDevice {
         cuda::close(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+    fn a_handle_has_one_user_at_a_time() {
+        let (first, second) = (open_gpu(0).unwrap(), open_gpu(0).unwrap());
+        assert!(!first.same_device(&second));
+        let handle = Device::clone(&first);
+        drop(first);
+        assert!(open_gpu(0).unwrap().same_device(&handle), "it is used again");
+    }
+}
