@@ -20,7 +20,7 @@ pub struct OpenDevice(Device);
 /// The stream is not the per-thread default stream: tensors that move between host threads would race on it.
 ///
 /// # Errors
-/// [`crate::Error::NoCuda`] in builds without CUDA, [`crate::Error::Library`] if the driver, cuBLAS or cuBLASLt is missing,
+/// [`crate::Error::NoCuda`] in builds without CUDA, `Error::Library` if the driver, cuBLAS or cuBLASLt is missing,
 /// [`crate::Error::Candle`] if the GPU cannot be opened.
 pub fn open_gpu(ordinal: usize) -> Result<OpenDevice> {
     cuda::open(ordinal).map(OpenDevice)
