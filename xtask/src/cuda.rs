@@ -22,10 +22,11 @@ const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "gpu", "
 /// Always the whole workspace with this feature: another selection would resolve other features and rebuild everything.
 const FEATURES: &str = "kiln-cli/cuda";
 
-/// Type-checks and lints the workspace with the feature `cuda`, and compiles its kernels for one architecture.
+/// Type-checks and lints the workspace with the feature `cuda`, and compiles Kiln's kernels: for the architectures of
+/// `KILN_CUDA_ARCHS`, or for one.
 ///
-/// candle's kernels are empty files: `scripts/empty-nvcc.sh`. They are for a GPU that does not exist, because their build keeps what
-/// it has compiled for an architecture, and a later build in the same folder may not find empty files.
+/// candle's kernels are empty files (`scripts/empty-nvcc.sh`) for an architecture that does not exist: their build keeps what it
+/// compiled for an architecture, and a later build in the same folder must not use empty files.
 pub fn check() -> Result {
     let mut environment = toolkit("target")?; // crates without the feature are those of other checks
     if let Some((_, arch)) = environment.iter_mut().find(|(name, _)| name == "CUDA_COMPUTE_CAP") {
