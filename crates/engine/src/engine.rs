@@ -66,10 +66,10 @@ pub struct Engine {
     previewer: Previewer,
     /// The caller that takes part in jobs.
     pub(crate) steering: Option<Arc<dyn Steering>>,
-    /// The GPU, and the second stream of encoding and decoding. After all that is there.
-    _open: [Option<OpenDevice>; 2],
-    /// Last, so that it is dropped after all that is on the GPU.
+    /// Dropped after all that is on the GPU.
     pub(crate) pool: Option<DevicePool>,
+    /// The GPU, and the second stream of encoding and decoding. Last: others may use them then.
+    _open: [Option<OpenDevice>; 2],
 }
 
 impl Engine {
@@ -159,6 +159,9 @@ impl Engine {
         let origin = Arc::new(Origin::new(&model, setup, &device, (dtype, matrices)));
         // All files are opened and checked first, so that one that does not fit is refused at once.
         let second = if memory_manager.fits_overlap() { setup.overlap.device(&device)? } else { None };
+        if let (Some(second), Some(pool)) = (&second, &pool) {
+            second.allocate_from(pool);
+        }
         let may_overlap = second.is_some();
         let place = Placement { device: second.as_deref().unwrap_or(&device).clone(), ..placement.clone() };
         let decoder = Decoder::open(&model, setup.taesd.as_deref(), &place, &options)?;
@@ -195,8 +198,8 @@ impl Engine {
             preview_every: None,
             previewer,
             steering: None,
-            _open: [open, second],
             pool,
+            _open: [open, second],
         };
         engine.set_refiner(refiner)?;
         engine.set_loras(loras)?;

@@ -206,9 +206,6 @@ impl Engine {
 
     /// Goes on after [`Self::rest`], while other engines hold `held` bytes.
     fn resume(&mut self, held: usize) {
-        if let Some(pool) = &self.pool {
-            pool.make_current();
-        }
         self.memory_manager.set_held_by_others(held);
     }
 

@@ -23,6 +23,13 @@ fn stream() -> Option<(Arc<CudaStream>, MutexGuard<'static, ()>)> {
     found.inspect(|(stream, _)| manage_stream(stream))
 }
 
+/// A pool that serves the stream.
+fn pool_of(stream: &Arc<CudaStream>, config: DevicePoolConfig) -> DevicePool {
+    let pool = DevicePool::install(0, config).unwrap();
+    pool.serve(stream);
+    pool
+}
+
 fn tensor(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, cudarc::driver::DriverError> {
     // SAFETY: no test reads it before writing it.
     unsafe { stream.alloc::<u8>(bytes) }
@@ -41,7 +48,7 @@ fn every_allocation_is_counted_and_released() {
     drop(tensor(&stream, MIB).unwrap()); // what the driver allocates on its first use
     stream.synchronize().unwrap();
     let free = mem_get_info().unwrap().0;
-    let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
+    let pool = pool_of(&stream, DevicePoolConfig::default());
     let before = DevicePool::calls();
     let a = tensor(&stream, 3 * MIB).unwrap();
     let b = tensor(&stream, 40 * MIB).unwrap();
@@ -60,7 +67,7 @@ fn every_allocation_is_counted_and_released() {
 fn a_ceiling_is_never_exceeded_and_unused_memory_is_released_for_it() {
     let Some((stream, _one)) = stream() else { return };
     let config = DevicePoolConfig { ceiling: Some(64 * MIB as u64), ..DevicePoolConfig::default() };
-    let pool = DevicePool::install(0, config).unwrap();
+    let pool = pool_of(&stream, config);
     let held = tensor(&stream, 20 * MIB).unwrap();
     drop((tensor(&stream, 10 * MIB).unwrap(), tensor(&stream, 30 * MIB).unwrap()));
     // 40 MiB are unused, in two blocks. A larger allocation succeeds after a trim.
@@ -75,7 +82,7 @@ fn a_ceiling_is_never_exceeded_and_unused_memory_is_released_for_it() {
 #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn without_keep_no_memory_is_reserved() {
     let Some((stream, _one)) = stream() else { return };
-    let pool = DevicePool::install(0, DevicePoolConfig { keep: false, ceiling: None }).unwrap();
+    let pool = pool_of(&stream, DevicePoolConfig { keep: false, ceiling: None });
     drop(tensor(&stream, 64 * MIB).unwrap());
     stream.synchronize().unwrap();
     assert_eq!(pool.memory().unwrap().reserved, 0);
@@ -94,7 +101,7 @@ fn an_allocation_can_be_made_to_fail() {
 #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn a_planned_run_makes_no_driver_call() {
     let Some((stream, _one)) = stream() else { return };
-    let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
+    let pool = pool_of(&stream, DevicePoolConfig::default());
     let run = || {
         let a = tensor(&stream, 10 * MIB)?;
         let b = tensor(&stream, 5 * MIB)?;
@@ -122,6 +129,26 @@ fn a_planned_run_makes_no_driver_call() {
     assert_eq!(since(before), (11, 2));
     let (result, problem) = scratch.record(|| tensor(&stream, MIB));
     assert!(result.is_err() && problem.is_some_and(|problem| problem.contains("another size")));
+}
+
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn a_stream_allocates_from_its_own_pool_which_memory_in_use_keeps() {
+    let Some((stream, _one)) = stream() else { return };
+    let other = stream.context().new_stream().unwrap();
+    manage_stream(&other);
+    let ceiling = |mib: usize| DevicePoolConfig { ceiling: Some((mib * MIB) as u64), keep: true };
+    let (pool, second) = (pool_of(&stream, ceiling(64)), pool_of(&other, ceiling(8)));
+    let (large, small) = (tensor(&stream, 40 * MIB).unwrap(), tensor(&other, 6 * MIB).unwrap());
+    assert!(tensor(&other, 4 * MIB).is_err(), "over its own ceiling");
+    assert!(pool.used().unwrap() >= 40 * MIB as u64 && second.used().unwrap() < 8 * MIB as u64);
+    // Its memory is freed after it, and the stream serves on.
+    drop(second);
+    let later = tensor(&other, 12 * MIB).unwrap();
+    drop((small, later));
+    other.synchronize().unwrap();
+    drop((pool, large));
+    stream.synchronize().unwrap();
 }
 
 #[test]
@@ -154,6 +181,7 @@ fn allocations_of_other_streams_are_left_to_the_driver() {
     if DevicePool::intercepts() {
         assert_eq!(pool.used().unwrap(), 0);
         manage_stream(&stream);
+        pool.serve(&stream);
         assert!(tensor(&stream, MIB).is_err());
         assert_eq!(since(before), (1, 0));
     } else {

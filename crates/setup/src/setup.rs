@@ -159,10 +159,11 @@ pub struct ResolvedDevice {
     pub dtype: DType,
     /// The type of linear layers' matrices, if it is another one.
     pub matrices: Option<MatrixType>,
-    /// Keeps a GPU of candle's for this user alone; `None` for another device, and for one that somebody else keeps.
-    pub open: Option<OpenDevice>,
     /// A card's memory. It outlives what is on the card.
     pub pool: Option<DevicePool>,
+    /// Keeps a GPU of candle's for this user alone; `None` for another device, and for one that somebody else keeps. Others may use it
+    /// once this is dropped: after the pool.
+    pub open: Option<OpenDevice>,
     /// The threads that operators run on.
     pub threads: Threads,
 }
@@ -327,6 +328,9 @@ impl Setup {
                 .ok(),
             _ => None,
         };
+        if let (Some(open), Some(pool)) = (&open, &pool) {
+            open.allocate_from(pool);
+        }
         let matrices = self.weight_type.resolve(dtype);
         let backend = gpu.map(|gpu| gpu.backend());
         if let Some(backend) = &backend {

@@ -205,10 +205,12 @@ fn strips_need_less_memory_and_a_budget_selects_them() {
 fn measure_images_of_full_size() {
     let mut target = Target::from_env();
     let open = target.device.is_cuda().then(|| open_gpu(0).unwrap());
-    if let Some(open) = &open {
-        target.device = Device::clone(open); // the pool serves devices that Kiln opens
-    }
-    let pool = target.device.is_cuda().then(|| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
+    let pool = open.as_ref().map(|open| {
+        let pool = DevicePool::install(0, DevicePoolConfig::default()).unwrap();
+        open.allocate_from(&pool);
+        target.device = Device::clone(open);
+        pool
+    });
     let config = r#"{"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}"#;
     let list = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.into());
     let (sizes, stages) = (list("KILN_TEST_SIZES", "128"), list("KILN_TEST_STAGES", "decode encode"));

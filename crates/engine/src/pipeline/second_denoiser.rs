@@ -46,10 +46,10 @@ pub(crate) struct SecondDenoiser {
     steps: usize,
     /// Whether the log has that steps without guidance run on the first device alone.
     said_alone: AtomicBool,
-    /// After all that is there.
-    _open: Option<OpenDevice>,
-    /// Last, so that it is dropped after all that is on the GPU.
+    /// Dropped after all that is on the GPU.
     _pool: Option<DevicePool>,
+    /// Last: others may use the GPU then.
+    _open: Option<OpenDevice>,
 }
 
 struct Parts {
@@ -90,7 +90,7 @@ impl SecondDenoiser {
         let placement = Placement { device: device.clone(), ..placement.clone() };
         tracing::info!(?device, "the second device of guided steps");
         let said_alone = AtomicBool::new(false);
-        Ok(Some(Self { parts, placement, memory, worker, steps: 0, said_alone, _open: open, _pool: own_pool }))
+        Ok(Some(Self { parts, placement, memory, worker, steps: 0, said_alone, _pool: own_pool, _open: open }))
     }
 
     /// The device.

@@ -37,36 +37,58 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 
-/// The memory in use by tensors of one GPU.
-#[derive(Debug, Default)]
-struct Usage {
-    used: u64,
-    ceiling: Option<u64>,
-    /// Kiln's own pool; `None` where the driver's default pool serves.
-    pool: Option<Arc<OwnPool>>,
-}
-
-/// A pool that Kiln has created. The driver destroys it with its last allocation.
+/// A pool that Kiln has created, and the memory in use by its tensors. The driver destroys it with its last allocation, which keeps
+/// it here: a pool that is destroyed earlier makes the driver crash at a later call for a stream on which its memory is freed.
 #[derive(Debug)]
-pub(super) struct OwnPool(pub(super) sys::CUmemoryPool);
+pub(super) struct OwnPool {
+    pub(super) handle: sys::CUmemoryPool,
+    used: AtomicU64,
+    /// The most bytes in use.
+    ceiling: Option<u64>,
+}
 
 // SAFETY: the handle of a pool belongs to no thread; the driver allows calls with it from all threads.
 unsafe impl Send for OwnPool {}
 // SAFETY: as above: every use is a call of the driver, which synchronizes them.
 unsafe impl Sync for OwnPool {}
 
+impl OwnPool {
+    /// Owns a pool of the driver.
+    pub(super) fn new(handle: sys::CUmemoryPool, ceiling: Option<u64>) -> Self {
+        Self { handle, used: AtomicU64::new(0), ceiling }
+    }
+
+    /// Counts bytes before they are allocated, so that two threads do not exceed the ceiling together. False if they would.
+    fn take(&self, bytes: u64) -> bool {
+        let fits = |used: u64| Some(used + bytes).filter(|sum| self.ceiling.is_none_or(|ceiling| *sum <= ceiling));
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 impl Drop for OwnPool {
     fn drop(&mut self) {
         // SAFETY: the pool is valid, and this was the last use of its handle.
-        let _ = unsafe { mem_pool::destroy(self.0) };
+        let _ = unsafe { mem_pool::destroy(self.handle) };
     }
+}
+
+/// Memory in use.
+struct Allocation {
+    bytes: u64,
+    /// `None` if the driver's default pool served.
+    pool: Option<Arc<OwnPool>>,
 }
 
 #[derive(Default)]
 struct Table {
-    devices: HashMap<sys::CUdevice, Usage>,
-    /// Live allocations by address (all GPUs share one address space): size and device.
-    live: HashMap<CUdeviceptr, (usize, sys::CUdevice)>,
+    /// The pools of streams, by the streams' addresses. The driver's default pool serves the other streams.
+    pools: HashMap<usize, Arc<OwnPool>>,
+    /// Allocations by address (all GPUs share one address space).
+    live: HashMap<CUdeviceptr, Allocation>,
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -74,8 +96,8 @@ static DRIVER_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The streams of Kiln's devices. They are kept, so that no other stream gets one of their handles.
 static STREAMS: RwLock<Vec<Arc<CudaStream>>> = RwLock::new(Vec::new());
 
-/// Declares a stream as Kiln's own. With the feature `interpose`, allocations on it come from the [`DevicePool`] of its
-/// GPU, and are counted, bounded, recorded, and served from a [`Scratch`] if one is active. Allocations on all other
+/// Declares a stream as Kiln's own. With the feature `interpose`, allocations on it come from the [`DevicePool`] that serves
+/// it, and are counted, bounded, recorded, and served from a [`Scratch`] if one is active. Allocations on all other
 /// streams of the process are left to the driver. Without the feature this changes nothing.
 ///
 /// The stream lives as long as the process from then on.
@@ -95,50 +117,39 @@ pub(super) fn is_managed(stream: CUstream) -> bool {
     STREAMS.read().iter().any(|managed| managed.cu_stream() == stream)
 }
 
-/// Allocates from the current GPU's pool, under its ceiling. Without memory the pool is trimmed, and the driver is
-/// called once more.
+/// Allocates from the stream's pool, under its ceiling. Without memory the pool is trimmed, and the driver is called once more.
 ///
 /// # Safety
 /// `stream` is a valid stream of the current context.
 pub(super) unsafe fn allocate(bytes: usize, stream: CUstream) -> Result<CUdeviceptr, CUresult> {
     let driver = driver()?;
-    let mut device = 0;
-    // SAFETY: the number is written through a pointer to a live variable.
-    check(unsafe { sys::cuCtxGetDevice(&raw mut device) })?;
-    let pool = {
-        let mut table = table();
-        let usage = table.devices.entry(device).or_default();
-        if usage.ceiling.is_some_and(|ceiling| usage.used + bytes as u64 > ceiling) {
-            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        usage.used += bytes as u64; // before the call, so that two threads do not exceed the ceiling together
-        usage.pool.clone()
-    };
+    let pool = pool_of(stream);
+    if pool.as_ref().is_some_and(|pool| !pool.take(bytes as u64)) {
+        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
     let mut address = 0;
     let mut call = || {
         DRIVER_CALLS.fetch_add(1, Ordering::Relaxed);
         match &pool {
             // SAFETY: the pool is kept alive by this reference, the stream is the caller's, and the address is
             // written through a pointer to a live variable.
-            Some(pool) => unsafe { sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool.0, stream) },
+            Some(pool) => unsafe { sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool.handle, stream) },
             // SAFETY: as above, without a pool.
             None => unsafe { (driver.allocate)(&raw mut address, bytes, stream) },
         }
     };
     let mut status = call();
-    if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY && trim(device, stream) {
+    if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY && trim(stream) {
         status = call();
     }
-    let mut table = table();
     match check(status) {
         Ok(()) => {
-            table.live.insert(address, (bytes, device));
-            drop(table);
+            table().live.insert(address, Allocation { bytes: bytes as u64, pool });
             trace::allocated(Pool::Device, address, bytes);
             Ok(address)
         }
         Err(error) => {
-            table.devices.entry(device).or_default().used -= bytes as u64;
+            pool.iter().for_each(|pool| pool.give_back(bytes as u64));
             Err(error)
         }
     }
@@ -154,39 +165,39 @@ pub(super) unsafe fn free(address: CUdeviceptr, stream: CUstream) -> CUresult {
         Err(error) => return error,
     };
     // Before the call: after it another thread may be given the same address.
-    let mut table = table();
-    let ours = table.live.remove(&address);
-    if let Some((bytes, device)) = ours {
-        table.devices.entry(device).or_default().used -= bytes as u64;
-    }
-    drop(table);
-    if ours.is_some() {
+    let ours = table().live.remove(&address);
+    if let Some(Allocation { bytes, pool }) = &ours {
+        pool.iter().for_each(|pool| pool.give_back(*bytes));
         trace::freed(Pool::Device, address);
         DRIVER_CALLS.fetch_add(1, Ordering::Relaxed);
     }
     // SAFETY: the caller frees memory of the driver once.
-    unsafe { (driver.free)(address, stream) }
-}
-
-/// Sets the pool that serves managed streams of a GPU, and the most bytes that its tensors may have in use.
-pub(super) fn set_pool(device: sys::CUdevice, pool: Arc<OwnPool>, ceiling: Option<u64>) {
-    let mut table = table();
-    let usage = table.devices.entry(device).or_default();
-    (usage.pool, usage.ceiling) = (Some(pool), ceiling);
-}
-
-/// Undoes [`set_pool`], unless another pool has been set since.
-pub(super) fn remove_pool(device: sys::CUdevice, pool: &Arc<OwnPool>) {
-    let mut table = table();
-    let is_current = |usage: &Usage| usage.pool.as_ref().is_some_and(|current| Arc::ptr_eq(current, pool));
-    if let Some(usage) = table.devices.get_mut(&device).filter(|usage| is_current(usage)) {
-        (usage.pool, usage.ceiling) = (None, None);
+    let status = unsafe { (driver.free)(address, stream) };
+    if let Some(last) = ours.and_then(|ours| Arc::into_inner(ours.pool?)) {
+        synchronize(stream); // the last memory of a pool is free before the pool is destroyed
+        drop(last);
     }
+    status
 }
 
-/// Bytes that a GPU's tensors have in use, and their ceiling.
-pub(super) fn usage(device: sys::CUdevice) -> (u64, Option<u64>) {
-    table().devices.get(&device).map_or((0, None), |usage| (usage.used, usage.ceiling))
+/// Has a pool serve the allocations of a stream from now on.
+pub(super) fn set_pool(stream: CUstream, pool: Arc<OwnPool>) {
+    table().pools.insert(stream as usize, pool);
+}
+
+/// Undoes [`set_pool`] for all streams that this pool serves.
+pub(super) fn remove_pool(pool: &Arc<OwnPool>) {
+    table().pools.retain(|_, other| !Arc::ptr_eq(other, pool));
+}
+
+/// The pool of a stream; `None` if the driver's default pool serves it.
+fn pool_of(stream: CUstream) -> Option<Arc<OwnPool>> {
+    table().pools.get(&(stream as usize)).cloned()
+}
+
+/// Bytes that tensors have in use in the pool of a stream, and their ceiling.
+pub(super) fn usage(stream: CUstream) -> (u64, Option<u64>) {
+    pool_of(stream).map_or((0, None), |pool| (pool.used.load(Ordering::Relaxed), pool.ceiling))
 }
 
 /// Calls of the driver for memory so far.
@@ -194,21 +205,29 @@ pub(super) fn driver_calls() -> u64 {
     DRIVER_CALLS.load(Ordering::Relaxed)
 }
 
-/// Releases the unused memory of a GPU's pool, once the work of `stream` has ended. False if that is not possible:
+/// Releases the unused memory of a stream's pool, once the work of the stream has ended. False if that is not possible:
 /// while the stream is being captured.
-pub(super) fn trim(device: sys::CUdevice, stream: CUstream) -> bool {
-    let own = table().devices.get(&device).and_then(|usage| usage.pool.clone());
-    // SAFETY: the stream is valid, its status is written to a live variable, synchronizing has no conditions, and the
-    // pool is Kiln's own, which this reference keeps alive, or the GPU's current one.
+pub(super) fn trim(stream: CUstream) -> bool {
+    let own = pool_of(stream);
+    let current = || {
+        let mut device = 0;
+        // SAFETY: the number is written through a pointer to a live variable. The device is that of the current context.
+        unsafe { check(sys::cuCtxGetDevice(&raw mut device)).ok().and_then(|()| device::get_mem_pool(device).ok()) }
+    };
+    let pool = own.as_ref().map_or_else(current, |own| Some(own.handle));
+    // SAFETY: the pool is Kiln's own, which this reference keeps alive, or the GPU's current one.
+    synchronize(stream) && pool.is_some_and(|pool| unsafe { mem_pool::trim_to(pool, 0) }.is_ok())
+}
+
+/// Waits for the work of a stream. False if that is not possible: while the stream is being captured.
+fn synchronize(stream: CUstream) -> bool {
+    let mut capturing = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is a caller's of this module and valid, its status is written to a live variable, and synchronizing it has no
+    // conditions.
     unsafe {
-        let mut capturing = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        let status = sys::cuStreamIsCapturing(stream, &raw mut capturing);
-        if status != CUresult::CUDA_SUCCESS || capturing != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-            return false;
-        }
-        let pool = own.as_ref().map_or_else(|| device::get_mem_pool(device), |own| Ok(own.0));
-        sys::cuStreamSynchronize(stream) == CUresult::CUDA_SUCCESS
-            && pool.is_ok_and(|pool| mem_pool::trim_to(pool, 0).is_ok())
+        sys::cuStreamIsCapturing(stream, &raw mut capturing) == CUresult::CUDA_SUCCESS
+            && capturing == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+            && sys::cuStreamSynchronize(stream) == CUresult::CUDA_SUCCESS
     }
 }
 

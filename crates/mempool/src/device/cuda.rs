@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use cudarc::driver::result::{device, mem_get_info, mem_pool};
 use cudarc::driver::sys::{self, CUgraphMem_attribute as GraphAttribute, CUmemPool_attribute as Attribute};
-use cudarc::driver::{CudaContext, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use parking_lot::Mutex;
 
 use super::allocator::{self, OwnPool};
 use super::{DeviceCalls, DeviceMemory, DevicePoolConfig, interpose};
@@ -23,8 +24,8 @@ const GRANULE: usize = 2 << 20;
 /// The memory pool of a GPU. It keeps freed memory for the next allocation, so that after the first step the driver is
 /// not called for new memory; [`DevicePool::trim`] releases the unused part.
 ///
-/// With the feature `interpose` it is a pool of its own, and serves the streams of
-/// [`manage_stream`](crate::manage_stream) until it is dropped. Without the feature candle's allocations come from the
+/// With the feature `interpose` it is a pool of its own, and serves the streams that it is given ([`DevicePool::serve`]) until it is
+/// dropped, so that engines of one process do not share memory or ceilings. Without the feature candle's allocations come from the
 /// driver's default pool, which the whole process shares. Then this value only sets that pool to keep its memory, reads
 /// its statistics and trims it; a ceiling is not enforced.
 #[derive(Debug)]
@@ -34,11 +35,12 @@ pub struct DevicePool {
     own: Option<Arc<OwnPool>>,
     /// The release threshold to restore, where the pool is the driver's default one.
     threshold: Option<u64>,
+    /// The streams that it serves.
+    streams: Mutex<Vec<Arc<CudaStream>>>,
     context: Arc<CudaContext>,
     ordinal: usize,
     /// Free memory of the GPU before the pool was made.
     free: usize,
-    ceiling: Option<u64>,
 }
 
 // SAFETY: the handle of a pool belongs to no thread; the driver allows calls with it from all threads.
@@ -64,7 +66,8 @@ impl DevicePool {
             // SAFETY: the device is valid.
             let pool = unsafe { device::get_default_mem_pool(context.cu_device()) };
             let pool = pool.map_err(failed("opening the default pool"))?;
-            let mut this = Self { pool, own: None, threshold: None, context, ordinal, free, ceiling: config.ceiling };
+            let streams = Mutex::default();
+            let mut this = Self { pool, own: None, threshold: None, streams, context, ordinal, free };
             if config.keep {
                 this.threshold = Some(this.get(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?);
                 this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -72,23 +75,22 @@ impl DevicePool {
             return Ok(this);
         }
         let pool = create(&context, config.ceiling).map_err(failed("creating it"))?;
-        let own = Arc::new(OwnPool(pool));
-        let ceiling = config.ceiling;
-        let this = Self { pool, own: Some(own), threshold: None, context, ordinal, free, ceiling };
+        let own = Some(Arc::new(OwnPool::new(pool, config.ceiling)));
+        let this = Self { pool, own, threshold: None, streams: Mutex::default(), context, ordinal, free };
         this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, if config.keep { u64::MAX } else { 0 })?;
         // Which memory is reused must not depend on the progress of the GPU.
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0)?;
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)?;
-        this.make_current();
         Ok(this)
     }
 
-    /// Has its GPU's tensors come from this pool from now on, if another one was installed since. Without the feature `interpose`
-    /// they come from the driver's pool.
-    pub fn make_current(&self) {
+    /// Has the tensors of a stream of its GPU come from this pool from now on. [`manage_stream`](crate::manage_stream) declares the
+    /// stream. Without the feature `interpose` they come from the driver's pool.
+    pub fn serve(&self, stream: &Arc<CudaStream>) {
         if let Some(own) = &self.own {
-            allocator::set_pool(self.context.cu_device(), own.clone(), self.ceiling);
+            allocator::set_pool(stream.cu_stream(), own.clone());
         }
+        self.streams.lock().push(stream.clone());
     }
 
     /// Whether this build handles the allocations of managed streams (the feature `interpose`): whether they are
@@ -154,7 +156,7 @@ impl DevicePool {
             .map_err(|error| Error::driver(self.ordinal, "resetting the peak of CUDA graphs", error))
     }
 
-    /// Releases the unused memory to the GPU, once pending work has ended, if it is more than `threshold`, from 0 to 1,
+    /// Releases the unused memory to the GPU, once the work of its streams has ended, if it is more than `threshold`, from 0 to 1,
     /// of the reserved memory. Returns the released bytes.
     ///
     /// # Errors
@@ -166,7 +168,7 @@ impl DevicePool {
             return Ok(0);
         }
         let refused = |error| Error::driver(self.ordinal, "trimming it", error);
-        self.context.synchronize().map_err(refused)?; // memory that pending work uses is not free before
+        self.synchronize().map_err(refused)?; // memory that pending work uses is not free before
         // SAFETY: the pool is valid.
         unsafe { mem_pool::trim_to(self.pool, 0) }.map_err(refused)?;
         Ok(before.saturating_sub(reserved()?))
@@ -195,6 +197,11 @@ impl DevicePool {
         // SAFETY: the pool is valid, and the one description lives through the call.
         unsafe { sys::cuMemPoolSetAccess(self.pool, &raw const access, 1) }.result().map_err(refused)?;
         Ok(true)
+    }
+
+    /// Waits for the work of its streams. The context has streams of other engines, too, which may be recording.
+    fn synchronize(&self) -> std::result::Result<(), DriverError> {
+        self.streams.lock().iter().try_for_each(|stream| stream.synchronize())
     }
 
     fn get(&self, attribute: Attribute) -> Result<u64> {
@@ -228,9 +235,11 @@ impl Drop for DevicePool {
             let _ = self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold);
         }
         if let Some(own) = &self.own {
-            allocator::remove_pool(self.context.cu_device(), own);
+            allocator::remove_pool(own);
         }
-        // Live allocations keep a pool alive, and it would keep its unused memory with them.
+        // Memory that is still in use keeps the pool, and it would keep its unused memory with it. All that is not in use is free before
+        // the pool is destroyed.
+        let _ = self.synchronize();
         let _ = self.trim(0.0);
     }
 }

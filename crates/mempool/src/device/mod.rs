@@ -5,7 +5,7 @@
 //! candle allocates with `cuMemAllocAsync`, and has no place to pass another allocator. `cuda-loader` defines the
 //! functions of the driver that are called, but with the feature `interpose` leaves this one and `cuMemFreeAsync` to
 //! `mempool` (`mempool/src/device/interpose.rs`). Through them tensors are allocated
-//! from `DevicePool`, a pool of its own, are counted, bounded and traced, can be made to fail in tests, and get planned
+//! from the `DevicePool` of their engine, which serves the engine's streams, are counted, bounded and traced, can be made to fail in tests, and get planned
 //! addresses in a recorded step, which then works in one block of the pool and allocates nothing at replay.
 //!
 //! A process may have other users of CUDA, as a Python module next to PyTorch has. Three rules keep their allocations

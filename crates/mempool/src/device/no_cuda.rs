@@ -18,11 +18,6 @@ impl DevicePool {
         Err(Error::NoCuda)
     }
 
-    /// Has its GPU's tensors come from this pool.
-    pub fn make_current(&self) {
-        match self.0 {}
-    }
-
     /// Whether this build handles the allocations of managed streams: it does not.
     pub fn intercepts() -> bool {
         false

@@ -76,7 +76,7 @@ impl Scratch {
         let (context, raw, bytes) = (stream.context(), stream.cu_stream(), plan.bytes.max(1));
         let failed = |error: CUresult| match error {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                let (used, ceiling) = allocator::usage(context.cu_device());
+                let (used, ceiling) = allocator::usage(raw);
                 Error::OutOfMemory { pool: "GPU", requested: bytes as u64, used, ceiling }
             }
             error => Error::driver(context.ordinal(), "allocating the block of a recorded step", DriverError(error)),
@@ -85,7 +85,7 @@ impl Scratch {
         if faults::should_fail() {
             return Err(failed(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
-        allocator::trim(context.cu_device(), raw);
+        allocator::trim(raw);
         // SAFETY: the stream is valid and of the current context; the block is freed on it when this value is dropped.
         let base = unsafe { allocator::allocate(bytes, raw) }.map_err(failed)?;
         let block = Arc::new(Mutex::new(Block::new(base, bytes)));

@@ -5,6 +5,7 @@ use candle_core::cuda::cudarc::cublas;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError, result};
 use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kiln_mempool::DevicePool;
 use parking_lot::Mutex;
 
 use super::{Gpu, Gpus};
@@ -31,6 +32,13 @@ pub(super) fn open(ordinal: usize) -> Result<Device> {
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
     kiln_mempool::manage_stream(&device.as_cuda_device()?.cuda_stream());
     Ok(device)
+}
+
+/// Has the tensors of a handle come from `pool`.
+pub(super) fn allocate_from(device: &Device, pool: &DevicePool) {
+    if let Ok(cuda) = device.as_cuda_device() {
+        pool.serve(&cuda.cuda_stream());
+    }
 }
 
 /// Ends the use of a handle: frees the memory that operators keep for it from their first use on, the workspace of the libraries.

@@ -1,6 +1,7 @@
 //! Replaces `cuda.rs` in builds without CUDA.
 
 use candle_core::{DType, Device, Tensor};
+use kiln_mempool::DevicePool;
 
 use super::{Gpu, Gpus};
 use crate::error::{Error, Result};
@@ -30,6 +31,9 @@ pub fn gpus() -> Result<Gpus> {
 pub fn gpu(_ordinal: usize) -> Result<Gpu> {
     Err(Error::NoCuda)
 }
+
+/// Has the tensors of a GPU come from `pool`: there is none.
+pub(super) fn allocate_from(_device: &Device, _pool: &DevicePool) {}
 
 /// Frees memory that operators keep for a device: the CPU has none.
 pub(super) fn close(_device: &Device) {}

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use candle_core::{Device, DeviceLocation};
+use kiln_mempool::DevicePool;
 
 use super::cuda;
 use crate::error::Result;
@@ -36,6 +37,13 @@ pub fn open_second_stream(device: &Device) -> Result<OpenDevice> {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => open_gpu(gpu_id),
         _ => Ok(OpenDevice(device.clone())),
+    }
+}
+
+impl OpenDevice {
+    /// Has the tensors of a GPU come from `pool` until that is dropped.
+    pub fn allocate_from(&self, pool: &DevicePool) {
+        cuda::allocate_from(&self.0, pool);
     }
 }
 
