@@ -7,6 +7,9 @@
 //! the GPU (SD1.5's 8x8 maps on an H200: 17 us against 24). Convolutions with up to 8 output channels, the last layers,
 //! have a kernel of their own (SD1.5's last layer: 11 us against 22).
 //!
+//! A bias of each image, as SDXL's embeddings are and those of images at different timesteps, is added by Hopper's kernel. On other GPUs
+//! one more kernel adds it to the result.
+//!
 //! Hopper's kernel is as fast as cuDNN over U-Nets, and slower for the large maps of VAEs (one H200, driver 580.159, 2026-11-28,
 //! f16, in turns; cuDNN computed in both columns what the kernel does not):
 //!
@@ -126,20 +129,22 @@ fn conv2d(
         return Ok(None);
     }
     let Shapes { b, h, w, c_in, kh, kw, h_out, w_out, c_out, pad_top, pad_bottom, .. } = shapes;
-    if b > 1 && image_bias.is_some_and(|image_bias| image_bias.dims()[0] > 1) {
-        return image_by_image(inputs, config, shapes, out, device);
-    }
     let dtype = x.dtype();
     let operand = |tensor: &Tensor| cuda::operand(tensor, dtype);
-    let image_bias = image_bias.map(|image_bias| operand(&image_bias.flatten_all()?)).transpose()?; // (c_out)
-    let bias = match (bias.map(operand).transpose()?, image_bias) {
-        (Some(bias), Some(image_bias)) => Some(crate::arithmetic(crate::Arithmetic::Add, &bias, &image_bias)?),
-        (bias, image_bias) => bias.or(image_bias),
+    // One for all images is part of the bias.
+    let (image_bias, of_all) = match image_bias {
+        Some(image_bias) if image_bias.dims()[0] > 1 => (Some(operand(image_bias)?), None), // (b, c_out)
+        Some(of_all) => (None, Some(operand(&of_all.flatten_all()?)?)),                     // (c_out)
+        None => (None, None),
+    };
+    let bias = match (bias.map(operand).transpose()?, of_all) {
+        (Some(bias), Some(of_all)) => Some(crate::arithmetic(crate::Arithmetic::Add, &bias, &of_all)?),
+        (bias, of_all) => bias.or(of_all),
     };
     let (input, kernel) = (operand(x)?, operand(weight.tensor())?);
     let residual = residual.map(operand).transpose()?;
     let mut operands = vec![&input, &kernel];
-    operands.extend([&bias, &residual].into_iter().flatten());
+    operands.extend([&bias, &image_bias, &residual].into_iter().flatten());
     let y = cuda::output(OP, out, &shapes.result(), dtype, &operands, device)?;
     let addresses = Addresses {
         x: cuda::address(&input)?,
@@ -150,12 +155,6 @@ fn conv2d(
     };
     let Conv2d { stride, pad_before, pad_after } = config;
     let pixels = b * h_out * w_out;
-    if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
-        let product = Product::new([pixels, c_out, c_in], dtype);
-        // SAFETY: the operands have been checked to have these shapes, are contiguous and of this type, and outlive the
-        // launch; they are freed in the order of the device's stream.
-        return Ok(unsafe { cuda::product(OP, device, product, addresses)? }.then_some(y));
-    }
     let convolution = Convolution {
         x: [b, h, w, c_in],
         weight: weight.shape(),
@@ -167,37 +166,50 @@ fn conv2d(
         bias: bias.is_some(),
         residual: residual.is_some(),
     };
-    // SAFETY: as above.
-    let done = unsafe {
-        through_few_channels(device, convolution, addresses)?
-            || (pixels > FEW_PIXELS
-                && (through_cudnn(device, convolution, addresses)? || through_hopper(device, convolution, addresses)?))
-            || through_windows(device, convolution, addresses)?
-    };
-    Ok(done.then_some(y))
+    let of_images = image_bias.as_ref().map(cuda::address).transpose()?;
+    // SAFETY: the operands have been checked to have these shapes, are contiguous and of this type, and outlive the
+    // launch; they are freed in the order of the device's stream.
+    unsafe {
+        // Hopper's kernel alone takes a bias of each image.
+        if of_images.is_some() && through_hopper(device, convolution, addresses, of_images)? {
+            return Ok(Some(y));
+        }
+        let done = if (kh, kw, stride, pad_before, pad_after) == (1, 1, 1, 0, 0) {
+            cuda::product(OP, device, Product::new([pixels, c_out, c_in], dtype), addresses)?
+        } else {
+            through_few_channels(device, convolution, addresses)?
+                || (pixels > FEW_PIXELS
+                    && (through_cudnn(device, convolution, addresses)?
+                        || through_hopper(device, convolution, addresses, None)?))
+                || through_windows(device, convolution, addresses)?
+        };
+        if let Some(of_images) = of_images.filter(|_| done) {
+            add_image_bias(&y, of_images, device)?;
+        }
+        Ok(done.then_some(y))
+    }
 }
 
-/// Images with different biases, one after another: a launch takes one bias.
-fn image_by_image(
-    inputs: Conv2dInputs<'_>,
-    config: Conv2d,
-    shapes: Shapes,
-    out: Option<&Tensor>,
-    device: &CudaDevice,
-) -> Result<Option<Tensor>> {
-    let mut operands = vec![inputs.x, inputs.weight.tensor()];
-    operands.extend([inputs.bias, inputs.image_bias, inputs.residual].into_iter().flatten());
-    let y = cuda::output(OP, out, &shapes.result(), inputs.x.dtype(), &operands, device)?;
-    for image in 0..shapes.b {
-        let of_image = |tensor: &Tensor| tensor.narrow(0, image, 1);
-        let (x, image_bias) = (of_image(inputs.x)?, inputs.image_bias.map(of_image).transpose()?);
-        let residual = inputs.residual.map(of_image).transpose()?;
-        let inputs = Conv2dInputs { x: &x, image_bias: image_bias.as_ref(), residual: residual.as_ref(), ..inputs };
-        if conv2d(inputs, config, Shapes { b: 1, ..shapes }, Some(&of_image(&y)?), device)?.is_none() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(y))
+/// Adds a bias of each image to the result `y` `(b, h, w, c)`, in place.
+///
+/// # Safety
+/// `image_bias` is the address of `(b, c)` numbers of the result's type on this device.
+unsafe fn add_image_bias(y: &Tensor, image_bias: u64, device: &CudaDevice) -> Result<()> {
+    const THREADS: u32 = 256;
+    let (b, h, w, c) = y.dims4()?;
+    let (at, of_image, channels) = (cuda::address(y)?, (h * w * c) as i64, cuda::count(OP, c)?);
+    let size = y.dtype().size_in_bytes();
+    let vectored = i32::from(cuda::is_vectored(&[at, image_bias], c, size));
+    let kernel = KERNELS.typed(device, "conv2d_image_bias", y.dtype())?;
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&kernel);
+    let elements = b as i64 * of_image;
+    launch.arg(&at).arg(&image_bias).arg(&elements).arg(&of_image).arg(&channels).arg(&vectored);
+    let lanes = THREADS as usize * (16 / size);
+    // SAFETY: the arguments match the kernel's parameters. It changes the elements of `y` in place and reads the `(b, c)` numbers of
+    // the bias; both outlive the launch. `is_vectored` allows 16 bytes at a time.
+    unsafe { launch.launch(cuda::grid((elements as usize).div_ceil(lanes), THREADS)?) }.map_err(cuda::driver)?;
+    Ok(())
 }
 
 /// # Safety
@@ -228,8 +240,13 @@ unsafe fn through_few_channels(device: &CudaDevice, convolution: Convolution, ad
 }
 
 /// # Safety
-/// The addresses are those of contiguous operands of the convolution's type and shapes on this device.
-unsafe fn through_hopper(device: &CudaDevice, convolution: Convolution, addresses: Addresses) -> Result<bool> {
+/// The addresses are those of contiguous operands of the convolution's type and shapes on this device, `image_bias` that of `(b, n)`.
+unsafe fn through_hopper(
+    device: &CudaDevice,
+    convolution: Convolution,
+    addresses: Addresses,
+    image_bias: Option<u64>,
+) -> Result<bool> {
     let Convolution { x: [b, h, w, c], weight: [n, kh, kw, _], y, stride, pad_before, dtype, .. } = convolution;
     let Addresses { x, weight, bias, residual, y: to } = addresses;
     let is_known = dtype != DType::F32 && stride == 1 && [y[1], y[2]] == [h, w];
@@ -242,6 +259,8 @@ unsafe fn through_hopper(device: &CudaDevice, convolution: Convolution, addresse
     let count = |value: usize| cuda::count(OP, value);
     let arguments = ImageProduct {
         bias: bias.unwrap_or(0),
+        image_bias: image_bias.unwrap_or(0),
+        image_bias_stride: if image_bias.is_some() { count(n)? } else { 0 },
         sizes: [count(b)?, count(h)?, count(w)?, count(c)?, count(n)?],
         window: [count(kh * kw)?, count(kw)?, count(pad_before[0])?, count(pad_before[1])?],
         has_residual: residual.is_some().into(),

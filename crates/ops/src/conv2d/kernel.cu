@@ -119,7 +119,34 @@ __device__ void epilogue(T* y, int64_t n, int channels, float scale, float f, co
   }
 }
 
+// y[image, ..] += bias[image], in place. A thread processes LANES neighbors, with `vectored` of one pixel.
+template <typename T>
+__device__ void image_bias(T* y, const T* bias, int64_t n, int64_t of_image, int channels, int vectored) {
+  using V = kiln::Vector<T, kiln::LANES<T>>;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kiln::LANES<T>;
+  if (first >= n) return;
+  const auto place = [&](int64_t at) { return bias + at / of_image * channels + at % channels; };
+  if (vectored) {
+    V v = V::load(y + first);
+    const V added = V::load(place(first));
+#pragma unroll
+    for (int i = 0; i < kiln::LANES<T>; ++i) v.set(i, v.get(i) + added.get(i));
+    v.store(y + first);
+  } else {
+    for (int64_t i = first; i < min(n, first + kiln::LANES<T>); ++i) {
+      y[i] = kiln::from_f32<T>(kiln::to_f32(y[i]) + kiln::to_f32(*place(i)));
+    }
+  }
+}
+
 }  // namespace
+
+#define IMAGE_BIAS(T, NAME)                                                                                        \
+  extern "C" __global__ void conv2d_image_bias_##NAME(T* y, const T* bias, int64_t n, int64_t of_image,            \
+                                                      int channels, int vectored) {                                \
+    image_bias<T>(y, bias, n, of_image, channels, vectored);                                                       \
+  }
+KILN_FOR_EVERY_TYPE(IMAGE_BIAS)
 
 #define EPILOGUE(T, NAME)                                                                                          \
   extern "C" __global__ void conv2d_epilogue_##NAME(T* y, int64_t n, int channels, float scale, float f, const T* a, \

@@ -86,7 +86,7 @@ fn large_maps_agree_with_the_reference() {
     for (b, h, w, c_in, c_out) in cases {
         let config = Conv2d::same(3);
         let (x, weight) = (random(&[b, h, w, c_in]), weight(&[c_out, 3, 3, c_in]));
-        let (bias, image_bias, residual) = (random(&[c_out]), random(&[1, c_out]), random(&[b, h, w, c_out]));
+        let (bias, image_bias, residual) = (random(&[c_out]), random(&[b, c_out]), random(&[b, h, w, c_out]));
         let plain = Conv2dInputs { x: &x, weight: &weight, bias: None, image_bias: None, residual: None };
         let added =
             Conv2dInputs { bias: Some(&bias), image_bias: Some(&image_bias), residual: Some(&residual), ..plain };
