@@ -15,7 +15,7 @@ use crate::loaded_prompts::PromptPlan;
 use crate::memory::MemoryOptions;
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::plan::{ExecutionTarget, Pass, Plan, Planner, Workload};
+use crate::plan::{ExecutionTarget, Known, Pass, Plan, Planner, Workload};
 use crate::plan_chooser::PlanChooser;
 use crate::residency::StreamBudget;
 use crate::room::DeviceMemory;
@@ -61,7 +61,15 @@ impl MemoryManager {
         let on = planner.place_texts(on, &setup.memory, memory)?;
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
         Self::within(
-            PlanChooser { planner, on, options: setup.memory.clone(), memory, unknown_link, limit: None },
+            PlanChooser {
+                planner,
+                on,
+                options: setup.memory.clone(),
+                memory,
+                unknown_link,
+                limit: None,
+                known: Known::default(),
+            },
             expected,
         )
     }
@@ -103,6 +111,12 @@ impl MemoryManager {
         Ok(self.plan.mode != before)
     }
 
+    /// Has the next [`Self::prepare`] plan again: the networks or the memory are others.
+    fn plan_again(&mut self) {
+        self.chooser.known.forget();
+        self.is_prepared = false;
+    }
+
     /// Says which pass of the run its next stages belong to.
     pub(crate) fn begin_pass(&mut self, pass: Pass) {
         self.pass = pass;
@@ -127,7 +141,7 @@ impl MemoryManager {
     pub(crate) fn set_held_by_others(&mut self, bytes: usize) {
         if self.chooser.options.held_by_others != bytes {
             self.chooser.options.held_by_others = bytes;
-            self.is_prepared = false;
+            self.plan_again();
         }
     }
 
@@ -152,7 +166,7 @@ impl MemoryManager {
     pub(crate) fn set_refiner(&mut self, refiner: Option<&ModelFolder>) -> Result<()> {
         if self.chooser.planner.refiner_path() != refiner.map(ModelFolder::path) {
             self.chooser.planner.set_refiner(refiner)?;
-            self.is_prepared = false;
+            self.plan_again();
         }
         Ok(())
     }
@@ -166,7 +180,7 @@ impl MemoryManager {
         texts: impl IntoIterator<Item = &'a [Segment]>,
     ) {
         if self.chooser.planner.keep_as(number, denoiser, texts) {
-            self.is_prepared = false;
+            self.plan_again();
         }
     }
 
@@ -241,13 +255,13 @@ impl MemoryManager {
     /// Plans from now on with these control networks next to the U-Net. The next [`MemoryManager::prepare`] plans again.
     pub(crate) fn set_controls(&mut self, controls: &[Arc<dyn ControlConfig>]) {
         self.chooser.planner.set_controls(controls);
-        self.is_prepared = false;
+        self.plan_again();
     }
 
     /// Plans from now on with these IP-Adapters. The next [`MemoryManager::prepare`] plans again.
     pub(crate) fn set_prompts(&mut self, prompts: Vec<PromptPlan>) {
         self.chooser.planner.set_prompts(prompts);
-        self.is_prepared = false;
+        self.plan_again();
     }
 
     /// The residency of control network `i` while it runs. A streamed one has no resident segments: the U-Net's are of as
@@ -350,8 +364,11 @@ mod tests {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
         let memory = Some(DeviceMemory::new(free, total));
-        MemoryManager::within(PlanChooser { planner, on, options, memory, unknown_link: None, limit: None }, expected)
-            .unwrap()
+        MemoryManager::within(
+            PlanChooser { planner, on, options, memory, unknown_link: None, limit: None, known: Known::default() },
+            expected,
+        )
+        .unwrap()
     }
 
     fn work(side: usize) -> Workload {

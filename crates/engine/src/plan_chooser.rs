@@ -5,7 +5,7 @@ use candle_core::Device;
 use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, ModeChoice};
 use crate::mode::Mode;
-use crate::plan::{ExecutionTarget, Plan, Planner, Workload};
+use crate::plan::{ExecutionTarget, Known, Plan, Planner, Workload};
 use crate::room::{DeviceMemory, Room};
 use crate::setup::Setup;
 
@@ -20,16 +20,22 @@ pub(crate) struct PlanChooser {
     pub(crate) unknown_link: Option<(Device, Setup)>,
     /// The bytes within which the last plan was made; `None` if nothing limits it.
     pub(crate) limit: Option<usize>,
+    /// Plans with their limits, for these networks and options.
+    pub(crate) known: Known<Workload, Chosen>,
 }
+
+/// A plan, and the bytes within which it was made.
+type Chosen = (Plan, Option<usize>);
 
 impl PlanChooser {
     /// The plan for `work`, with the link of the GPU if it streams.
     pub(crate) fn choose(&mut self, work: &Workload) -> Result<Plan> {
-        let (plan, limit) = self.choose_with_link(work)?;
+        let (plan, limit) = self.known.get(*work, || self.choose_with_link(work))?;
         self.limit = limit;
         match self.unknown_link.take_if(|_| plan.mode.streams()) {
             Some((device, setup)) => {
                 self.on = self.on.with_device(&device, &setup);
+                self.known.forget();
                 let (plan, limit) = self.choose_with_link(work)?;
                 self.limit = limit;
                 Ok(plan)
@@ -40,7 +46,7 @@ impl PlanChooser {
 
     /// The plan for `work` in the requested mode, or the fastest that fits, and the bytes that limit it. Without a budget it may
     /// need more than the free memory but not more than the total: then the smallest mode is accepted if it fits into that.
-    fn choose_with_link(&self, work: &Workload) -> Result<(Plan, Option<usize>)> {
+    fn choose_with_link(&self, work: &Workload) -> Result<Chosen> {
         let (plan, limit) = match (self.options.mode, self.room()) {
             (ModeChoice::Auto, Some(room)) => match self.planner.fit(work, self.on, room.bytes)? {
                 Ok(plan) => return Ok((plan, Some(room.bytes))),
@@ -66,7 +72,7 @@ impl PlanChooser {
 
     /// The plan for a requested mode: within the budget, or for a mode that saves memory within what the fastest plan would
     /// take of the free memory.
-    fn asked(&self, choice: ModeChoice, work: &Workload) -> Result<(Plan, Option<usize>)> {
+    fn asked(&self, choice: ModeChoice, work: &Workload) -> Result<Chosen> {
         let (mode, budget) = (Mode::asked(choice), self.budget());
         match (choice, self.free()) {
             (ModeChoice::Medvram | ModeChoice::Lowvram, Some(free)) if budget.is_none() => {

@@ -3,7 +3,7 @@
 use kiln_models::ModelFolder;
 
 use super::planner::Planner;
-use super::{ExecutionTarget, Plan, Workload};
+use super::{ExecutionTarget, Known, Plan, Workload};
 use kiln_request::{Job, Refiner};
 
 use crate::error::Result;
@@ -109,7 +109,8 @@ impl Planner {
         let planner = planner.with_8_bits(setup.scaled_layers(Some(model), on.target.is_gpu())?);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
         let options = setup.memory.clone();
-        let mut chooser = PlanChooser { planner, on, options, memory, unknown_link: None, limit: None };
+        let mut chooser =
+            PlanChooser { planner, on, options, memory, unknown_link: None, limit: None, known: Known::default() };
         chooser.choose(&work).map(drop)
     }
 

@@ -7,7 +7,7 @@
 mod choice;
 mod dry_run;
 mod flop;
-mod known_measures;
+mod known;
 #[cfg(test)]
 mod link_tests;
 mod network_work;
@@ -32,6 +32,7 @@ use kiln_request::Job;
 pub use flop::{control_flop, decoder_flop, denoiser_flop, preparation_flop, text_flop};
 pub use kiln_memory::{BatchSize, ExecutionTarget, Pass, Plan, Rates, StagePlan};
 
+pub(crate) use known::Known;
 pub use network_work::NetworkWork;
 pub use passes::{Enlargement, SecondPassWork};
 pub use planner::Planner;

@@ -14,7 +14,7 @@ use kiln_weights::{EightBitLayers, Estimate, Segments, SlabType};
 
 use super::dry_run::{DryRun, Networks};
 use super::flop::control_flop;
-use super::known_measures::KnownMeasures;
+use super::known::Known;
 use super::prompts::PromptNetworks;
 use super::stored_types::keep_stored;
 use super::{
@@ -54,7 +54,7 @@ pub struct Planner {
     /// Whether matrices stay as their files store them.
     pub(super) keeps_stored: bool,
     /// With these networks.
-    pub(super) known: KnownMeasures,
+    pub(super) known: Known<(Workload, ExecutionTarget), Arc<Measures>>,
 }
 
 /// The networks of another model that a run uses.
@@ -94,7 +94,7 @@ impl Planner {
             others: Vec::new(),
             eight_bits: None,
             keeps_stored: false,
-            known: KnownMeasures::default(),
+            known: Known::default(),
         })
     }
 
@@ -107,7 +107,7 @@ impl Planner {
     /// Replaces the text stage.
     #[cfg(test)]
     pub(crate) fn with_text(self, text: Box<dyn TextStage>) -> Self {
-        Self { text, known: KnownMeasures::default(), ..self }
+        Self { text, known: Known::default(), ..self }
     }
 
     /// Plans from now on with these control networks next to the U-Net, in the order in which jobs name them.
@@ -310,7 +310,7 @@ impl Planner {
     /// Errors of the networks' dry runs.
     pub(super) fn measure(&self, work: &Workload, on: ExecutionTarget) -> Result<Arc<Measures>> {
         let work = self.with_controls(*work);
-        self.known.get((work, on), || self.measured(&work, on))
+        self.known.get((work, on), || Ok(Arc::new(self.measured(&work, on)?)))
     }
 
     /// [`Self::measure`], by a dry run.

@@ -1,55 +1,56 @@
-//! The measures of the last workloads. A server plans for every job that joins or leaves, again and again for the same workloads, and the
-//! dry run of all networks takes longer than a step of a small model on a GPU.
+//! What was computed for the last workloads: measures and plans. A server plans for every job that joins or leaves, again and again for
+//! the same workloads. The dry run of all networks takes longer than a step of a small model on a GPU, and a plan half as long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use kiln_memory::measures::Measures;
-
-use super::{ExecutionTarget, Workload};
 use crate::error::Result;
 
-/// Workloads that are remembered: all numbers of images that share a step, with texts of some lengths.
+/// Entries that are remembered: all numbers of images that share a step, with texts of some lengths.
 const MOST: usize = 64;
 
-/// A workload on a target.
-type Key = (Workload, ExecutionTarget);
+/// The values of the last keys; the one that was asked for last comes last.
+pub(crate) struct Known<K, V>(Mutex<Vec<(K, V)>>);
 
-/// The measures of the last workloads with a planner's networks; the one that was asked for last comes last.
-#[derive(Default)]
-pub(super) struct KnownMeasures(Mutex<Vec<(Key, Arc<Measures>)>>);
+impl<K, V> Default for Known<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
-impl KnownMeasures {
-    /// The measures of `key`: those that are known, else those of `measure`.
+impl<K: PartialEq, V: Clone> Known<K, V> {
+    /// The value of `key`: the one that is known, else that of `compute`.
     ///
     /// # Errors
-    /// Errors of `measure`.
-    pub(super) fn get(&self, key: Key, measure: impl FnOnce() -> Result<Measures>) -> Result<Arc<Measures>> {
+    /// Errors of `compute`.
+    pub(crate) fn get(&self, key: K, compute: impl FnOnce() -> Result<V>) -> Result<V> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let measures = match known.iter().position(|(other, _)| *other == key) {
+        let value = match known.iter().position(|(other, _)| *other == key) {
             Some(place) => known.remove(place).1,
-            None => Arc::new(measure()?),
+            None => compute()?,
         };
         if known.len() == MOST {
             known.remove(0);
         }
-        known.push((key, measures.clone()));
-        Ok(measures)
+        known.push((key, value.clone()));
+        Ok(value)
     }
 
-    /// Forgets all: the networks are others now.
-    pub(super) fn forget(&self) {
+    /// Forgets all: what the values depend on has changed.
+    pub(crate) fn forget(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use candle_core::DType;
     use kiln_models::{Architecture, Preset};
     use kiln_ops::Target;
 
     use super::*;
-    use crate::plan::Planner;
+    use crate::plan::{ExecutionTarget, Planner, Workload};
 
     #[test]
     fn networks_run_dry_once_for_a_workload() {
