@@ -19,8 +19,8 @@ pub struct ServeArgs {
     /// The address to listen on, with its port; port 0 is any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7860")]
     listen: SocketAddr,
-    /// The most images that share a step. Default: 1 on the CPU; on a GPU 8 of the model's size, fewer larger ones, or up to 32 smaller
-    /// ones.
+    /// The most images that share a step. Default: 1 on the CPU; on a GPU 8 of the model's size, at least 8 of 512x512, fewer larger
+    /// ones, or up to 32 smaller ones.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     max_batch: Option<usize>,
     /// Milliseconds that a step waits for a batch to fill if nothing runs.

@@ -30,8 +30,8 @@ pub struct ServeOptions {
     pub setups: Vec<Setup>,
     /// The limits of a request.
     pub limits: Limits,
-    /// The most images of one step; `None` is for 1 on the CPU, and on a GPU for 8 of the model's size, fewer larger ones, or up to
-    /// 32 smaller ones.
+    /// The most images of one step; `None` is for 1 on the CPU, and on a GPU for 8 of the model's size, at least 8 of 512x512,
+    /// fewer larger ones, or up to 32 smaller ones.
     pub max_batch: Option<usize>,
     /// The most jobs of one client that run at once while others wait, divided among the engines; 0 is for no limit.
     pub max_per_client: usize,

@@ -20,8 +20,10 @@ use super::warm;
 
 /// A model stays for so many times the time that its weights took to load, while others wait.
 const STAY: u32 = 4;
-/// The pixels of a step on a GPU by default, as a number of images of the model's size.
+/// The pixels of a step on a GPU by default: so many images of the model's size, or of 512x512 for a model of small images, which take a
+/// GPU little longer than one of them does.
 const IMAGES_GPU: usize = 8;
+const LEAST_PIXELS: usize = 512 * 512;
 
 /// The thread's state.
 pub(super) struct Worker {
@@ -153,7 +155,7 @@ impl Worker {
         let Defaults { width, height, .. } = model.defaults();
         let max_batch = match shared.options.max_batch {
             Some(count) => MostImages::Count(count),
-            None if engine.is_on_gpu() => MostImages::Pixels(IMAGES_GPU * width * height),
+            None if engine.is_on_gpu() => MostImages::Pixels(IMAGES_GPU * (width * height).max(LEAST_PIXELS)),
             None => MostImages::Count(1),
         };
         let is_unwanted = || shared.is_stopping() || (!stops.is_empty() && stops.iter().all(Stop::is_there));
