@@ -191,6 +191,31 @@ fn allocations_of_other_streams_are_left_to_the_driver() {
     drop(foreign);
 }
 
+/// In builds that leave allocations to the driver.
+#[test]
+#[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
+fn the_default_pool_keeps_memory_until_the_last_value_is_dropped() {
+    use cudarc::driver::{result::mem_pool, sys};
+    let (stream, _one) = foreign_stream();
+    let threshold = || {
+        let (mut number, release) = (0u64, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+        // SAFETY: the device is valid, and so is its pool; the attribute is a number of 64 bits, which lives through the call.
+        unsafe {
+            let pool = cudarc::driver::result::device::get_default_mem_pool(stream.context().cu_device()).unwrap();
+            mem_pool::get_attribute(pool, release, (&raw mut number).cast()).unwrap();
+        }
+        number
+    };
+    let before = threshold();
+    let [first, second] = [(); 2].map(|()| DevicePool::install(0, DevicePoolConfig::default()).unwrap());
+    let kept = if DevicePool::intercepts() { before } else { u64::MAX };
+    assert_eq!(threshold(), kept);
+    drop(first);
+    assert_eq!(threshold(), kept);
+    drop(second);
+    assert_eq!(threshold(), before);
+}
+
 #[test]
 #[ignore = "needs a GPU: KILN_TEST_DEVICE=cuda"]
 fn the_current_pool_of_the_device_stays() {

@@ -5,6 +5,8 @@
 //! machine code are not in it. The current pool of the device, which other libraries use, is never changed.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use crate::error::{Error, Result};
 
 /// The unit in which the driver takes memory from a GPU, in bytes.
 const GRANULE: usize = 2 << 20;
+/// By GPU: the values for which the driver's default pool keeps unused memory, and its release threshold without them.
+static KEPT: Mutex<BTreeMap<sys::CUdevice, (usize, u64)>> = Mutex::new(BTreeMap::new());
 
 /// The memory pool of a GPU. It keeps freed memory for the next allocation, so that after the first step the driver is
 /// not called for new memory; [`DevicePool::trim`] releases the unused part.
@@ -33,8 +37,8 @@ pub struct DevicePool {
     pool: sys::CUmemoryPool,
     /// The owner of `pool`, unless that is the driver's default one.
     own: Option<Arc<OwnPool>>,
-    /// The release threshold to restore, where the pool is the driver's default one.
-    threshold: Option<u64>,
+    /// Whether it keeps the unused memory of the driver's default pool.
+    keeps_default: bool,
     /// The streams that it serves.
     streams: Mutex<Vec<Arc<CudaStream>>>,
     context: Arc<CudaContext>,
@@ -66,17 +70,16 @@ impl DevicePool {
             // SAFETY: the device is valid.
             let pool = unsafe { device::get_default_mem_pool(context.cu_device()) };
             let pool = pool.map_err(failed("opening the default pool"))?;
-            let streams = Mutex::default();
-            let mut this = Self { pool, own: None, threshold: None, streams, context, ordinal, free };
+            let (keeps_default, streams) = (false, Mutex::default());
+            let mut this = Self { pool, own: None, keeps_default, streams, context, ordinal, free };
             if config.keep {
-                this.threshold = Some(this.get(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?);
-                this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+                this.keep_default()?;
             }
             return Ok(this);
         }
         let pool = create(&context, config.ceiling).map_err(failed("creating it"))?;
         let own = Some(Arc::new(OwnPool::new(pool, config.ceiling)));
-        let this = Self { pool, own, threshold: None, streams: Mutex::default(), context, ordinal, free };
+        let this = Self { pool, own, keeps_default: false, streams: Mutex::default(), context, ordinal, free };
         this.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, if config.keep { u64::MAX } else { 0 })?;
         // Which memory is reused must not depend on the progress of the GPU.
         this.set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0)?;
@@ -199,6 +202,30 @@ impl DevicePool {
         Ok(true)
     }
 
+    /// Has the driver's default pool keep unused memory until the last value that asked for it is dropped.
+    fn keep_default(&mut self) -> Result<()> {
+        let mut kept = KEPT.lock();
+        let (users, _) = match kept.entry(self.context.cu_device()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert((0, self.get(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?)),
+        };
+        self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        *users += 1;
+        self.keeps_default = true;
+        Ok(())
+    }
+
+    /// Undoes [`Self::keep_default`].
+    fn release_default(&self) {
+        let mut kept = KEPT.lock();
+        let Entry::Occupied(mut known) = kept.entry(self.context.cu_device()) else { return };
+        known.get_mut().0 -= 1;
+        if let (0, threshold) = *known.get() {
+            let _ = self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold);
+            known.remove();
+        }
+    }
+
     /// Waits for the work of its streams. The context has streams of other engines, too, which may be recording.
     fn synchronize(&self) -> std::result::Result<(), DriverError> {
         self.streams.lock().iter().try_for_each(|stream| stream.synchronize())
@@ -231,8 +258,8 @@ impl DevicePool {
 
 impl Drop for DevicePool {
     fn drop(&mut self) {
-        if let Some(threshold) = self.threshold {
-            let _ = self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold);
+        if self.keeps_default {
+            self.release_default();
         }
         if let Some(own) = &self.own {
             allocator::remove_pool(own);

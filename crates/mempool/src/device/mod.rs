@@ -20,7 +20,7 @@
 //!   (`cuMemAllocFromPoolAsync`).
 //!
 //! Without the feature everything runs, with the same results. Tensors come from the driver's default pool, whose
-//! memory is kept until the engine is dropped (`DevicePool` raises its release threshold and restores it).
+//! memory is kept until the last engine is dropped (`DevicePool` raises its release threshold and restores it).
 //! `--vram-budget` bounds the plan and not the pool, memory traces have no GPU allocations, and the memory of a
 //! recorded step belongs to its CUDA graph, in addition to the pool.
 //!
