@@ -1,4 +1,4 @@
-//! What was computed for the last workloads: measures and plans. A server plans for every job that joins or leaves, again and again for
+//! Measures and plans of the last workloads. A server plans for every job that joins or leaves, again and again for
 //! the same workloads. The dry run of all networks takes longer than a step of a small model on a GPU, and a plan half as long.
 
 use std::sync::{Mutex, PoisonError};
