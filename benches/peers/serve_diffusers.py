@@ -1,5 +1,5 @@
 """A server as people write it with FastAPI and diffusers: one pipeline, one lock, a request at a time. It answers
-`/sdapi/v1/txt2img` as far as `serve_load.py` asks.
+`/sdapi/v1/txt2img` as far as `../serve_load.py` asks.
 
 Run: pip install fastapi uvicorn; python benches/peers/serve_diffusers.py --model models/emoji --port 7861
 """

@@ -58,7 +58,7 @@ impl OwnPool {
         Self { handle, used: AtomicU64::new(0), ceiling }
     }
 
-    /// Counts bytes before they are allocated, so that two threads do not exceed the ceiling together. False if they would.
+    /// Counts bytes before they are allocated, so that two threads do not exceed the ceiling together. False if the ceiling forbids them.
     fn take(&self, bytes: u64) -> bool {
         let fits = |used: u64| Some(used + bytes).filter(|sum| self.ceiling.is_none_or(|ceiling| *sum <= ceiling));
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
