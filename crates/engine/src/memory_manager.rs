@@ -15,7 +15,7 @@ use crate::loaded_prompts::PromptPlan;
 use crate::memory::MemoryOptions;
 use crate::mode::Mode;
 use crate::pipeline::event::Stage;
-use crate::plan::{ExecutionTarget, Known, Pass, Plan, Planner, Workload};
+use crate::plan::{ExecutionTarget, Pass, Plan, Planner, Workload};
 use crate::plan_chooser::PlanChooser;
 use crate::residency::StreamBudget;
 use crate::room::DeviceMemory;
@@ -60,18 +60,9 @@ impl MemoryManager {
         let memory = memory.map(before);
         let on = planner.place_texts(on, &setup.memory, memory)?;
         let unknown_link = device.is_cuda().then(|| (device.clone(), setup.clone()));
-        Self::within(
-            PlanChooser {
-                planner,
-                on,
-                options: setup.memory.clone(),
-                memory,
-                unknown_link,
-                limit: None,
-                known: Known::default(),
-            },
-            expected,
-        )
+        let mut chooser = PlanChooser::new(planner, on, setup.memory.clone(), memory);
+        chooser.unknown_link = unknown_link;
+        Self::within(chooser, expected)
     }
 
     fn within(mut chooser: PlanChooser, expected: Option<Workload>) -> Result<Self> {
@@ -113,7 +104,7 @@ impl MemoryManager {
 
     /// Has the next [`Self::prepare`] plan again: the networks or the memory are others.
     fn plan_again(&mut self) {
-        self.chooser.known.forget();
+        self.chooser.forget();
         self.is_prepared = false;
     }
 
@@ -364,11 +355,7 @@ mod tests {
         let planner = Planner::of_configurations(&Architecture::preset(Preset::Emoji).unwrap()).unwrap();
         let on = ExecutionTarget::new(Target::Cpu { threads: 2 }, DType::F32);
         let memory = Some(DeviceMemory::new(free, total));
-        MemoryManager::within(
-            PlanChooser { planner, on, options, memory, unknown_link: None, limit: None, known: Known::default() },
-            expected,
-        )
-        .unwrap()
+        MemoryManager::within(PlanChooser::new(planner, on, options, memory), expected).unwrap()
     }
 
     fn work(side: usize) -> Workload {

@@ -21,27 +21,47 @@ pub(crate) struct PlanChooser {
     /// The bytes within which the last plan was made; `None` if nothing limits it.
     pub(crate) limit: Option<usize>,
     /// Plans with their limits, for these networks and options.
-    pub(crate) known: Known<Workload, Chosen>,
+    known: Known<Workload, Chosen>,
 }
 
 /// A plan, and the bytes within which it was made.
 type Chosen = (Plan, Option<usize>);
 
 impl PlanChooser {
+    /// A chooser that takes the link of `on` as it is.
+    pub(crate) fn new(
+        planner: Planner,
+        on: ExecutionTarget,
+        options: MemoryOptions,
+        memory: Option<DeviceMemory>,
+    ) -> Self {
+        Self { planner, on, options, memory, unknown_link: None, limit: None, known: Known::default() }
+    }
+
+    /// Forgets the plans that are known: the networks or the memory are others.
+    pub(crate) fn forget(&mut self) {
+        self.known.forget();
+    }
+
     /// The plan for `work`, with the link of the GPU if it streams.
     pub(crate) fn choose(&mut self, work: &Workload) -> Result<Plan> {
-        let (plan, limit) = self.known.get(*work, || self.choose_with_link(work))?;
+        let (plan, limit) = self.known_or_chosen(work)?;
         self.limit = limit;
         match self.unknown_link.take_if(|_| plan.mode.streams()) {
             Some((device, setup)) => {
                 self.on = self.on.with_device(&device, &setup);
                 self.known.forget();
-                let (plan, limit) = self.choose_with_link(work)?;
+                let (plan, limit) = self.known_or_chosen(work)?;
                 self.limit = limit;
                 Ok(plan)
             }
             None => Ok(plan),
         }
+    }
+
+    /// The result of [`Self::choose_with_link`], which is computed once for a workload.
+    fn known_or_chosen(&self, work: &Workload) -> Result<Chosen> {
+        self.known.get(*work, || self.choose_with_link(work))
     }
 
     /// The plan for `work` in the requested mode, or the fastest that fits, and the bytes that limit it. Without a budget it may
@@ -140,7 +160,7 @@ impl PlanChooser {
     /// # Errors
     /// Errors of the networks' dry runs.
     pub(crate) fn fits_whole(&self, work: &Workload) -> Result<bool> {
-        match self.choose_with_link(work) {
+        match self.known_or_chosen(work) {
             Ok((plan, _)) => {
                 Ok(plan.mode.is_fully_resident() && self.room().is_none_or(|room| plan.peak() <= room.bytes))
             }

@@ -3,7 +3,7 @@
 use kiln_models::ModelFolder;
 
 use super::planner::Planner;
-use super::{ExecutionTarget, Known, Plan, Workload};
+use super::{ExecutionTarget, Plan, Workload};
 use kiln_request::{Job, Refiner};
 
 use crate::error::Result;
@@ -108,10 +108,7 @@ impl Planner {
         let on = planner.place_texts(on, &setup.memory, memory)?;
         let planner = planner.with_8_bits(setup.scaled_layers(Some(model), on.target.is_gpu())?);
         let work = Workload { vae: setup.memory.vae, ..Workload::of(job) };
-        let options = setup.memory.clone();
-        let mut chooser =
-            PlanChooser { planner, on, options, memory, unknown_link: None, limit: None, known: Known::default() };
-        chooser.choose(&work).map(drop)
+        PlanChooser::new(planner, on, setup.memory.clone(), memory).choose(&work).map(drop)
     }
 
     /// [`Planner::batch_size`] for images of `job`, within the setup's budget or the free memory.
