@@ -5,6 +5,7 @@
 
 mod accept;
 mod answers;
+mod leftover;
 mod peer;
 mod requests;
 mod stream;

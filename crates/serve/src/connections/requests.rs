@@ -14,6 +14,7 @@ use axum::response::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 
+use super::leftover::Leftover;
 use super::{Connection, Entered};
 
 /// Hands requests to the routes, with the address and the [`super::Peer`] that they come from.
@@ -62,9 +63,10 @@ impl Service<Request<Incoming>> for Requests {
         if request_upgrades {
             extensions.insert(Kept { _busy: busy.clone(), _entered: self.entered.clone() });
         }
+        let (request, leftover) = Leftover::of(request);
         let answer = tower::Service::call(&mut self.routes.clone(), request);
         Box::pin(async move {
-            let answer = answer.await?;
+            let answer = leftover.finish(answer.await?).await;
             Ok(answer.map(|body| Body::new(Answered { body, _busy: busy })))
         })
     }

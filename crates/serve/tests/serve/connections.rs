@@ -98,6 +98,32 @@ fn a_client_that_ends_its_side_gets_its_answer() {
 }
 
 #[test]
+fn a_body_that_no_route_reads_leaves_its_connection_usable() {
+    let served = Served::start(options());
+    let mut stream = connect_from(&served, 1);
+    let head = |length: usize| {
+        format!("POST /v1/jobs/none/finish HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n")
+    };
+    for _ in 0..3 {
+        stream.write_all(head(4).as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(50)); // the route has answered
+        stream.write_all(b"null").unwrap();
+        let refused = answer(&mut stream);
+        assert!(refused.starts_with("HTTP/1.1 404") && !refused.contains("connection: close"), "{refused}");
+    }
+    get(&mut stream, "/healthz");
+    assert!(answer(&mut stream).starts_with("HTTP/1.1 200"));
+    // A body that is long, one that does not come, and one that its client sends on demand.
+    let on_demand = head(4).replace("\r\nContent", "\r\nExpect: 100-continue\r\nContent");
+    for head in [head(1 << 20), head(4), on_demand] {
+        let mut stream = connect_from(&served, 1);
+        stream.write_all(head.as_bytes()).unwrap();
+        let refused = whole(stream);
+        assert!(refused.starts_with("HTTP/1.1 404") && refused.contains("connection: close"), "{refused}");
+    }
+}
+
+#[test]
 fn a_head_names_one_host_in_plain_text() {
     let served = Served::start(options());
     let status = |head: &[u8]| {
