@@ -18,7 +18,7 @@ const ARCHIVE: &str = "kiln-cuda.tar.xz";
 /// The test programs that run on a GPU if the environment selects one: those that compare with diffusers, streamed
 /// weights with resident ones, and tiled images with whole ones; the operators' own, which compare kernels with
 /// references; and those of the pools and of failed allocations.
-const TESTED: [&str; 7] = ["parity", "streaming", "kiln_ops", "tiling", "gpu", "memory", "beside"];
+const TESTED: [&str; 7] = ["parity", "unet", "kiln_ops", "tiling", "gpu", "memory", "beside"];
 /// Always the whole workspace with this feature: another selection would resolve other features and rebuild everything.
 const FEATURES: &str = "kiln-cli/cuda";
 

@@ -119,11 +119,11 @@ fn plans_equal_the_memory_of_runs() {
     // Channels besides the latents, of a denoiser that holds little else.
     let wide = folder.path().join("wide");
     for (what, columns, request) in [
-        ("a masked image", FILL, Request { init: Some(path.clone()), mask: Some(path.clone()), ..request(256, 2) }),
+        ("a masked image", FILL, Request { init: Some(path.clone()), mask: Some(path.clone()), ..request(192, 2) }),
         (
             "a control image",
             CONTROL,
-            Request { init: Some(path.clone()), references: vec![path.clone()], ..request(256, 2) },
+            Request { init: Some(path.clone()), references: vec![path.clone()], ..request(192, 2) },
         ),
     ] {
         widened(columns, &wide);
@@ -131,7 +131,7 @@ fn plans_equal_the_memory_of_runs() {
     }
     // All blocks run in each step.
     let transformer = ModelFolder::open(&models.join("emoji-sd3")).unwrap();
-    let cached = Request { block_cache: Some(0.0), steps: Some(10), ..request(256, 2) };
+    let cached = Request { block_cache: Some(0.0), steps: Some(10), ..request(192, 2) };
     compare("the first-block cache", &transformer, &plain, &cached, false);
     let control = ControlUse { image: Some(path.clone()), ..ControlUse::new(models.join("emoji-controlnet-edges")) };
     let adapter = IpAdapterUse {
@@ -141,7 +141,7 @@ fn plans_equal_the_memory_of_runs() {
     let t2i = folder.path().join("t2i-adapter");
     TinyAdapter { channels: &[64, 128, 192], ..TinyAdapter::new("full", 0) }.write(&t2i);
     let t2i = ControlUse { net: t2i, ..control.clone() };
-    let base = request(256, 2);
+    let base = request(192, 2);
     for (what, request) in [
         ("plain", base.clone()),
         ("PAG", Request { pag_scale: Some(3.0), ..base.clone() }),

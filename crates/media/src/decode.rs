@@ -143,7 +143,7 @@ pub fn header(data: &[u8], name: &str, options: &DecodeOptions) -> Result<ImageH
 /// - 16-bit samples are reduced to their high byte, as Pillow does with colors. (Pillow saturates 16-bit gray at 255,
 ///   which makes nearly all of such an image white; this is not copied.)
 /// - Pixels equal those of Pillow 13 exactly, except for JPEG: there they differ by up to 4 levels, on average by 0.4
-///   with subsampled chroma and by 0.04 without (`tests/files.rs`).
+///   with subsampled chroma and by 0.04 without (`tests/media/files.rs`).
 /// - Pixels that the first frame of a GIF leaves empty are black and transparent (Pillow: the palette's first color,
 ///   opaque).
 /// - TIFF with a palette or with floating point is refused.

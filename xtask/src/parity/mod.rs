@@ -13,8 +13,7 @@ use records::Record;
 use table::Table;
 
 /// The test targets that compare with the references. Every package uses these names.
-const TESTS: [&str; 10] =
-    ["parity", "control", "adapters", "ip_adapter", "guidance", "engine", "regions", "taesd", "steps", "programs"];
+const TESTS: [&str; 5] = ["parity", "engine", "scheduler", "unet", "vae"];
 /// The reference packages whose versions the page lists.
 const REFERENCE: [&str; 3] = ["torch", "diffusers", "transformers"];
 const REQUIREMENTS: &str = "tests/reference/requirements.txt";
@@ -184,9 +183,9 @@ fn page(records: &[Record], cases: &Cases) -> Result<String> {
     page += "\n## On a GPU\n\n[parity-cuda.md](parity-cuda.md) has the same comparisons on a CUDA GPU.\n";
     page += "\n## Samplers and random numbers\n\n\
              Each sampler is compared with diffusers after every step, with a function instead of the network \
-             (`crates/scheduler/tests/steps.rs`);\nso are the sums in diffusers' own scheduler tests \
+             (`crates/scheduler/tests/scheduler/steps.rs`);\nso are the sums in diffusers' own scheduler tests \
              (`diffusers_sums.rs`), and the output of PyTorch's CPU generator\n(`rng.rs`). These results are \
-             printed by\n\n    cargo test --release -p kiln-scheduler --test steps -- --nocapture\n";
+             printed by\n\n    cargo test --release -p kiln-scheduler --test scheduler steps -- --nocapture\n";
     Ok(page)
 }
 

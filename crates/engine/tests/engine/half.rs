@@ -13,7 +13,7 @@ const LEAST: f64 = 40.0;
 fn bf16_images_are_those_of_f32() {
     let image = |dtype, prompt: &str| {
         let mut engine = load(&repository().join("models/emoji"), &Setup { dtype, ..cpu() });
-        let request = Request { prompt: prompt.into(), seed: Some(42), steps: Some(12), ..Request::default() };
+        let request = Request { prompt: prompt.into(), seed: Some(42), steps: Some(6), ..Request::default() };
         pixels(&mut engine, &request).remove(0)
     };
     let apple = image(DTypeChoice::F32, "a red apple");

@@ -3,27 +3,33 @@
 
 mod block_cache;
 mod calibration;
+mod control;
 mod convert;
 mod engines;
 mod extra_channels;
 mod families;
+mod guidance;
 mod half;
 mod hires;
 mod image_to_image;
 mod inpaint;
 mod int8;
+mod ip_adapter;
 mod lengths;
 mod lora;
 mod modes;
+mod parallel;
 mod prompt_steps;
 mod prompts;
 mod qwen_edit;
 mod refiner;
+mod regions;
 mod rules;
 mod running;
 mod sampling;
 mod single_file;
 mod size_conditions;
+mod steering;
 mod stop;
 mod stored_types;
 #[path = "../support/mod.rs"]

@@ -1,6 +1,6 @@
 //! A family for tests: one block with two heads, a text stage of its own, flow prediction, 16 channels.
 //!
-//! It shows what a family needs: this module, and a line in the list. No other code knows it (tests/families.rs of `kiln-models`
+//! It shows what a family needs: this module, and a line in the list. No other code knows it (tests/models/families.rs of `kiln-models`
 //! searches the sources for its name), and the tests of all front ends run a model of it.
 
 mod text;

@@ -35,14 +35,14 @@ impl Control {
         let path = |name: &str| self.folder.path().join(name).to_str().unwrap().to_string();
         let mut control = json!({ "net": path(&format!("nets/{net}")), "image": path("control.png") });
         control.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        json!({ "prompt": "a pear", "seed": 5, "steps": 3, "controls": [control] })
+        json!({ "prompt": "a pear", "seed": 5, "steps": 3, "width": 64, "height": 64, "controls": [control] })
     }
 
     /// The same for the server.
     fn sent(net: &str, more: Value) -> Value {
         let mut control = json!({ "net": net, "image": STANDARD.encode(Self::image()) });
         control.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        json!({ "prompt": "a pear", "seed": 5, "steps": 3, "controls": [control] })
+        json!({ "prompt": "a pear", "seed": 5, "steps": 3, "width": 64, "height": 64, "controls": [control] })
     }
 }
 
@@ -52,7 +52,7 @@ fn networks_are_named_and_images_come_with_the_request() {
     let served = &control.served;
     let strong = json!({ "weight": 0.7, "end": 0.8 });
     // Three lanes at once: two networks, and none.
-    let plain = json!({ "prompt": "a pear", "seed": 5, "steps": 3 });
+    let plain = json!({ "prompt": "a pear", "seed": 5, "steps": 3, "width": 64, "height": 64 });
     let ids = [
         served.submit(&Control::sent("canny", json!({}))),
         served.submit(&Control::sent("depth", strong.clone())),

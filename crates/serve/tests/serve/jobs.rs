@@ -105,7 +105,7 @@ fn the_seconds_of_the_queue_are_estimated() {
         line.parse().unwrap()
     };
     assert_eq!(seconds(), 0.0);
-    let ids: Vec<String> = (0..4).map(|seed| served.submit(&job("a pear", 300, seed))).collect();
+    let ids: Vec<String> = (0..4).map(|seed| served.submit(&job("a pear", 100, seed))).collect();
     served.wait(&ids[0], |job| job["step"].as_u64() > Some(30));
     let (estimate, start) = (seconds(), Instant::now());
     ids.iter().for_each(|id| drop(served.finished(id)));

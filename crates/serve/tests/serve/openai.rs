@@ -133,7 +133,7 @@ fn models_have_other_names() {
     let ids: Vec<&str> = listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["sd1", "sd2v", "my-model"]);
     assert_eq!(served.get("/v1/models/my-model").json()["id"], "my-model");
-    let job = served.submit(&json!({ "prompt": "a", "steps": 1, "model": "my-model" }));
+    let job = served.submit(&json!({ "prompt": "a", "steps": 1, "width": 64, "height": 64, "model": "my-model" }));
     assert_eq!(served.finished(&job)["model"], "sd2v");
     let wrong = |name: &str, model: &str| {
         let model_aliases = vec![(name.to_string(), model.to_string())];

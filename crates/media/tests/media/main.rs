@@ -1,0 +1,7 @@
+//! Image files and operations on pixels.
+
+mod files;
+mod hostile;
+mod operations;
+mod preprocess;
+mod support;

@@ -1,0 +1,4 @@
+//! Layers and transformer blocks.
+
+mod transformer;
+mod values;

@@ -1,0 +1,4 @@
+//! The encoder and its tokenizer.
+
+mod encoder;
+mod tokenizer;

@@ -1,0 +1,5 @@
+//! The U-Net with adapters and control networks, and with streamed weights.
+
+mod adapters;
+mod control;
+mod streaming;
