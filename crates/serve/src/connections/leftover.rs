@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// The most bytes that are read for a request that is answered.
 const MOST: u64 = 64 << 10;
 /// The longest time that these bytes may take.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3);
 
 /// The body of a request while a route has it. It goes to `leftover` if the route drops it before its end.
 struct Lent {
