@@ -3,7 +3,6 @@
 //! If bytes of a body have not come when its request is answered, hyper closes the connection after the answer, and the client's
 //! next request on it fails. So the rest of a short body is read first, and the answer to a longer one has `Connection: close`.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,12 +12,13 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use futures_util::StreamExt;
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 /// The most bytes that are read for a request that is answered.
-const MOST: u64 = 64 << 10;
+const MOST: usize = 64 << 10;
 /// The longest time that these bytes may take.
 const LONGEST: Duration = Duration::from_secs(3);
 
@@ -60,21 +60,15 @@ impl Leftover {
 }
 
 /// Reads a body to its end, if it is short. False if it is not.
-async fn is_read(mut body: Body) -> bool {
-    let mut left = MOST;
-    while !body.is_end_stream() {
-        if body.size_hint().lower() > left {
-            return false;
-        }
-        match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-            None => return true,
-            Some(Err(_)) => return false,
-            Some(Ok(frame)) => {
-                let Some(less) = left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) else {
-                    return false;
-                };
-                left = less;
-            }
+async fn is_read(body: Body) -> bool {
+    if body.size_hint().lower() > MOST as u64 {
+        return false;
+    }
+    let (mut left, mut parts) = (MOST, body.into_data_stream());
+    while let Some(part) = parts.next().await {
+        match part.ok().and_then(|part| left.checked_sub(part.len())) {
+            Some(less) => left = less,
+            None => return false,
         }
     }
     true

@@ -1,7 +1,5 @@
 //! The pixels that `tests/fixtures/pixels.py` wrote.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::path::PathBuf;
 
 use kiln_media::{Gray8Image, Image8, Rgb8Image};
